@@ -120,8 +120,10 @@ def test_an_op_that_others_were_composed_to_has_their_work() -> None:
     """Attention is one kernel, and two products with a softmax between them in the report."""
     b = FunctionBuilder()
     q, k, v = (b.input(name, (1, 2, 96, 32)) for name in "qkv")
-    scores = b.op("multiply", b.op("matmul", q, b.op("permute_dims", k, axes=(0, 1, 3, 2))), np.float32(0.2))
-    exe = ky.compile(IRModule({"main": b.function(b.op("matmul", b.op("nn.softmax", scores, axis=3), v))}), backends=[])
+    keys = b.op("permute_dims", k, axes=(0, 1, 3, 2), origin="keys")
+    scores = b.op("multiply", b.op("matmul", q, keys, origin="scores"), np.float32(0.2), origin="scaled")
+    weights = b.op("nn.softmax", scores, axis=3, origin="weights")
+    exe = ky.compile(IRModule({"main": b.function(b.op("matmul", weights, v, origin="values"))}), backends=[])
     assert ("nn.attention",) in [kernel.ops for kernel in exe.report.kernels]
     assert "nn.attention" not in {node.op for node in exe.report.nodes}
     feeds = [np.ones((1, 2, 96, 32), np.float32)] * 3
@@ -149,15 +151,23 @@ def test_a_trace_can_be_opened(executable: ky.Executable, tmp_path) -> None:
     profile.save_trace(tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_text())
     timed = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert all({"ph", "pid", "tid", "ts", "dur", "name", "cat", "args"} <= event.keys() for event in timed)
+    calls = [event for event in timed if event["cat"] == "call"]
     parts = [event for event in timed if event["cat"].endswith(" part")]
-    assert len(parts) == sum(len(step.inside) for step in profile.steps)
-    events = [event for event in timed if event not in parts]
-    assert [event["name"] for event in events] == [step.label for step in profile.steps]
-    assert all({"ph", "pid", "tid", "ts", "dur", "name", "cat", "args"} <= event.keys() for event in events)
-    for before, after in itertools.pairwise(events):
-        assert before["ts"] + before["dur"] == pytest.approx(after["ts"])
-    threads = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
-    assert all(threads[event["tid"]] == event["cat"] for event in events)
+    steps = [event for event in timed if event not in (*calls, *parts)]
+    assert len(calls) == 2
+    assert len(parts) == 2 * sum(len(step.inside) for step in profile.steps)
+    assert [event["name"] for event in steps] == [step.label for step in profile.steps] * 2
+    assert [event["cat"] for event in steps] == [step.module for step in profile.steps] * 2
+    for before, after in itertools.pairwise(steps):
+        assert before["ts"] + before["dur"] <= after["ts"] + 1
+    for event in steps:
+        assert any(call["ts"] <= event["ts"] <= call["ts"] + call["dur"] for call in calls)
+        assert event["args"]["gbytes"] > 0
+    rates = [event for event in trace["traceEvents"] if event["ph"] == "C" and event["name"] == "GFLOP/s"]
+    assert len(rates) == len(steps) + len(calls)
+    threads = {event["tid"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    assert {event["tid"] for event in timed} == threads
     assert json.loads(json.dumps(profile.to_json()))["steps"][0]["symbol"] == profile.steps[0].symbol
 
 

@@ -1,16 +1,19 @@
-"""The command `kernelyard view`."""
+"""The commands `kernelyard view` and `kernelyard trace`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from view_models import network
 
 import kernelyard as ky
 from kernelyard.driver.cli import main
+from kernelyard.runtime.execute.profile import profile
+from kernelyard_view.live_table import live_table
 from kernelyard_view.view_command import command
 
 
@@ -56,6 +59,56 @@ def test_what_is_neither_a_trace_nor_a_difference_is_refused(text: str, tmp_path
     assert result.exit_code == 1, result.output
     assert "KY601" in result.output
     assert not (tmp_path / "page.html").exists()
+
+
+def test_a_trace_has_calls_steps_and_parts_and_can_be_viewed(artifact: Path) -> None:
+    trace, page = artifact.with_name("trace.json"), artifact.with_name("page.html")
+    arguments = ["trace", str(artifact), "-o", str(trace), "--calls", "2", "--callers", "2", "--threads", "1", "--json"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.output)
+    assert facts["roof"]["gflops"] > 0
+    assert facts["roof"]["gbytes"] > 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert {event["tid"] for event in slices} == {1, 2}
+    calls = [event for event in slices if event["cat"] == "call"]
+    assert len(calls) == 4
+    steps = [event for event in slices if event["cat"] == "dnnl"]
+    assert steps
+    assert all(event["args"]["of_roof"] > 0 for event in steps)
+    parts = {event["name"] for event in slices if event["cat"] == "dnnl part"}
+    assert {"node '/dense.0/Relu' (Relu)", "node '/dense.1/Relu' (Relu)"} <= parts
+    assert {"GFLOP/s", "GB/s", "live bytes"} == {event["name"] for event in events if event["ph"] == "C"}
+    viewed = CliRunner().invoke(main, ["view", str(trace), "-o", str(page), "--json"])
+    assert viewed.exit_code == 0, viewed.output
+    assert json.loads(viewed.output)["builds"][0]["steps"] == len(facts["profile"]["steps"])
+
+
+def test_a_table_has_a_row_for_each_layer(artifact: Path) -> None:
+    result = CliRunner().invoke(main, ["trace", str(artifact), "--calls", "1", "--threads", "1"])
+    assert result.exit_code == 0, result.output
+    head, *rows = result.output.splitlines()
+    assert head.split()[-1] == "node"
+    assert any(row.endswith("/dense.0/Relu") for row in rows)
+    assert "roof" in rows[-1]
+
+
+def test_a_live_table_is_drawn_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    exe = ky.compile(network(), backends=[])
+    feeds = {"x": np.ones((4, 64), np.float32)}
+    with live_table(2, {}) as watch:
+        assert watch is None
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("kernelyard_view.live_table.LEAST_SECONDS", 0)
+    with live_table(2, {"gflops": 1e3, "gbytes": 1e2}) as watch:
+        assert watch is not None
+        profile(exe, feeds, 2, watch=watch)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "call 2 of 2" in shown.err
 
 
 def test_three_builds_are_too_many(artifact: Path) -> None:

@@ -30,17 +30,22 @@ def build_of(
     """
     if feeds is None:
         return Build(title, executable.report, passes=tuple(passes))
-    profile = executable.profile(feeds, calls)
+    return profiled_build(executable, title, feeds, executable.profile(feeds, calls), passes, roof)
+
+
+def profiled_build(
+    executable: Executable,
+    title: str,
+    feeds: Mapping[str, Any],
+    profile: Profile,
+    passes: Sequence[PassChange] = (),
+    roof: Mapping[str, float] | None = None,
+) -> Build:
+    """Return what is known of an executable that was profiled."""
     shapes = tuple(np.shape(feeds[spec.name]) for spec in executable.inputs)
-    return Build(
-        title,
-        executable.report,
-        step_rows(profile),
-        profile.call_seconds,
-        memory_map(executable, shapes),
-        tuple(passes),
-        roof=roof or {},
-    )
+    memory = memory_map(executable, shapes)
+    steps = step_rows(profile)
+    return Build(title, executable.report, steps, profile.call_seconds, memory, tuple(passes), roof=roof or {})
 
 
 def step_rows(profile: Profile) -> tuple[StepRow, ...]:

@@ -64,18 +64,36 @@ class StepTime:
     nodes: tuple[int, ...] = ()
 
 
+class TimedStepRun(NamedTuple):
+    """One run of a step; start: by `time.perf_counter`. inside: the seconds of its parts."""
+
+    start: float
+    seconds: float
+    inside: tuple[float, ...]
+
+
+class TimedCall(NamedTuple):
+    """One call, step by step, with a clock between the steps."""
+
+    start: float
+    seconds: float
+    steps: tuple[TimedStepRun, ...]
+
+
 @dataclass(frozen=True)
 class Profile:
     """The steps in the order in which they ran, each with its median time over `calls` calls.
 
     call_seconds: the median of whole calls without a clock between the steps, feeds and results included.
     overhead_seconds: the median of calls that take feeds in and results out, and run no step; 0 where it is not known.
+    timeline: the calls whose steps were timed.
     """
 
     steps: tuple[StepTime, ...]
     call_seconds: float
     calls: int
     overhead_seconds: float = 0.0
+    timeline: tuple[TimedCall, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -108,13 +126,13 @@ class Profile:
         return {**{name: getattr(self, name) for name in names}, "steps": steps}
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the steps, one after the other, as a trace that https://ui.perfetto.dev and chrome://tracing open.
+        """Write the timed calls as a trace that https://ui.perfetto.dev and chrome://tracing open.
 
         Raises: OSError.
         """
-        from kernelyard.runtime.execute.profile_text import trace_events
+        from kernelyard.runtime.execute.trace import trace_events
 
-        text = json.dumps({"displayTimeUnit": "ns", "traceEvents": trace_events(self)}, indent=1)
+        text = json.dumps({"displayTimeUnit": "ns", "traceEvents": trace_events([self])})
         Path(path).write_text(text + "\n", encoding="utf-8")
 
 
@@ -123,39 +141,74 @@ def profile(
     feeds: Mapping[str, Any] | Sequence[Any],
     calls: int = DEFAULT_CALLS,
     device: Device | None = None,
+    watch: Callable[[Callable[[], Profile]], object] | None = None,
 ) -> Profile:
     """Measure the main program on feeds by name or by position, on a virtual machine of its own.
 
-    The first call, which prepares, is not measured. Raises: as running the program; ExecutionError for no calls.
+    The first call, which prepares, is not measured. watch: is given, after each call, a function that makes the profile
+    so far. Raises: as running the program; ExecutionError for no calls.
     """
     if calls < 1:
         raise ExecutionError("nothing to measure", found=f"calls={calls}", expected="at least 1")
-    machine = VirtualMachine(executable, device, contexts=1)
-    call = _caller(machine, feeds)
-    kinds = {"whole": call}
-    if machine.driver is None and isinstance(executable.main, Program):  # branches would read what no step wrote
-        kinds["hollow"] = _caller(_HollowMachine(executable, device, contexts=1), feeds)
-    runs: list[list[_Event]] = []
+    measured = _Measurement(executable, feeds, device)
+    for _ in range(calls):
+        measured.add()
+        if watch is not None:
+            watch(measured.profile)
+    return measured.profile()
 
-    def decide(
-        step: Step, run: Callable[[], None], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+
+class _Measurement:
+    """The calls that were measured so far: whole, without their steps, and step by step."""
+
+    def __init__(self, executable: Executable, feeds: Mapping[str, Any] | Sequence[Any], device: Device | None) -> None:
+        self._executable = executable
+        self._machine = VirtualMachine(executable, device, contexts=1)
+        self._call = _caller(self._machine, feeds)
+        self._kinds = {"whole": self._call}
+        if self._machine.driver is None and isinstance(executable.main, Program):  # else steps read what none wrote
+            self._kinds["hollow"] = _caller(_HollowMachine(executable, device, contexts=1), feeds)
+        self._seconds: dict[str, list[float]] = {kind: [] for kind in self._kinds}
+        self._spans: list[tuple[float, float]] = []
+        self._runs: list[list[_Event]] = []
+        self._call()
+
+    def add(self) -> None:
+        """Measure a call of each kind."""
+        for kind, each in self._kinds.items():
+            each()
+            self._seconds[kind].append(_seconds(each))
+        self._runs.append([])
+        self._machine.environment.step_hook = StepHook(self._decide, reads=False)
+        try:
+            self._spans.append((time.perf_counter(), _seconds(self._call)))
+        finally:
+            self._machine.environment.step_hook = None
+
+    def _decide(
+        self, step: Step, run: Callable[[], None], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
     ) -> None:
         nbytes = sum(array.nbytes for array in (*inputs, *outputs))
+        start = time.perf_counter()
         seconds, inside = run.timed() if isinstance(run, TimedStep) else (_seconds(run), ())
-        runs[-1].append(_Event(step, nbytes, seconds, inside))
+        self._runs[-1].append(_Event(step, nbytes, start, seconds, inside))
 
-    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
-    call()
-    for _ in range(calls):
-        for kind, each in kinds.items():
-            each()
-            seconds[kind].append(_seconds(each))
-        runs.append([])
-        machine.environment.step_hook = StepHook(decide, reads=False)
-        call()
-        machine.environment.step_hook = None
-    overhead = statistics.median(seconds["hollow"]) if "hollow" in kinds else 0.0
-    return Profile(_steps(executable, runs), statistics.median(seconds["whole"]), calls, overhead)
+    def profile(self) -> Profile:
+        """Return the medians of all calls so far.
+
+        The same feeds take the same way. Where that is not so (random numbers may branch), calls like the last count.
+        """
+        steps = [event.step for event in self._runs[-1]]
+        same = [
+            (span, run)
+            for span, run in zip(self._spans, self._runs, strict=True)
+            if [event.step for event in run] == steps
+        ]
+        known = _Known(self._executable, steps)
+        times = tuple(known.step_time(events) for events in zip(*(run for _, run in same), strict=True))
+        overhead = statistics.median(self._seconds["hollow"]) if "hollow" in self._seconds else 0.0
+        timeline = tuple(_timed_call(*span, run) for span, run in same)
+        return Profile(times, statistics.median(self._seconds["whole"]), len(self._runs), overhead, timeline)
 
 
 class _HollowProgram(BoundProgram):
@@ -180,18 +233,14 @@ def _caller(machine: VirtualMachine, feeds: Mapping[str, Any] | Sequence[Any]) -
 class _Event(NamedTuple):
     step: Step
     nbytes: int
+    start: float
     seconds: float
     inside: Sequence[tuple[Part, float]]
 
 
-def _steps(executable: Executable, runs: Sequence[Sequence[_Event]]) -> tuple[StepTime, ...]:
-    """Summarize the last run's steps by their medians.
-
-    The same feeds take the same way. Where that is not so (random numbers may branch), runs like the last count.
-    """
-    same = [run for run in runs if [event.step for event in run] == [event.step for event in runs[-1]]]
-    known = _Known(executable, [event.step for event in same[0]])
-    return tuple(known.step_time(events) for events in zip(*same, strict=True))
+def _timed_call(start: float, seconds: float, run: Sequence[_Event]) -> TimedCall:
+    steps = (TimedStepRun(event.start, event.seconds, tuple(part for _, part in event.inside)) for event in run)
+    return TimedCall(start, seconds, tuple(steps))
 
 
 def _seconds(function: Callable[[], object]) -> float:

@@ -1,15 +1,15 @@
-"""A profile as a table for people, and as a trace for Perfetto or Chrome."""
+"""A profile as a table for people."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kernelyard.runtime.text_table import aligned, amount, duration
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.profile import PartTime, Profile, StepTime
+    from kernelyard.runtime.execute.profile import PartTime, Profile
 
 MAX_PARTS_SHOWN = 60  # characters
 MAX_ROWS = 60  # that the table shows; `steps` has all
@@ -61,36 +61,6 @@ def _rows(of: Profile) -> Iterator[_Row]:
             yield _Row(step.seconds, step.nbytes, step.flops, names)
     if of.overhead_seconds:
         yield _Row(of.overhead_seconds, None, None, ("", "", OVERHEAD, ""))
-
-
-def trace_events(of: Profile) -> list[dict[str, Any]]:
-    """Steps one after the other, and what they consist of below them."""
-    modules = list(dict.fromkeys(step.module for step in of.steps))
-    events: list[dict[str, Any]] = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "kernelyard"}}]
-    events += [
-        {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": module}}
-        for number, module in enumerate(modules, start=1)
-    ]
-    start = 0.0
-    for step in of.steps:
-        events += _step_events(of, step, start, 1 + modules.index(step.module))
-        start += step.seconds
-    return events
-
-
-def _step_events(of: Profile, step: StepTime, start: float, thread: int) -> list[dict[str, Any]]:
-    def event(name: str, category: str, start: float, seconds: float, facts: dict[str, Any]) -> dict[str, Any]:
-        place = {"ph": "X", "pid": 1, "tid": thread, "name": name, "cat": category}
-        return {**place, "ts": start * 1e6, "dur": seconds * 1e6, "args": facts}
-
-    facts = {"symbol": step.symbol, "bytes": step.nbytes, "flops": step.flops, "share": of.share(step)}
-    facts["parts"] = list(step.parts)
-    events = [event(step.label or step.symbol, step.module, start, step.seconds, facts)]
-    for part in step.inside:
-        inside = {"implementation": part.implementation, "bytes": part.nbytes, "flops": part.flops, "node": part.node}
-        events.append(event(part.label, f"{step.module} part", start, part.seconds, inside))
-        start += part.seconds
-    return events
 
 
 def _inside(part: PartTime) -> str:

@@ -1,0 +1,73 @@
+"""`kernelyard trace`: where the time of calls goes, as a trace and as a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from kernelyard.driver.commands.common import (
+    CompileOptions,
+    busy,
+    compile_options,
+    dim_option,
+    json_option,
+    make_feeds,
+    open_executable,
+    print_json,
+    terminal_width,
+    threads_option,
+)
+
+
+@click.command("trace")
+@click.argument("model", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The trace (default: none).")
+@click.option("--calls", default=10, show_default=True, type=click.IntRange(1), help="Calls to time.")
+@click.option("--callers", default=1, show_default=True, type=click.IntRange(1, 256), help="Threads that call at once.")
+@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input (default: random numbers).")
+@dim_option
+@threads_option
+@compile_options
+@json_option
+def command(
+    model: Path,
+    output: Path | None,
+    calls: int,
+    callers: int,
+    inputs: tuple[str, ...],
+    dim_values: tuple[str, ...],
+    threads: int | None,
+    how: CompileOptions,
+    as_json: bool,
+) -> None:
+    """Time the steps of MODEL, an artifact or a model to be compiled, and write a trace for https://ui.perfetto.dev.
+
+    Each row is called after the node of the model that it computes. `kernelyard view` shows the trace, too."""
+    from kernelyard_view.live_table import live_table
+    from kernelyard_view.roof import measured_roof
+    from kernelyard_view.step_table import step_lines
+    from kernelyard_view.trace import take_trace
+
+    if output is not None and not output.parent.is_dir():  # known before the work is done
+        raise click.BadParameter(f"there is no folder {output.parent}", param_hint="-o")
+    with busy(f"preparing {model}"):
+        executable = open_executable(model, how, threads)
+        feeds = make_feeds(executable, inputs, dim_values)
+        roof = measured_roof(executable.threads)
+    with live_table(calls, roof) as watch:
+        trace = take_trace(executable, model.name, feeds, calls, callers, roof, watch)
+    if output is not None:
+        try:
+            output.write_text(json.dumps(trace.to_json()) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise click.BadParameter(f"{output} cannot be written: {error.strerror}", param_hint="-o") from error
+    if as_json:
+        facts = {"trace": str(output) if output is not None else None, "callers": callers, "roof": roof}
+        print_json({**facts, "threads": executable.threads, "profile": trace.profiles[0].to_json()})
+        return
+    for line in step_lines(trace.profiles[0], roof, terminal_width()):
+        click.echo(line)
+    if output is not None:
+        click.echo(f"{output}: open it in https://ui.perfetto.dev, or by `kernelyard view {output}`")
