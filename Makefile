@@ -24,6 +24,7 @@ GPU_WHEELS := apache-tvm-ffi click ml_dtypes packaging platformdirs pluggy rich 
 
 .PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs site gpu-wheels gpu-test gpu-bench lint bench clean
 .PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs test-view gpu-wheels gpu-test gpu-bench lint bench clean
+.PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs test-deploy gpu-wheels gpu-test gpu-bench lint bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -55,6 +56,8 @@ test-cuda-libs: $(VENV)/cuda-libs  ## what needs CUDA's libraries (2 GB), but no
 
 test-view: $(VENV)/browser  ## the tests that open pages in the system's chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -q -m browser plugins/view/tests
+test-deploy: $(VENV)/deploy  ## what artifacts are deployed to: MLflow and other tools (300 MB)
+	$(BIN)/python -m pytest -q -n 2 --durations=10 -m deploy_tools
 
 gpu-wheels:  ## fill wheels/ with what gpu-test and gpu-bench need beside NumPy and CUDA, for a machine without a network
 	$(PYTHON) -m pip download --quiet --no-deps --only-binary :all: --dest wheels --implementation cp \
@@ -114,6 +117,8 @@ $(VENV)/cuda-libs: $(VENV)/test
 
 $(VENV)/site: $(VENV)/test
 	$(PIP) "mkdocs-material>=9.7,<10" "mkdocstrings-python>=2,<3"
+$(VENV)/deploy: $(VENV)/test
+	$(PIP) mlflow-skinny pandas
 	touch $@
 
 $(VENV)/peers: $(VENV)/test

@@ -1,0 +1,89 @@
+"""`kernelyard export`: an artifact in the forms that other systems load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kernelyard.driver.commands.common import json_option, print_json
+from kernelyard_deploy.export import FORMS, export_all
+from kernelyard_deploy.facts import Facts
+from kernelyard_deploy.manifest import describe, read_manifest
+
+FACTS = {
+    "name": "The model's name (default: that of the file).",
+    "version": "Its version: numbers with dots (default: 1.0).",
+    "license": "Its licence, as an SPDX expression.",
+    "author": "Who made it.",
+    "source": "Where it comes from: an address, or a revision.",
+    "description": "One line on what it does.",
+    "batch": "The symbolic size whose rows are independent.",
+}
+
+
+def _form_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for each form, and for each fact; the function gets them by name."""
+    for name, text in reversed(FACTS.items()):
+        function = click.option(f"--{name}", metavar="TEXT", help=text)(function)
+    for name, form in reversed(FORMS.items()):
+        folder = click.Path(path_type=Path, file_okay=False)
+        function = click.option(f"--{name}", f"to_{name}", metavar="DIR", type=folder, help=f"Write {form.summary}.")(
+            function
+        )
+    return function
+
+
+@click.command("export")
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option("--kyar", metavar="FILE", type=click.Path(path_type=Path), help="Write the artifact with these facts.")
+@_form_options
+@click.option("--size", "sizes", multiple=True, metavar="NAME=LEAST:MOST", help="Bounds of a symbolic size.")
+@click.option("--warm-up", multiple=True, metavar="NAME=N,...", help="Sizes to prepare before the first request.")
+@json_option
+def command(
+    artifact: Path, kyar: Path | None, sizes: Sequence[str], warm_up: Sequence[str], as_json: bool, **given: Any
+) -> None:
+    """Export ARTIFACT to other systems, with the facts given here or those that it has.
+
+    Without a place to export to, shows its manifest.
+    """
+    manifest = read_manifest(artifact)
+    changes = {name: given[name] for name in FACTS if given[name] is not None}
+    changes |= {"sizes": dict(map(_bounds, sizes))} if sizes else {}
+    changes |= {"warm_up": tuple(map(_values, warm_up))} if warm_up else {}
+    facts: Facts = replace(manifest.facts, **changes)
+    folders = [(form, given[f"to_{form}"]) for form in FORMS if given[f"to_{form}"] is not None]
+    if not folders and kyar is None:
+        print_json(manifest.to_json())
+        return
+    written = [] if kyar is None else [kyar]
+    if kyar is not None:
+        describe(artifact, kyar, facts)
+    written += export_all(artifact, folders, facts)
+    if as_json:
+        print_json({"written": [str(path) for path in written], "manifest": read_manifest(artifact).to_json()})
+        return
+    for path in written:
+        click.echo(path)
+
+
+def _bounds(text: str) -> tuple[str, tuple[int, int]]:
+    name, _, bounds = text.partition("=")
+    least, _, most = bounds.partition(":")
+    if not name or not least.isdecimal() or not most.isdecimal():
+        raise click.BadParameter(f"{text!r}; write NAME=LEAST:MOST", param_hint="--size")
+    return name, (int(least), int(most))
+
+
+def _values(text: str) -> dict[str, int]:
+    values: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if not name or not value.isdecimal():
+            raise click.BadParameter(f"{text!r}; write NAME=N,NAME=N", param_hint="--warm-up")
+        values[name] = int(value)
+    return values
