@@ -10,3 +10,4 @@ from kernelyard_deploy.manifest import Manifest as Manifest
 from kernelyard_deploy.manifest import describe as describe
 from kernelyard_deploy.manifest import read_manifest as read_manifest
 from kernelyard_deploy.predictor import Predictor as Predictor
+from kernelyard_deploy.wheel import export_wheel as export_wheel

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 from kernelyard_deploy import bentoml_service, c_library, kserve, mlflow_model, oci, triton
 from kernelyard_deploy.facts import Facts
-from kernelyard_deploy.manifest import Manifest, describe, read_manifest
+from kernelyard_deploy.manifest import Manifest
+from kernelyard_deploy.published import Place, published
 from kernelyard_deploy.staging import staged
-
-Place: TypeAlias = "str | os.PathLike[str]"
 
 
 @dataclass(frozen=True)
@@ -75,17 +70,6 @@ def export_all(artifact: Place, folders: Sequence[tuple[str, Place]], facts: Fac
     """Export an artifact in several forms, each into its folder. Raises: as `export`."""
     with published(artifact, facts) as (manifest, path):
         return [_export(manifest, path, form, Path(folder)) for form, folder in folders]
-
-
-@contextmanager
-def published(artifact: Place, facts: Facts | None) -> Iterator[tuple[Manifest, Path]]:
-    """Give the artifact with these facts in it, and its manifest; without facts it is the file as it is."""
-    if facts is None:
-        yield read_manifest(artifact), Path(artifact)
-        return
-    with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:
-        path = Path(folder, "model.kyar")
-        yield describe(artifact, path, facts), path
 
 
 def _export(manifest: Manifest, artifact: Path, form: str, folder: Path) -> Path:

@@ -13,6 +13,7 @@ from kernelyard.driver.commands.common import json_option, print_json
 from kernelyard_deploy.export import FORMS, export_all
 from kernelyard_deploy.facts import Facts
 from kernelyard_deploy.manifest import describe, read_manifest
+from kernelyard_deploy.wheel import export_wheel
 
 FACTS = {
     "name": "The model's name (default: that of the file).",
@@ -43,9 +44,22 @@ def _form_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_form_options
 @click.option("--size", "sizes", multiple=True, metavar="NAME=LEAST:MOST", help="Bounds of a symbolic size.")
 @click.option("--warm-up", multiple=True, metavar="NAME=N,...", help="Sizes to prepare before the first request.")
+@click.option("--wheel", metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Write a wheel of it.")
+@click.option("--with", "others", multiple=True, type=click.Path(path_type=Path), help="Another artifact of the wheel.")
+@click.option("--code", multiple=True, type=click.Path(path_type=Path), help="Python that the wheel holds.")
+@click.option("--requires", multiple=True, metavar="NAME>=N", help="What the wheel's code needs.")
 @json_option
 def command(
-    artifact: Path, kyar: Path | None, sizes: Sequence[str], warm_up: Sequence[str], as_json: bool, **given: Any
+    artifact: Path,
+    kyar: Path | None,
+    sizes: Sequence[str],
+    warm_up: Sequence[str],
+    wheel: Path | None,
+    others: Sequence[Path],
+    code: Sequence[Path],
+    requires: Sequence[str],
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Export ARTIFACT to other systems, with the facts given here or those that it has.
 
@@ -57,13 +71,17 @@ def command(
     changes |= {"warm_up": tuple(map(_values, warm_up))} if warm_up else {}
     facts: Facts = replace(manifest.facts, **changes)
     folders = [(form, given[f"to_{form}"]) for form in FORMS if given[f"to_{form}"] is not None]
-    if not folders and kyar is None:
+    if wheel is None and (others or code or requires):
+        raise click.UsageError("--with, --code and --requires are of --wheel")
+    if not folders and kyar is None and wheel is None:
         print_json(manifest.to_json())
         return
     written = [] if kyar is None else [kyar]
     if kyar is not None:
         describe(artifact, kyar, facts)
-    written += export_all(artifact, folders, facts)
+    written += export_all(artifact, folders, facts) if folders else []
+    if wheel is not None:
+        written.append(export_wheel([artifact, *others], wheel, facts, code=code, requires=requires))
     if as_json:
         print_json({"written": [str(path) for path in written], "manifest": read_manifest(artifact).to_json()})
         return

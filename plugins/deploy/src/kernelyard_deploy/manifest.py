@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import kernelyard as ky
 from kernelyard import dims
 from kernelyard.runtime.abi.spec import Fields, shape_to_json
 from kernelyard.runtime.artifact.container import Member, read_container, write_container
@@ -72,9 +73,9 @@ class Manifest:
 
     @property
     def requirements(self) -> tuple[Requirement, ...]:
-        """The distributions to install, the core among them."""
+        """The distributions to install, the core among them, as new as the one that exports."""
         named = {each.distribution for each in self.requires}
-        return (*([] if CORE in named else [Requirement(CORE, "")]), *self.requires)
+        return (*([] if CORE in named else [Requirement(CORE, ky.__version__)]), *self.requires)
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as JSON data."""
