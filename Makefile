@@ -22,9 +22,8 @@ GPU_WHEELS := apache-tvm-ffi click ml_dtypes packaging platformdirs pluggy rich 
 	hatchling pathspec trove-classifiers editables pytest iniconfig hypothesis sortedcontainers \
 	cuda-bindings cuda-pathfinder nvidia-cudnn-frontend==1.28.0 nvidia-cutlass==4.2.0.0
 
-.PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs site gpu-wheels gpu-test gpu-bench lint bench clean
-.PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs test-view gpu-wheels gpu-test gpu-bench lint bench clean
-.PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs test-deploy gpu-wheels gpu-test gpu-bench lint bench clean
+.PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs test-view test-deploy site gpu-wheels gpu-test gpu-bench
+.PHONY: lint bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -56,6 +55,7 @@ test-cuda-libs: $(VENV)/cuda-libs  ## what needs CUDA's libraries (2 GB), but no
 
 test-view: $(VENV)/browser  ## the tests that open pages in the system's chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -q -m browser plugins/view/tests
+
 test-deploy: $(VENV)/deploy  ## what artifacts are deployed to: MLflow and other tools (300 MB)
 	$(BIN)/python -m pytest -q -n 2 --durations=10 -m deploy_tools
 
@@ -117,6 +117,8 @@ $(VENV)/cuda-libs: $(VENV)/test
 
 $(VENV)/site: $(VENV)/test
 	$(PIP) "mkdocs-material>=9.7,<10" "mkdocstrings-python>=2,<3"
+	touch $@
+
 $(VENV)/deploy: $(VENV)/test
 	$(PIP) mlflow-skinny pandas
 	touch $@
