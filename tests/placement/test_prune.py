@@ -9,12 +9,11 @@ from interpreted_backend import InterpretedBackend, called
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.errors import PluginContractError
 from kernelyard.ir import FunctionBuilder, IRModule, verify
-from kernelyard.patterns import Accept, Decline, FusionPattern, Match, is_op, wildcard
+from kernelyard.patterns import Accept, Decline, FusionPattern, is_op, wildcard
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.settings import PlacementSettings
-from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.testing.reference import assert_same_meaning
 
 X = np.linspace(-2, 2, 16, dtype=np.float32).reshape(4, 4)
@@ -102,59 +101,3 @@ def test_backends_that_merge_nothing_are_not_asked():
     after = partition(network(), [backend])
     assert backend.asked == []
     assert called(after)[0].startswith("@acme")
-
-
-class Rival(CodeGenerator):
-    """Prefers regions without a product and matches with `tanh`, or fails over the question."""
-
-    name = "rival"
-    targets = ("cpu",)
-
-    def __init__(self, failure=None, bends=False):
-        self.failure, self.bends = failure, bends
-
-    def preference(self, work, target):
-        if self.failure is not None:
-            raise self.failure
-        if isinstance(work, Match):
-            return "nothing bends like it" if self.bends and work.call.op_name == "add" else None
-        return None if "matmul" in work.ops else f"{target} has no products here"
-
-    def generate(self, functions, target, options):
-        raise AssertionError("nobody generates here")
-
-
-def all_for_acme(yields):
-    backend = Choosy(Accept())
-    backend.yields_to_generator = yields
-    return backend
-
-
-def test_a_code_generator_gets_the_regions_that_it_prefers():
-    module, recorder = network(), Recorder()
-    after = verify(partition(module, [all_for_acme(yields=True)], PlacementSettings(recorder=recorder, rival=Rival())))
-    assert called(after) == ["@acme_0", "floor", "nn.relu", "tanh", "add"]
-    assert_same_meaning(module, after, [X])
-    declined = build_report(after, recorder).declined
-    assert {(d.code, d.message) for d in declined} == {("generated", "rival is quicker: cpu has no products here")}
-
-
-def test_a_code_generator_gets_single_matches_too():
-    module, recorder = network(), Recorder()
-    after = verify(
-        partition(module, [all_for_acme(yields=True)], PlacementSettings(recorder=recorder, rival=Rival(bends=True)))
-    )
-    assert called(after) == ["@acme_0", "floor", "nn.relu", "tanh", "add"]
-    assert_same_meaning(module, after, [X])
-    messages = {d.pattern: d.message for d in build_report(after, recorder).declined}
-    assert messages["acme.shifted"] == "rival is quicker: nothing bends like it"
-
-
-@pytest.mark.parametrize(
-    ("yields", "rival"),
-    [(False, Rival()), (True, None), (True, Rival(RuntimeError("lost")))],
-    ids=["not offered", "nobody bids", "a bid fails"],
-)
-def test_a_backend_keeps_what_is_not_contested(yields, rival):
-    after = verify(partition(network(), [all_for_acme(yields)], PlacementSettings(rival=rival)))
-    assert called(after) == ["@acme_0", "floor", "@acme_1"]

@@ -14,7 +14,7 @@ from kernelyard.errors import (
     TargetError,
     UnknownBackendError,
 )
-from kernelyard.placement.backend_order import order_backends
+from kernelyard.placement.policy import LeastCost, Policy, TakeAll, order_backends
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
@@ -78,7 +78,9 @@ def _chosen(manager: PluginManager, target: Target, wanted: Sequence[str] | str)
         for info in manager.unavailable("backend", target.kind):
             log.warning("the backend %s is left out: %s; %s", info.name, info.reason, info.hint or "")
         usable = {backend.name: backend for backend in manager.active("backend", target.kind)}
-        return [usable[name] for name in order_backends({name: manager.priority_of(name) for name in usable})]
+        priorities = {name: manager.priority_of(name) for name in usable}
+        with_costs = [name for name, backend in usable.items() if backend.states_costs]
+        return [usable[name] for name in order_backends(priorities, with_costs=with_costs)]
     on_host = {generator.name for generator in _host_generators(manager, target)}
     names = [name for name in _names(wanted) if name not in on_host]
     parts = [manager.get_any(name, ("backend", "code_generator"), target.kind) for name in names]
@@ -99,10 +101,12 @@ class GeneratorChoice(NamedTuple):
         message = f"{program.kind} has no code generator here; kernels of {self.generator.name} run on the host"
         return {self.generator.name: Reason(program.kind, "", ON_HOST, message)}
 
-    def rival_in(self, program: Target, wanted: Sequence[str] | str) -> CodeGenerator | None:
-        """Return the code generator where it may claim what a library would take: where the user leaves the choice to
-        us, and on one device; libraries that are named get all they can run."""
-        return self.generator if wanted == AUTO and self.target.kind == program.kind else None
+    def policy_in(self, program: Target, wanted: Sequence[str] | str) -> Policy:
+        """Return the policy: where the user leaves the choice to us, and on one device, costs decide; libraries that are
+        named get all they can run."""
+        if self.generator is None or wanted != AUTO or self.target.kind != program.kind:
+            return TakeAll()
+        return LeastCost(self.generator, self.target)
 
 
 def choose_code_generator(

@@ -16,6 +16,7 @@ from kernelyard.driver.requirements import check_requirements
 from kernelyard.errors import OptionError
 from kernelyard.ir import IRModule
 from kernelyard.placement.build_report import build_report
+from kernelyard.placement.policy import Policy, TakeAll
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.rest import Rest
 from kernelyard.placement.settings import PlacementSettings
@@ -36,8 +37,7 @@ class CompileSession:
 
     target: as the code generator completes it. backends: in the order in which they are offered the model, each
     configured. choice: the code generator for the rest, and its target. options: {plugin: {option: value}}. required:
-    {backend: the least share of FLOPs}. rival: the code generator where it may claim what a library would take.
-    recorder: is told what backends take and decline. pipeline: its stages.
+    {backend: the least share of FLOPs}. policy: decides over what backends accept. recorder: is told what backends take and decline. pipeline: its stages.
     """
 
     manager: PluginManager
@@ -49,7 +49,7 @@ class CompileSession:
     precision: Precision
     strict: bool
     exclude_patterns: tuple[str, ...]
-    rival: CodeGenerator | None
+    policy: Policy
     recorder: Recorder
     pipeline: CompilePipeline
 
@@ -61,7 +61,7 @@ class CompileSession:
     @property
     def placement(self) -> PlacementSettings:
         """The settings of the session that placement reads."""
-        return PlacementSettings(self.target, self.recorder, self.strict, self.exclude_patterns, self.rival)
+        return PlacementSettings(self.target, self.recorder, self.strict, self.exclude_patterns, self.policy)
 
     def report(
         self,
@@ -113,7 +113,7 @@ def open_session(
         chosen_precision,
         strict,
         _names(exclude_patterns),
-        rival=None if required else choice.rival_in(target, backends),
+        policy=TakeAll() if required else choice.policy_in(target, backends),
         recorder=Recorder(manager.label_of, choice.reason_in(target)),
         pipeline=choose_pipeline(pipeline, pipeline_for(choice.generator, choice.target)),
     )

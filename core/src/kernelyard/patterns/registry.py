@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
+from kernelyard.patterns.cost import Cost
 from kernelyard.patterns.matcher import Match
 from kernelyard.patterns.near_miss import describe
 from kernelyard.patterns.pattern import Pattern
@@ -17,7 +18,12 @@ from kernelyard.records import record
 
 @record
 class Accept:
-    """The backend takes the match. It is a promise: its codegen must then succeed."""
+    """The backend takes the match. It is a promise: its codegen must then succeed.
+
+    cost: an estimate of it. With `backends="auto"`, work that the target's code generator knows stays with it without.
+    """
+
+    cost: Cost | None = None
 
 
 @record

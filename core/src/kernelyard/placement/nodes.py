@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from kernelyard import dims
-from kernelyard.dims import Dim
-from kernelyard.errors import ShapeError
-from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Op, TensorType, Tuple, TupleGetItem, Var
+from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Op, Tuple, TupleGetItem, Var
 from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
 from kernelyard.patterns.matcher import Match
 from kernelyard.placement.recorder import Recorder, node_label
-from kernelyard.runtime.report import NO_MATCH, SYMBOL_SIZE, VIEW, VM, Node, Reason
+from kernelyard.placement.roofline import bytes_of, flops_of
+from kernelyard.runtime.report import NO_MATCH, VIEW, VM, Node, Reason
 
 TAKEN = "taken"
 CONTRACT_VIOLATION = "contract-violation"
@@ -203,25 +201,3 @@ def _results_by_call(function: Function) -> dict[Var, list[Var | None]]:
             if value.index < len(fields):
                 fields[value.index] = binding.var
     return found
-
-
-def flops_of(call: Call) -> int:
-    """Return the estimated floating-point operations of an op call, each symbolic dim taken as 64."""
-    types = [arg.type for arg in call.args if isinstance(arg.type, TensorType)]
-    if isinstance(call.op, Op) and call.op.flops is not None:
-        return _estimate(lambda: call.op.flops(types, call.type, call.attrs))  # pyright: ignore[reportAttributeAccessIssue, reportOptionalCall]
-    return sum(_estimate(lambda tensor=tensor: tensor.numel) for tensor in tensors_of(call.type))
-
-
-def bytes_of(call: Call) -> int:
-    """Return the estimated bytes that an op call reads and writes, each symbolic dim taken as 64."""
-    types = [tensor for arg in call.args for tensor in tensors_of(arg.type)] + list(tensors_of(call.type))
-    return sum(_estimate(lambda tensor=tensor: tensor.nbytes) for tensor in types)
-
-
-def _estimate(work: Callable[[], Dim]) -> int:
-    amount = work()
-    try:
-        return max(0, dims.evaluate(amount, dict.fromkeys(dims.symbols_of(amount), SYMBOL_SIZE)))
-    except ShapeError:  # 64 is no possible size for every symbol of this call; it stays uncounted
-        return 0

@@ -46,7 +46,7 @@ def partition(module: IRModule, backends: Sequence[Backend], settings: Placement
             patterns = _patterns(backend, settings.target)
             names += [pattern.name for pattern in patterns]
             with _collector_paused():
-                judge = RegionJudge(backend, settings.rival, settings.target)
+                judge = RegionJudge(backend, settings.policy)
                 placed = _in_time(judge, module, patterns, settings, attempt)
             if (changed := before.violation()) is not None:
                 raise changed
@@ -147,8 +147,8 @@ def _offer(
     wanted = [pattern for pattern in patterns if pattern.name not in excluded]
     recorder.offered(backend.name, patterns)
     prepared = _prepare(backend, module)
-    contested, annotate = judge.contested(wanted), not backend.merge_composites
-    fused = _match(prepared, contested, annotate, settings, recorder)
+    judged, annotate = judge.judged(wanted), not backend.merge_composites
+    fused = _match(prepared, judged, annotate, settings, recorder)
     left_out = [pattern for pattern in patterns if pattern.name in excluded]
     record_near_misses(prepared, fused, backend.name, wanted, left_out, recorder)
     return merge_regions(fused, judge, wanted, recorder) if backend.merge_composites else fused

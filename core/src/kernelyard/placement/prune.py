@@ -12,10 +12,9 @@ from kernelyard.ir.visitor import reachable_functions
 from kernelyard.patterns.composite import COMPOSITE
 from kernelyard.patterns.matcher import Match
 from kernelyard.patterns.registry import Accept, Answer, Decline, FusionPattern
+from kernelyard.placement.policy import Policy, TakeAll
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.target import Target
 from kernelyard.transform.fuse_ops_by_pattern import CHECK_ERROR, FailedCheck
 from kernelyard.transform.pipelines import merge
 from kernelyard.transform.run_codegen import Region
@@ -23,47 +22,29 @@ from kernelyard.transform.run_codegen import Region
 log = logging.getLogger(__name__)
 
 
-# The code of a region that a code generator is quicker with.
-GENERATED = "generated"
-
-
 @dataclass(frozen=True)
 class RegionJudge:
-    """Judge matches and regions: the backend's check, then the code generator's preference, if there is a choice."""
+    """Judge matches and regions: the backend's check first, then the policy of the compile."""
 
     backend: Backend
-    rival: CodeGenerator | None
-    target: Target
+    policy: Policy
 
     def answer(self, region: Region) -> Answer:
         """Accept or decline a region; a plugin that raises does not get it."""
-        answer = _ask(self.backend, region)
-        return self._contested(region) if isinstance(answer, Accept) else answer
+        return self._decided(_ask(self.backend, region), region)
 
-    def contested(self, patterns: Sequence[FusionPattern]) -> list[FusionPattern]:
-        """Return the patterns, whose matches the code generator may claim."""
-        return [self._with_claim(pattern) for pattern in patterns] if self._may_bid else list(patterns)
+    def judged(self, patterns: Sequence[FusionPattern]) -> list[FusionPattern]:
+        """Return the patterns, whose matches the policy decides over."""
+        return list(patterns) if isinstance(self.policy, TakeAll) else [self._with_policy(each) for each in patterns]
 
-    @property
-    def _may_bid(self) -> bool:
-        return self.rival is not None and self.backend.yields_to_generator
-
-    def _with_claim(self, pattern: FusionPattern) -> FusionPattern:
+    def _with_policy(self, pattern: FusionPattern) -> FusionPattern:
         def check(match: Match) -> Answer:
-            answer = Accept() if pattern.check is None else pattern.check(match)
-            return self._contested(match) if isinstance(answer, Accept) else answer
+            return self._decided(Accept() if pattern.check is None else pattern.check(match), match)
 
         return replace(pattern, check=check)
 
-    def _contested(self, work: Match | Region) -> Answer:
-        if self.rival is None or not self._may_bid:
-            return Accept()
-        try:
-            reason = self.rival.preference(work, self.target)
-        except Exception:  # a vendor's code
-            log.warning("%s failed when it was asked for its preference", self.rival.name, exc_info=True)
-            return Accept()
-        return Accept() if reason is None else Decline(GENERATED, f"{self.rival.name} is quicker: {reason}")
+    def _decided(self, answer: Answer, work: Match | Region) -> Answer:
+        return self.policy.decide(self.backend, work, answer.cost) if isinstance(answer, Accept) else answer
 
 
 def merge_regions(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kernelyard.placement.policy import Policy, TakeAll
 from kernelyard.placement.recorder import Recorder
-from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.target import Target
 
 
@@ -14,8 +14,8 @@ class PlacementSettings:
     """Settings of `partition`, beside the module and the backends.
 
     recorder: is told what is taken, declined and broken. strict: raise where a backend breaks its word, instead of
-    going on without it. exclude_patterns: names of patterns that no backend may use. rival: a code generator that is
-    asked whether a match or a merged region had better be its own. bind_constants: put constants into composites;
+    going on without it. exclude_patterns: names of patterns that no backend may use. policy: decides over what backends
+    accept. bind_constants: put constants into composites;
     False makes them arguments.
     """
 
@@ -23,5 +23,5 @@ class PlacementSettings:
     recorder: Recorder = field(default_factory=Recorder)
     strict: bool = False
     exclude_patterns: tuple[str, ...] = ()
-    rival: CodeGenerator | None = None
+    policy: Policy = TakeAll()
     bind_constants: bool = True

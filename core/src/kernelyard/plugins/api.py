@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from kernelyard.patterns.constructors import is_tuple_get_item as is_tuple_get_item
     from kernelyard.patterns.constructors import is_var as is_var
     from kernelyard.patterns.constructors import wildcard as wildcard
+    from kernelyard.patterns.cost import Cost as Cost
     from kernelyard.patterns.decoded import is_decoded as is_decoded
     from kernelyard.patterns.matcher import Match as Match
     from kernelyard.patterns.matcher import match as match
@@ -88,6 +89,8 @@ if TYPE_CHECKING:
     from kernelyard.placement.json_serializer import JSONSerializer as JSONSerializer
     from kernelyard.placement.json_serializer import KernelNode as KernelNode
     from kernelyard.placement.json_serializer import plain as plain
+    from kernelyard.placement.roofline import calls_of as calls_of
+    from kernelyard.placement.roofline import roofline_seconds as roofline_seconds
     from kernelyard.plugins.backend import Backend as Backend
     from kernelyard.plugins.backend import Unavailable as Unavailable
     from kernelyard.plugins.frontend import Frontend as Frontend
@@ -145,12 +148,14 @@ _HOME = {
     "kernelyard.patterns.composite": "captured_operands structural_key",
     "kernelyard.patterns.constructors": "is_call_dps_packed is_call_tir is_const is_expr is_extern is_function "
     "is_op is_shape is_tuple is_tuple_get_item is_var wildcard",
+    "kernelyard.patterns.cost": "Cost",
     "kernelyard.patterns.decoded": "is_decoded",
     "kernelyard.patterns.matcher": "Match match",
     "kernelyard.patterns.pattern": "Pattern",
     "kernelyard.patterns.registry": "Accept Answer Decline FusionPattern",
     "kernelyard.placement.c_source": "CSourceCodegen CTensor static_shape",
     "kernelyard.placement.json_serializer": "JSONSerializer KernelNode plain",
+    "kernelyard.placement.roofline": "calls_of roofline_seconds",
     "kernelyard.plugins.backend": "Backend Unavailable",
     "kernelyard.plugins.frontend": "Frontend ModelSpecializer Specialization",
     "kernelyard.plugins.guard": "progress",

@@ -27,13 +27,13 @@ class Backend(ABC):
     """A named library (or device) that takes regions of a model.
 
     merge_composites: True when codegen can run several composites as one region; neighbours are then merged.
-    yields_to_generator: True when the target's code generator may be quicker with some of these regions; it gets those
-    that it prefers, unless the user names the backends.
+    states_costs: True when its answers say what work costs (`Accept.cost`). With `backends="auto"` such backends are
+    asked first, and one of unknown speed gets only what the target's code generator does not know.
     """
 
     name: str
     merge_composites: bool = False
-    yields_to_generator: bool = False
+    states_costs: bool = False
 
     def probe(self) -> Unavailable | None:
         """Return None when the library and device are there; asked once, before anything else.
@@ -72,7 +72,8 @@ class Backend(ABC):
     def check_region(self, region: Region) -> Answer:
         """Accept or decline a region of merged composites; called if `merge_composites` is True.
 
-        A region that is declined is plain operators again, which the backends that come later are offered.
+        A region that is declined is plain operators again, which the backends that come later are offered. The cost of
+        one that is accepted is compared as that of a match is.
         """
         return Accept()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kernelyard.ir import Call
 from kernelyard.patterns import Match
+from kernelyard.patterns.cost import Cost
 from kernelyard.plugins.backend import Unavailable
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
@@ -66,10 +67,10 @@ class CodeGenerator(ABC):
         products and its softmax, which backends have left; False by default."""
         return False
 
-    def preference(self, work: Match | Region, target: Target) -> str | None:
-        """Return the reason to generate this work instead of offloading it (for the report), or None to offload it.
+    def cost(self, work: Match | Region, target: Target) -> Cost | None:
+        """Estimate what this work costs as kernels of this generator; None, the default, where it cannot be told.
 
-        Called if the choice is the compiler's; by default libraries come first.
+        Called if the choice is the compiler's; where it cannot be told, libraries come first.
         work: a match, whatever stands beside it; later each region of those that were left to the library.
         """
         return None

@@ -37,6 +37,7 @@ from kernelyard.runtime.api import RuntimeModule
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.checks import prune
 from kernelyard_dnnl.composite import kind_of, read_composite
+from kernelyard_dnnl.costs import cost_of
 from kernelyard_dnnl.nodes import node_of
 from kernelyard_dnnl.patterns import fusion_patterns
 from kernelyard_dnnl.runtime import DnnlRuntime
@@ -75,7 +76,7 @@ class DnnlBackend(Backend):
 
     name = "dnnl"
     merge_composites = True
-    yields_to_generator = True
+    states_costs = True
 
     def __init__(self, form: str = JSON, prune: bool = False, winograd: bool = True) -> None:
         self._form = form
@@ -122,7 +123,8 @@ class DnnlBackend(Backend):
 
     def check_region(self, region: Region) -> Answer:
         """Return all regions, or with `prune` those that have a primitive of some weight."""
-        return prune(region) if self._prune else Accept()
+        answer = prune(region) if self._prune else Accept()
+        return Accept(cost_of(region)) if isinstance(answer, Accept) else answer
 
     def quantization_schemes(self, target: Target) -> Sequence[QuantizationScheme]:
         """Return uint8 data and int8 weights, which oneDNN multiplies on every CPU."""

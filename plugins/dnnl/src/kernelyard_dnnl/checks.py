@@ -12,6 +12,7 @@ from kernelyard.dims import Shape
 from kernelyard.plugins.api import Accept, Answer, Decline, Expr, Match, Region, TensorType
 from kernelyard_dnnl.candidate import Candidate
 from kernelyard_dnnl.composite import DECODER, ENCODER, Composite, read_composite
+from kernelyard_dnnl.costs import cost_of
 from kernelyard_dnnl.integer_checks import check_integers
 from kernelyard_dnnl.post_ops import POWERS, Binary
 from kernelyard_dnnl.primitive_kind import INTEGERS, Refusal
@@ -24,7 +25,7 @@ MAX_RANK = 6  # beyond it oneDNN has reference implementations for most primitiv
 def check(match: Match) -> Answer:
     """Return the first objection, or acceptance when oneDNN also has a real implementation for it."""
     refusal = next(_refusals(Candidate(match)), None)
-    return Accept() if refusal is None else Decline(*refusal)
+    return Accept(cost_of(match)) if refusal is None else Decline(*refusal)
 
 
 def _refusals(candidate: Candidate) -> Iterator[Refusal]:

@@ -6,15 +6,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kernelyard.plugins.api import Call, Match, Region, Target, Unavailable
+from kernelyard.plugins.api import Call, Cost, Match, Region, Target, Unavailable
 from kernelyard.plugins.codegen_api import CodeGenerator, Packing, PrimFunc
 from kernelyard.runtime.api import DiskCache, RuntimeModule
 from kernelyard_llvm.module import module_text
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.codegen import threads
 from kernelyard_native_cpu.codegen.kernel import GeneratedKernel, generate_kernel
+from kernelyard_native_cpu.costs import cost_of
 from kernelyard_native_cpu.machine import Machine, architecture_of, resolve_machine
-from kernelyard_native_cpu.preference import preference
 from kernelyard_native_cpu.runtime import NativeCpuModule
 from kernelyard_native_cpu.schedule.packing import choose_packings
 from kernelyard_native_cpu.schedule.row_blocks import in_row_blocks
@@ -64,9 +64,9 @@ class NativeCpuGenerator(CodeGenerator):
         """See `CodeGenerator.fuses_attention`."""
         return in_row_blocks(attention)
 
-    def preference(self, work: Match | Region, target: Target) -> str | None:
-        """See `CodeGenerator.preference`."""
-        return preference(work, resolve_machine(target.mcpu, target.arch))
+    def cost(self, work: Match | Region, target: Target) -> Cost | None:
+        """See `CodeGenerator.cost`."""
+        return cost_of(work, resolve_machine(target.mcpu, target.arch))
 
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
         """See `CodeGenerator.generate`."""

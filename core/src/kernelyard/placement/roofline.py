@@ -1,0 +1,62 @@
+"""Roofline: the least time that work can take, from its operations and from the bytes that it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard.errors import ShapeError
+from kernelyard.ir import Call, Op, TensorType
+from kernelyard.ir.types import tensors_of
+from kernelyard.patterns.matcher import Match
+from kernelyard.runtime.report import SYMBOL_SIZE
+from kernelyard.transform.run_codegen import Region
+
+# Of one core: every plugin states its costs at these rates and by its own efficiency, so that costs have one scale
+# whatever machine runs the compile, and artifacts do not depend on it.
+FLOPS_PER_SECOND, BYTES_PER_SECOND = 1e11, 1e10
+
+
+def roofline_seconds(work: Match | Region) -> float:
+    """Return the seconds that a match or a region takes a kernel as quick as the core's arithmetic and memory allow.
+
+    What the calls of a group hand each other stays in registers: only the largest of them goes through memory.
+    """
+    calls = calls_of(work)
+    flops, nbytes = sum(map(flops_of, calls)), max(map(bytes_of, calls), default=0)
+    return max(flops / FLOPS_PER_SECOND, nbytes / BYTES_PER_SECOND)
+
+
+def calls_of(work: Match | Region) -> Sequence[Call]:
+    """Return the operators that a match, or the composites of a region, consist of."""
+    if isinstance(work, Match):
+        return work.calls
+    return [
+        binding.value
+        for _, composite in work.composites()
+        for binding in composite.bindings
+        if isinstance(binding.value, Call)
+    ]
+
+
+def flops_of(call: Call) -> int:
+    """Return the estimated floating-point operations of an op call, each symbolic dim taken as 64."""
+    types = [arg.type for arg in call.args if isinstance(arg.type, TensorType)]
+    if isinstance(call.op, Op) and call.op.flops is not None:
+        return _estimate(lambda: call.op.flops(types, call.type, call.attrs))  # pyright: ignore[reportAttributeAccessIssue, reportOptionalCall]
+    return sum(_estimate(lambda tensor=tensor: tensor.numel) for tensor in tensors_of(call.type))
+
+
+def bytes_of(call: Call) -> int:
+    """Return the estimated bytes that an op call reads and writes, each symbolic dim taken as 64."""
+    types = [tensor for arg in call.args for tensor in tensors_of(arg.type)] + list(tensors_of(call.type))
+    return sum(_estimate(lambda tensor=tensor: tensor.nbytes) for tensor in types)
+
+
+def _estimate(work: Callable[[], Dim]) -> int:
+    amount = work()
+    try:
+        return max(0, dims.evaluate(amount, dict.fromkeys(dims.symbols_of(amount), SYMBOL_SIZE)))
+    except ShapeError:  # 64 is no possible size for every symbol of this call; it stays uncounted
+        return 0

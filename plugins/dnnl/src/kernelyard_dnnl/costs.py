@@ -1,0 +1,177 @@
+"""What oneDNN's primitives cost: the time at the roofline over the efficiency that was measured (benchmarks/kernels.py).
+
+A library's primitive reads its operands from memory and writes its result there. That is next to nothing beside a
+convolution; where products of sequences, norms and softmax follow each other, it is a part of the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kernelyard import dims
+from kernelyard.plugins.api import Call, Constant, Cost, Match, Region, TensorType, operands, roofline_seconds
+
+DTYPE = "float32"
+# Of whole regions, these keep their neighbours in blocked layouts.
+HEAVY = frozenset(
+    (
+        *("nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"),
+        *("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d"),
+        *("nn.batch_norm", "image.resize"),
+    )
+)
+# A product of few rows takes as long as its matrix takes to be read.
+MOST_ROWS = 8
+LEAST_BYTES = 1 << 20
+# Of convolutions along one axis with strides: the filters, and the products of a sum.
+MOST_BYTES = 1 << 20
+SHORT = 64
+# Of convolutions in groups: the channels of a group of images, and the products of a sum along one axis or three.
+MOST_CHANNELS, MOST_PRODUCTS = 4, 1 << 10
+MOST_FILTERS = 3
+# A batch, places and features: of more axes are images, too.
+RANK_OF_SEQUENCES = 3
+
+
+class Efficiency(NamedTuple):
+    """The part of the roofline that a primitive reaches, and why."""
+
+    share: float
+    reason: str = ""
+
+
+USUAL = Efficiency(0.85)
+FEW_ROWS = Efficiency(0.55, "a matmul of few rows with a large constant matrix is read at half of the bandwidth")
+SEQUENCES = Efficiency(0.75, "a product, softmax or norm of sequences hands its result over through memory")
+QUANTIZED_SEQUENCES = Efficiency(0.7, "quantized sequences go through memory between primitives")
+ONE_AXIS = Efficiency(0.6, "a 1-D convolution is computed as one of images that are one element high")
+FEW_CHANNELS = Efficiency(0.3, "oneDNN has no code of its own for groups of so few channels")
+FEW_FILTERS = Efficiency(0.4, "a convolution computes 8 filters at least, and there are fewer")
+GRADIENT = Efficiency(0.05, "this transposed convolution is computed by the slower backward-data primitive")
+ROW_BY_ROW = Efficiency(0.4, "a reduction goes row by row")
+LIGHT = Efficiency(0.75, "the region has no convolution and no pooling, and its values go through memory")
+
+
+def cost_of(work: Match | Region) -> Cost:
+    """Return the cost of a match or a region: that of its least efficient primitive."""
+    efficiency = _of_match(work) if isinstance(work, Match) else _of_region(work)
+    return Cost(roofline_seconds(work) / efficiency.share, is_sure=True, reason=efficiency.reason)
+
+
+def _of_match(match: Match) -> Efficiency:
+    if any(call.op_name in ("quantize", "dequantize") for call in match.calls):
+        return _of_quantized(match)
+    found = (RULES[call.op_name](call) for call in match.calls if call.op_name in RULES)
+    return next((efficiency for efficiency in found if efficiency is not USUAL), USUAL)
+
+
+def _of_region(region: Region) -> Efficiency:
+    if not HEAVY.isdisjoint(region.ops):
+        return USUAL
+    for _, composite in region.composites():
+        for binding in composite.bindings:
+            values = (binding.var, *operands(binding.value))
+            if any(isinstance(each.type, TensorType) and each.type.dtype != DTYPE for each in values):
+                return USUAL
+    return LIGHT
+
+
+def _product(call: Call) -> Efficiency:
+    left, right = call.args
+    rows = dims.product(left.tensor_type.shape[:-1])
+    is_large = isinstance(right, Constant) and right.data.nbytes >= LEAST_BYTES
+    if is_large and right.tensor_type.dtype == DTYPE and isinstance(rows, int) and rows <= MOST_ROWS:
+        return FEW_ROWS
+    return _of_tokens(call)
+
+
+def _of_tokens(call: Call) -> Efficiency:
+    """Generated kernels took 0.88 to 0.98 of the time in nine of ten transformers, behind convolutions of images and
+    sounds too. Classifiers behind a pooling have two axes."""
+    result = call.tensor_type
+    last = result.rank - 1
+    axes = call.attrs.get("axes", (call.attrs.get("axis", last),))
+    return USUAL if last < 2 or result.dtype != DTYPE or axes != (last,) else SEQUENCES
+
+
+def _of_quantized(match: Match) -> Efficiency:
+    """Quantized transformers took 1.1 to 1.7 times as long as products of integers that are fused with what stands
+    between them. Data has one scale there."""
+    product = next((call for call in match.calls if call.op_name == "matmul"), None)
+    if product is None:
+        is_sequence = [call.tensor_type.rank for call in match.calls] == [RANK_OF_SEQUENCES]
+        return QUANTIZED_SEQUENCES if is_sequence else USUAL
+    left, right = product.args
+    data = next((binding.value for binding in match.bindings if binding.var is left), None)
+    if not isinstance(data, Call) or any(parameter.tensor_type.rank for parameter in data.args[1:]):
+        return USUAL
+    is_sequence = product.tensor_type.rank >= RANK_OF_SEQUENCES and right.tensor_type.rank == 2
+    return QUANTIZED_SEQUENCES if is_sequence else USUAL
+
+
+def _convolution_along_one_axis(call: Call) -> Efficiency:
+    """Images one element high take 1.0 to 2.4 times as long as an operand that is read in place, 1.2 in the geometric
+    mean of 46 shapes, but for strides over filters that a core's second-level cache does not hold, and over a single
+    channel with a short filter. Where the number of places is open, this code for few of them is the better one."""
+    weights, places = call.args[1], call.tensor_type.shape[2:]
+    if call.tensor_type.dtype != DTYPE or not isinstance(weights, Constant):
+        return USUAL
+    if call.attrs["groups"] != 1:
+        return _grouped_convolution(call)
+    if not all(isinstance(size, int) for size in places):
+        return USUAL
+    is_large, reduced = weights.data.nbytes > MOST_BYTES, math.prod(weights.data.shape[1:])
+    is_strided = set(call.attrs["strides"]) != {1}
+    return USUAL if is_strided and (is_large or reduced < SHORT) else ONE_AXIS
+
+
+def _grouped_convolution(call: Call) -> Efficiency:
+    """There is code for depthwise convolutions of images alone: along one axis, or three, they take 3 to 60 times as
+    long as they need to. Images in groups of 2 to 4 channels take 1.0 to 1.5 times as long."""
+    inner = [size for size in call.args[1].tensor_type.shape[1:] if isinstance(size, int)]
+    if call.tensor_type.dtype != DTYPE or len(inner) != call.args[1].tensor_type.rank - 1:
+        return USUAL
+    is_image = call.op_name == "nn.conv2d"
+    is_weak = 1 < inner[0] <= MOST_CHANNELS if is_image else math.prod(inner) <= MOST_PRODUCTS
+    return FEW_CHANNELS if is_weak else USUAL
+
+
+def _convolution(call: Call) -> Efficiency:
+    """Up to 3 filters of an image larger than one element take 1.2 times as long as they need to."""
+    if call.attrs["groups"] != 1:
+        return _grouped_convolution(call)
+    filters, _, *window = call.args[1].tensor_type.shape
+    is_few = call.op_name == "nn.conv2d" and isinstance(filters, int) and filters <= MOST_FILTERS
+    return FEW_FILTERS if call.tensor_type.dtype == DTYPE and is_few and set(window) != {1} else USUAL
+
+
+def _transposed_convolution(call: Call) -> Efficiency:
+    """There is code for one group whose windows are whole numbers of strides; others take 7 to 70 times as long."""
+    attrs, windows = call.attrs, call.args[1].tensor_type.shape[2:]
+    is_whole = all(
+        isinstance(size, int) and size % stride == 0 for size, stride in zip(windows, attrs["strides"], strict=True)
+    )
+    is_direct = is_whole and attrs["groups"] == 1 and set(attrs["dilation"]) == {1}
+    return USUAL if call.tensor_type.dtype != DTYPE or is_direct else GRADIENT
+
+
+def _reduction(call: Call) -> Efficiency:
+    """Rows of 500 elements and more take 1.3 times as long as in registers, of 64 twice, of 2 30 times. Means and sums
+    over all of space are poolings, which stay in the layout of convolutions. So does what is made of one number for
+    each channel: leaving the layout for it costs more than it does."""
+    operand, axes = call.args[0].tensor_type, set(call.attrs["axes"])
+    is_pooling = call.op_name != "prod" and operand.rank > 2 and axes == set(range(2, operand.rank))
+    is_one_place = operand.rank > 2 and all(size == 1 for size in operand.shape[2:])
+    return USUAL if operand.dtype != DTYPE or is_pooling or is_one_place else ROW_BY_ROW
+
+
+RULES: Mapping[str, Callable[[Call], Efficiency]] = {
+    "matmul": _product,
+    **dict.fromkeys(("nn.softmax", "nn.layer_norm"), _of_tokens),
+    "nn.conv1d": _convolution_along_one_axis,
+    **dict.fromkeys(("nn.conv2d", "nn.conv3d"), _convolution),
+    **dict.fromkeys(("sum", "mean", "prod"), _reduction),
+    **dict.fromkeys(("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"), _transposed_convolution),
+}

@@ -1,0 +1,42 @@
+"""What generated kernels cost: the time at the roofline over the efficiency that was measured (benchmarks/kernels.py).
+
+Products of matrices take with them what follows (bias, activation, residual, norm) without going through memory; so do
+attention, norms, softmax, and whatever goes element by element or moves elements. Convolutions and pools of images keep
+no blocked layout between each other.
+"""
+
+from __future__ import annotations
+
+from kernelyard.plugins.api import Cost, Match, Region, TensorType, calls_of, operands, roofline_seconds
+from kernelyard_native_cpu.machine import Machine
+
+VECTOR_BITS = 512  # what was measured: other vectors are guesses
+DTYPE = "float32"
+USUAL = 0.8
+# Parts of the roofline, by operator; of several operators, the least counts.
+EFFICIENCIES = {
+    "nn.conv1d": 0.7,
+    **dict.fromkeys(("nn.conv2d", "nn.conv3d"), 0.5),
+    **dict.fromkeys(("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"), 0.5),
+    **dict.fromkeys(("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"), 0.5),
+    **dict.fromkeys(("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d"), 0.5),
+    **dict.fromkeys(("nn.batch_norm", "image.resize"), 0.5),
+}
+
+
+def cost_of(work: Match | Region, machine: Machine) -> Cost:
+    """Return the cost of a match or a region as generated kernels."""
+    calls = calls_of(work)
+    efficiency = min((EFFICIENCIES.get(call.op_name, USUAL) for call in calls), default=USUAL)
+    return Cost(roofline_seconds(work) / efficiency, is_sure=_is_measured(work, machine))
+
+
+def _is_measured(work: Match | Region, machine: Machine) -> bool:
+    """Return True for float32 with long vectors, and for integers where an instruction sums products of bytes."""
+    if machine.vector_bits < VECTOR_BITS:
+        return False
+    calls = calls_of(work)
+    if any(call.op_name in ("quantize", "dequantize") for call in calls):
+        return machine.dot_instruction == "vpdpbusd"
+    values = [each for call in calls for each in (call, *operands(call))]
+    return any(isinstance(each.type, TensorType) and each.type.dtype == DTYPE for each in values)
