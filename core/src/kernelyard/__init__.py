@@ -53,7 +53,7 @@ _SUBPACKAGES = (
 )
 
 _OF_OTHER_DISTRIBUTIONS = ("nn", "testing")  # each comes with a distribution named after it
-_FUNCTIONS_OF_OTHER_DISTRIBUTIONS = ("quantize", "view")  # and each of these, in a package kernelyard_<name>
+_FUNCTIONS_OF_OTHER_DISTRIBUTIONS = {"quantize": "quantize", "diff": "debug", "view": "view"}  # in kernelyard_<value>
 
 __all__ = [
     "Cancellation",
@@ -107,7 +107,8 @@ def __getattr__(name: str) -> Any:
     if name in _OF_OTHER_DISTRIBUTIONS:
         return _from_distribution(f"kernelyard.{name}", name)
     if name in _FUNCTIONS_OF_OTHER_DISTRIBUTIONS:
-        return getattr(_from_distribution(f"kernelyard_{name}", name), name)
+        home = _FUNCTIONS_OF_OTHER_DISTRIBUTIONS[name]
+        return getattr(_from_distribution(f"kernelyard_{home}", home), name)
     if name.startswith("partition_for_"):  # one function per installed backend
         return getattr(import_module("kernelyard.placement"), name)
     raise AttributeError(f"module 'kernelyard' has no attribute {name!r}")

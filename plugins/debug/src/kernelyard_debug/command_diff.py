@@ -1,0 +1,61 @@
+"""`kernelyard diff`: find the first layer of a model that departs from another way of running it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kernelyard.driver.commands.common import (
+    CompileOptions,
+    compile_options,
+    dim_option,
+    json_option,
+    print_json,
+    say,
+)
+from kernelyard_debug.options import feeds_option, how_to_compare, sizes_of
+
+
+@click.command("diff")
+@click.argument("model", type=click.Path(path_type=Path))
+@how_to_compare
+@feeds_option
+@click.option("--every-layer", is_flag=True, help="Measure all layers, where the outputs agree as well.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File for a plot of the errors (SVG).")
+@dim_option
+@compile_options
+@json_option
+def command(
+    model: Path,
+    against: str | None,
+    tolerance: float | None,
+    timeout: float,
+    feeds: Path | None,
+    every_layer: bool,
+    output: Path | None,
+    dim_values: tuple[str, ...],
+    how: CompileOptions,
+    as_json: bool,
+) -> None:
+    """Compare MODEL, compiled, with another way of running it, layer by layer. Exits with 1 where they depart."""
+    from kernelyard_debug.diff import diff
+
+    report = diff(
+        model,
+        against or "reference",
+        feeds,
+        tolerance=tolerance,
+        every_layer=every_layer,
+        timeout=timeout,
+        sizes=sizes_of(dim_values),
+        **how.arguments(),
+    )
+    if output is not None:
+        report.save_plot(output)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        for line in str(report).splitlines():
+            say(line)
+    click.get_current_context().exit(1 if report.departs else 0)

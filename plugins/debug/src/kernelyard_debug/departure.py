@@ -1,0 +1,104 @@
+"""Find the first value of a model that departs, by making the model return values from its middle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelyard.ir import Expr, Var, operands
+from kernelyard_debug.case import Case
+from kernelyard_debug.difference import Difference
+
+WIDTH = 12  # values that a check returns beside the model's own results
+MOST_FUSED = 16  # values of one kernel that are looked for
+
+# Given values, their differences; None where the model's results no longer depart once these are returned too.
+Measure = Callable[[Sequence[Var]], "Mapping[Var, Difference] | None"]
+
+
+@dataclass
+class DepartureSearch:
+    """Narrows a departure down along what the departing value is computed from.
+
+    A value that departs has no departing operand once it is found: it is the first. Returning a value keeps it out of
+    fused kernels; where that mends the failure, the value lies inside the kernel that is wrong.
+    values: those that both ways can give. measured: the differences of those that were looked at. fused: values that
+    cannot be returned.
+    """
+
+    case: Case
+    measure: Measure
+    values: Sequence[Var]
+
+    def __post_init__(self) -> None:
+        self.measured: dict[Var, Difference] = {}
+        self.fused: set[Var] = set()
+        self._order = {var: place for place, var in enumerate(self.values)}
+        self._made = {binding.var: binding.value for binding in self.case.function.bindings}
+
+    def first_departing(self, result: Expr) -> tuple[Var, ...]:
+        """Return the first value that departs, at the end, after those that are in one kernel with it.
+
+        result: a value that departs.
+        """
+        bad, good, width = result, set[Var](), WIDTH
+        while candidates := self._suspects(bad, good):
+            chosen = _spread(candidates, width)
+            found = self.measure(chosen)
+            if found is None and width > 1:
+                width //= 3
+            elif found is None:
+                self.fused.update(chosen)
+            else:
+                self.measured.update(found)
+                departing = [var for var in chosen if found[var].kind]
+                good.update(var for var in chosen if not found[var].kind)
+                bad = departing[0] if departing and self._is_before(departing[0], bad) else bad
+        inside = [var for var in self._order if var in self.fused]
+        return (*inside, bad) if isinstance(bad, Var) else tuple(inside)
+
+    def _is_before(self, one: Var, other: Expr) -> bool:
+        return not isinstance(other, Var) or self._order[one] < self._order.get(other, len(self._order))
+
+    def _suspects(self, bad: Expr, good: set[Var]) -> list[Var]:
+        """Return the values that may be the first to depart, in order: those behind a departing one.
+
+        Where values cannot be returned, their neighbours: the kernel that they are in is looked for.
+        """
+        cleared = {each for var in good for each in (var, *self._behind(var, set()))}
+        if self.fused:
+            suspects = self._neighbours() if len(self.fused) < MOST_FUSED else set[Var]()
+        else:
+            suspects = self._behind(bad, cleared)
+        left = suspects - cleared - self.fused - {var for var, each in self.measured.items() if each.kind}
+        return sorted((var for var in left if var in self._order), key=self._order.__getitem__)
+
+    def _neighbours(self) -> set[Var]:
+        """Return what fused values are computed from, and what is computed from them."""
+        found: set[Var] = set()
+        for var, made in self._made.items():
+            read = {each for each in operands(made) if isinstance(each, Var)}
+            if var in self.fused:
+                found |= read
+            elif read & self.fused:
+                found.add(var)
+        return found
+
+    def _behind(self, value: Expr, cleared: set[Var]) -> set[Var]:
+        found: set[Var] = set()
+        waiting = [value]
+        while waiting:
+            current = waiting.pop()
+            made = self._made.get(current) if isinstance(current, Var) else None
+            read = [o for o in (operands(made) if made is not None else ()) if isinstance(o, Var)]
+            new = [var for var in read if var not in found and var not in cleared]
+            found.update(new)
+            waiting += new
+        return found
+
+
+def _spread(values: Sequence[Var], count: int) -> list[Var]:
+    """Return so many of the values, evenly apart."""
+    if len(values) <= count:
+        return list(values)
+    return [values[(place + 1) * len(values) // (count + 1)] for place in range(count)]

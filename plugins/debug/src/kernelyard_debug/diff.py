@@ -1,0 +1,139 @@
+"""Compare two ways of running a model, layer by layer: `diff`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernelyard.driver.commands.common import is_artifact
+from kernelyard.driver.precision import DEFAULT
+from kernelyard.ir import Call, TupleGetItem, Var
+from kernelyard_debug.artifacts import Recorded, recorded_by, steps_of_artifact
+from kernelyard_debug.case import Case, label_of, record
+from kernelyard_debug.cuts import shortest_prefix
+from kernelyard_debug.departure import DepartureSearch
+from kernelyard_debug.diff_artifacts import diff_artifacts
+from kernelyard_debug.diff_report import DiffReport, Layer
+from kernelyard_debug.difference import TOLERANCES, Difference
+from kernelyard_debug.errors import DebugError
+from kernelyard_debug.locate import locate
+from kernelyard_debug.opened import Given, opened
+from kernelyard_debug.oracle import TIMEOUT, Oracle, differences
+from kernelyard_debug.outcome import CRASH, ERROR, HANG, UNUSABLE, Outcome
+from kernelyard_debug.progress import Progress
+from kernelyard_debug.ways import Compiled, Way, way_of
+
+BATCH = 64  # values that one check returns where all layers are asked for
+
+
+def diff(
+    model: object,
+    against: str = "reference",
+    feeds: Mapping[str, np.ndarray] | str | Path | None = None,
+    *,
+    tolerance: float | None = None,
+    every_layer: bool = False,
+    timeout: float = TIMEOUT,
+    sizes: Mapping[str, int] | None = None,
+    **arguments: Any,
+) -> DiffReport:
+    """Compare a compiled model with another way of running it, and find the first layer that departs.
+
+    against: "reference" (NumPy), "onnxruntime", "native-cpu", other backends in order of preference ("dnnl"), or the
+    path of an artifact. feeds: arrays by input, or an .npz file; None for random numbers. tolerance: of errors relative
+    to the largest magnitude; None takes that of the dtype, or of the precision that is asked for. every_layer: measure
+    all layers, where the outputs agree as well. timeout: seconds of one check. sizes: of symbolic dims, for random
+    feeds. arguments: of `kernelyard.compile`. An artifact is compared with an artifact by the steps that both have.
+    Raises: DebugError, and what reading the model raises.
+    """
+    if tolerance is None and arguments.get("precision", DEFAULT) != DEFAULT:
+        tolerance = TOLERANCES["bfloat16"]
+    if isinstance(model, (str, Path)) and is_artifact(Path(model)):
+        return diff_artifacts(Path(model), Path(against), feeds, tolerance, timeout)
+    case = opened(Given(model, feeds, arguments, sizes or {}))
+    if Path(against).is_file() and is_artifact(Path(against)):
+        steps = steps_of_artifact(Path(against), case.feeds, timeout)
+        other: Way = recorded_by(case, against, steps)
+    else:
+        other = way_of(against, arguments)
+    oracle = Oracle(Compiled(arguments=arguments), other, tolerance, timeout)
+    with Progress("comparing") as progress:
+        return _Diff(case, oracle, progress).report(every_layer)
+
+
+class _Diff:
+    def __init__(self, case: Case, oracle: Oracle, progress: Progress) -> None:
+        self.case = case
+        self.oracle = oracle
+        self.progress = progress
+        self._made = {binding.var: binding.value for binding in case.function.bindings}
+        self._numbers = {var: number for number, var in enumerate(case.values)}
+
+    def report(self, every_layer: bool) -> DiffReport:
+        outcome = self.oracle(self.case)
+        if outcome.kind == UNUSABLE:
+            raise DebugError(
+                "the other way cannot run this model", where=self.oracle.against.name, found=outcome.message
+            )
+        measured: dict[Var, Difference] = {}
+        first: Sequence[Var] = ()
+        if outcome.kind in (ERROR, CRASH, HANG):
+            first = self._last_of_shortest_prefix(outcome)
+        elif outcome.fails:
+            search = DepartureSearch(self.case, self._measure, self._measurable())
+            departing = list(outcome.outputs).index(outcome.output)
+            first = search.first_departing(self.case.results[departing])
+            measured = search.measured
+        if outcome.fails:
+            outcome = locate(self.oracle, self.case, outcome)
+        if every_layer and outcome.kind not in (ERROR, CRASH, HANG):
+            measured |= self._measure_all()
+        return self._told(outcome, measured, first)
+
+    def _measurable(self) -> tuple[Var, ...]:
+        """Return the values that both ways can give."""
+        other = self.oracle.against
+        return tuple(v for v in self.case.values if not isinstance(other, Recorded) or v in other.arrays)
+
+    def _told(self, outcome: Outcome, measured: Mapping[Var, Difference], first: Sequence[Var]) -> DiffReport:
+        layers = tuple(self._layer(var, measured[var]) for var in self._numbers if var in measured)
+        named = tuple(self._layer(var, measured.get(var)) for var in first)
+        suspect, against = self.oracle.suspect.name, self.oracle.against.name
+        return DiffReport(suspect, against, outcome, layers, named, self.oracle.checks)
+
+    def _measure(self, values: Sequence[Var]) -> Mapping[Var, Difference] | None:
+        """Return the differences of values; None where the model's own results agree meanwhile."""
+        self.progress.step(f"check {self.oracle.checks + 1}, {len(values)} layers")
+        outcome = self.oracle(self.case.exposing(values))
+        if not outcome.fails or not outcome.outputs:
+            return None
+        return dict(zip(values, differences(outcome)[len(self.case.results) :], strict=True))
+
+    def _measure_all(self) -> dict[Var, Difference]:
+        values, found = self._measurable(), dict[Var, Difference]()
+        for start in range(0, len(values), BATCH):
+            batch = values[start : start + BATCH]
+            self.progress.step(f"layers {start} to {start + len(batch)} of {len(values)}")
+            outputs = differences(self.oracle(self.case.exposing(batch)))[len(self.case.results) :]
+            found.update(zip(batch, outputs, strict=False))
+        return found
+
+    def _last_of_shortest_prefix(self, outcome: Outcome) -> tuple[Var, ...]:
+        recorded = record(self.case)
+
+        def fails(part: Case) -> bool:
+            self.progress.step(f"check {self.oracle.checks + 1}")
+            return self.oracle(part).is_same_failure(outcome)
+
+        prefix = shortest_prefix(self.case, recorded, fails)
+        return (prefix[-1].var,) if prefix else ()
+
+    def _layer(self, var: Var, found: Difference | None) -> Layer:
+        value = self._made.get(var)
+        if isinstance(value, TupleGetItem) and isinstance(value.tuple_value, Var):
+            value = self._made.get(value.tuple_value)
+        op = value.op_name if isinstance(value, Call) else "input"
+        return Layer(self._numbers.get(var, -1), label_of(var), op, repr(var.type), found)

@@ -1,0 +1,79 @@
+"""DiffReport: what `diff` found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelyard_debug.difference import Difference
+from kernelyard_debug.outcome import Outcome
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A value of the model. number: its place in the order of the model; op: what computes it."""
+
+    number: int
+    label: str
+    op: str
+    type: str
+    difference: Difference | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the layer as JSON data."""
+        facts = {key: getattr(self, key) for key in ("number", "label", "op", "type")}
+        return facts | ({"difference": self.difference.to_json()} if self.difference is not None else {})
+
+    def __str__(self) -> str:
+        mark = "x" if self.difference is not None and self.difference.kind else " "
+        return f"{mark} {self.number:4} {self.op:20} {self.label}: {self.difference or 'not measured'}"
+
+
+@dataclass(frozen=True)
+class DiffReport:
+    """The differences of two ways of running a model.
+
+    outcome: of the model's outputs. layers: those that were measured, in the model's order. first: the layer that
+    departs first, after those that are in one kernel with it; empty where nothing departs.
+    """
+
+    suspect: str
+    against: str
+    outcome: Outcome
+    layers: tuple[Layer, ...]
+    first: tuple[Layer, ...]
+    checks: int
+
+    @property
+    def departs(self) -> bool:
+        """Return True where the two do not agree."""
+        return self.outcome.fails
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        return {
+            "suspect": self.suspect,
+            "against": self.against,
+            "departs": self.departs,
+            "outcome": self.outcome.to_json(),
+            "first": [layer.to_json() for layer in self.first],
+            "layers": [layer.to_json() for layer in self.layers],
+            "checks": self.checks,
+        }
+
+    def save_plot(self, path: str | Path) -> None:
+        """Write the errors of the layers as a picture (SVG)."""
+        from kernelyard_debug.plot import plot
+
+        Path(path).write_text(plot(self), encoding="utf-8")
+
+    def __str__(self) -> str:
+        lines = [f"{self.suspect} against {self.against}: {self.outcome}"]
+        lines += [f"  output {name!r}: {each}" for name, each in self.outcome.outputs.items()]
+        if self.layers:
+            lines += ["layers measured (x: departs):", *(f"  {layer}" for layer in self.layers)]
+        if self.first:
+            fused = f" (one kernel: {', '.join(layer.op for layer in self.first)})" if len(self.first) > 1 else ""
+            lines.append(f"first layer that departs: {self.first[0].label}, {self.first[0].op}{fused}")
+        return "\n".join(lines)

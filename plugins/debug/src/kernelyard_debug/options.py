@@ -1,0 +1,39 @@
+"""Options that the commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+AGAINST = "reference, onnxruntime, native-cpu, other backends (a,b), or for diff an artifact (default: reference)."
+
+
+def how_to_compare(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --against, --tolerance and --timeout."""
+    options = [
+        click.option("--against", metavar="WAY", help=AGAINST),
+        click.option("--tolerance", type=click.FloatRange(0), help="Of errors relative to the largest magnitude."),
+        click.option("--timeout", type=click.FloatRange(0, min_open=True), default=120.0, help="Seconds of one check."),
+    ]
+    for option in options:
+        function = option(function)
+    return function
+
+
+feeds_option = click.option(
+    "--feeds", type=click.Path(path_type=Path), metavar="FILE.npz", help="Arrays by input (default: random numbers)."
+)
+
+
+def sizes_of(dim_values: Sequence[str]) -> dict[str, int]:
+    """Return sizes by symbol: `n=4` as {"n": 4}."""
+    sizes: dict[str, int] = {}
+    for item in dim_values:
+        name, equals, text = item.partition("=")
+        if not (equals and name and text.isdecimal()):
+            raise click.BadParameter(f"{item!r}; write NAME=N", param_hint="--dim")
+        sizes[name] = int(text)
+    return sizes

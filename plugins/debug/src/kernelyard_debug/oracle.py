@@ -1,0 +1,90 @@
+"""Oracle: does the suspect compute what another way computes? The one question that diff, reduce and bisect ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelyard_debug.case import Case
+from kernelyard_debug.difference import Difference, difference
+from kernelyard_debug.isolated import Announce, Failed, Finished, isolated
+from kernelyard_debug.outcome import AGREES, UNUSABLE, Outcome, of_death, of_error
+from kernelyard_debug.ways import Way
+
+TIMEOUT = 120.0  # seconds of one check
+AGAINST = "against: "  # before the stages of the way that the suspect is held against
+
+
+class _OtherWayError(Exception):
+    """The way that the suspect is held against failed."""
+
+
+@dataclass
+class Oracle:
+    """Holds a suspect against another way, on the same feeds, in a process of its own.
+
+    tolerance: of relative errors, None for those of the dtypes. timeout: seconds of one check. checks: how many there
+    were.
+    """
+
+    suspect: Way
+    against: Way
+    tolerance: float | None = None
+    timeout: float = TIMEOUT
+    checks: int = 0
+
+    def __call__(self, case: Case) -> Outcome:
+        """Return what comes of a case."""
+        return self.isolated(lambda announce: self.compare(case, announce))
+
+    def isolated(self, work: Callable[[Announce], Outcome]) -> Outcome:
+        """Run some work that says what it is at; how it ends is the outcome."""
+        self.checks += 1
+        stages: list[str] = []
+
+        def noting(announce: Announce) -> Outcome:
+            try:
+                return work(lambda stage: (stages.append(stage), announce(stage))[1])
+            except _OtherWayError as error:
+                return Outcome(UNUSABLE, message=str(error))
+            except Exception as error:
+                error.add_note(f"stage: {stages[-1] if stages else ''}")
+                raise
+
+        verdict = isolated(noting, self.timeout)
+        if isinstance(verdict, Finished):
+            return verdict.value
+        if isinstance(verdict, Failed):
+            stage = next((note.removeprefix("stage: ") for note in verdict.notes if note.startswith("stage: ")), "")
+            return of_error(verdict, stage)
+        if verdict.stage.startswith(AGAINST):
+            return Outcome(UNUSABLE, message=verdict.reason, stage=verdict.stage)
+        return of_death(verdict)
+
+    def compare(self, case: Case, announce: Announce) -> Outcome:
+        """Run a case both ways, in this process."""
+        expected = self.expected(case, announce)
+        return self.outcome(case, self.suspect.outputs(case, announce), expected)
+
+    def expected(self, case: Case, announce: Announce) -> list[np.ndarray]:
+        """Return what the other way computes."""
+        try:
+            return self.against.outputs(case, lambda stage: announce(AGAINST + stage))
+        except Exception as error:
+            raise _OtherWayError(f"{self.against.name}: {error}") from error
+
+    def outcome(self, case: Case, actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> Outcome:
+        """Return what outputs are worth."""
+        pairs = zip(case.output_names, actual, expected, strict=True)
+        found = {name: difference(one, other, self.tolerance) for name, one, other in pairs}
+        departing = [name for name, each in found.items() if each.kind]
+        if not departing:
+            return Outcome(AGREES, outputs=found)
+        return Outcome(found[departing[0]].kind, output=departing[0], outputs=found)
+
+
+def differences(outcome: Outcome) -> list[Difference]:
+    """Return the differences of the outputs, in order."""
+    return list(outcome.outputs.values())

@@ -1,0 +1,112 @@
+"""Ways: how a case is run. The suspect is one, and what it is held against is another."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernelyard.driver.commands.common import backend_list, is_artifact
+from kernelyard.driver.compile import compile as compile_model
+from kernelyard.ops.interpreter import run
+from kernelyard.runtime.execute.executable import Executable
+from kernelyard.transform.pass_base import Instrument, Pass
+from kernelyard_debug.case import Case
+from kernelyard_debug.errors import DebugError
+from kernelyard_debug.isolated import Announce
+
+RUNNING = "running"
+REFERENCE, ONNXRUNTIME, NATIVE_CPU = "reference", "onnxruntime", "native-cpu"
+
+
+class Way(ABC):
+    """A way to run a case. name: for people."""
+
+    name: str
+
+    @abstractmethod
+    def outputs(self, case: Case, announce: Announce) -> list[np.ndarray]:
+        """Return the outputs in order; say before each stage which it is."""
+
+
+class Reference(Way):
+    """The operators' NumPy references."""
+
+    name = REFERENCE
+
+    def outputs(self, case: Case, announce: Announce) -> list[np.ndarray]:
+        announce(self.name)
+        with np.errstate(all="ignore"):
+            return run(case.module, case.feeds)
+
+
+class OnnxRuntime(Way):
+    """onnxruntime, on the model written as ONNX."""
+
+    name = ONNXRUNTIME
+
+    def outputs(self, case: Case, announce: Announce) -> list[np.ndarray]:
+        announce(self.name)
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise DebugError("onnxruntime is not installed", hint="pip install onnxruntime") from error
+        from kernelyard_onnx.export import export
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        model = export(case.module).SerializeToString()
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        known = {each.name for each in session.get_inputs()}
+        return session.run(None, {name: np.asarray(feed) for name, feed in case.feeds.items() if name in known})
+
+
+class Announcing(Instrument):
+    """Announces each pass before it runs."""
+
+    def __init__(self, announce: Announce) -> None:
+        self._announce = announce
+
+    def before_pass(self, pass_: Pass, module: object, depth: int) -> None:
+        self._announce(f"pass {pass_.name}")
+
+
+@dataclass(frozen=True)
+class Compiled(Way):
+    """`kernelyard.compile` with some arguments."""
+
+    name: str = "kernelyard"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def compiled(self, case: Case, announce: Announce, *instruments: Instrument) -> Executable:
+        """Return the executable; `instruments` watch its passes."""
+        given = [*self.arguments.get("instruments", ()), *instruments]
+        arguments = {**self.arguments, "instruments": [Announcing(announce), *given]}
+        announce("compiling")
+        return compile_model(case.module, **arguments)
+
+    def outputs(self, case: Case, announce: Announce) -> list[np.ndarray]:
+        exe = self.compiled(case, announce)
+        announce(RUNNING)
+        return [tensor.numpy() for tensor in exe.run(dict(case.feeds)).values()]
+
+
+def way_of(name: str, arguments: Mapping[str, Any]) -> Way:
+    """Return the way of a name: "reference", "onnxruntime", or backends in order of preference, as "native-cpu".
+
+    arguments: of `compile`, of which another placement keeps target and options alone: it computes in float32.
+    Raises: DebugError.
+    """
+    if name == REFERENCE:
+        return Reference()
+    if name == ONNXRUNTIME:
+        return OnnxRuntime()
+    if Path(name).is_file() and is_artifact(Path(name)):
+        raise DebugError("an artifact cannot be compiled in parts", found=name, expected="it is for `kernelyard diff`")
+    kept = {key: arguments[key] for key in ("target", "options") if key in arguments}
+    return Compiled(name, {**kept, "backends": [] if name == NATIVE_CPU else backend_list(name)})
