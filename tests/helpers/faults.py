@@ -55,12 +55,27 @@ def wrong_pass(op: str, by: str) -> Pass:
     return function_pass("wrong_rewrite")(lambda function, module, context: Wrong().mutate(function))
 
 
-def crashing_pass(op: str) -> Pass:
-    """A pass that ends the process where it finds an operator."""
+def crashing_pass(op: str, most: int | None = None) -> Pass:
+    """A pass that ends the process where it finds an operator, in functions of at most so many bindings."""
 
     def crash(function: Any, module: Any, context: Any) -> Any:
-        if any(isinstance(b.value, Call) and b.value.op_name == op for b in function.bindings):
+        if _has(function, op) and (most is None or len(function.bindings) <= most):
             os.kill(os.getpid(), signal.SIGSEGV)
         return function
 
     return function_pass("crashing")(crash)
+
+
+def failing_pass(op: str) -> Pass:
+    """A pass that raises where it finds an operator."""
+
+    def fail(function: Any, module: Any, context: Any) -> Any:
+        if _has(function, op):
+            raise ValueError(f"{len(function.bindings)} bindings are too many")
+        return function
+
+    return function_pass("failing")(fail)
+
+
+def _has(function: Any, op: str) -> bool:
+    return any(isinstance(binding.value, Call) and binding.value.op_name == op for binding in function.bindings)

@@ -53,7 +53,12 @@ _SUBPACKAGES = (
 )
 
 _OF_OTHER_DISTRIBUTIONS = ("nn", "testing")  # each comes with a distribution named after it
-_FUNCTIONS_OF_OTHER_DISTRIBUTIONS = {"quantize": "quantize", "diff": "debug", "view": "view"}  # in kernelyard_<value>
+_FUNCTIONS_OF_OTHER_DISTRIBUTIONS = {  # each in a package kernelyard_<value>
+    "diff": "debug",
+    "quantize": "quantize",
+    "reduce": "debug",
+    "view": "view",
+}
 
 __all__ = [
     "Cancellation",

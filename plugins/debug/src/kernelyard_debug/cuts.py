@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from kernelyard.ir import Binding
 from kernelyard_debug.case import Case, Recorded, cut
 
-Fails = Callable[[Case], bool]
+Fails: TypeAlias = "Callable[[Case], bool]"
+Bindings: TypeAlias = "Sequence[Binding]"
 
 
-def shortest_prefix(case: Case, recorded: Recorded, fails: Fails) -> Sequence[Binding]:
+def shortest_prefix(case: Case, bindings: Bindings, recorded: Recorded, fails: Fails) -> Bindings:
     """Return the fewest bindings from the start that fail; all where that is not monotone and none shorter is found."""
-    bindings = case.function.bindings
 
     def prefix_fails(length: int) -> bool:
         part = cut(case, bindings[:length], recorded)
         return part is not None and fails(part)
 
-    return bindings[: _least(len(bindings), prefix_fails)]
+    return bindings[: _least_by_halves(0, len(bindings), prefix_fails)]
 
 
-def latest_start(case: Case, bindings: Sequence[Binding], recorded: Recorded, fails: Fails) -> Sequence[Binding]:
+def latest_start(case: Case, bindings: Bindings, recorded: Recorded, fails: Fails) -> Bindings:
     """Return the bindings without as many from the start as can go."""
+    length = len(bindings)
 
-    def suffix_fails(length: int) -> bool:
-        part = cut(case, bindings[len(bindings) - length :], recorded)
+    def suffix_fails(count: int) -> bool:
+        part = cut(case, bindings[length - count :], recorded)
         return part is not None and fails(part)
 
-    return bindings[len(bindings) - _least(len(bindings), suffix_fails) :]
+    low, high = 0, 1  # most faults are in few bindings: by doubling
+    while high < length and not suffix_fails(high):
+        low, high = high, 2 * high
+    return bindings[length - _least_by_halves(low, min(high, length), suffix_fails) :]
 
 
-def without_each(case: Case, bindings: Sequence[Binding], recorded: Recorded, fails: Fails) -> Sequence[Binding]:
+def without_each(case: Case, bindings: Bindings, recorded: Recorded, fails: Fails) -> Bindings:
     """Return bindings of which none can go: by halves, then quarters, and so on to single ones."""
     kept, size = list(bindings), max(1, len(bindings) // 2)
     while True:
@@ -48,9 +53,8 @@ def without_each(case: Case, bindings: Sequence[Binding], recorded: Recorded, fa
         size = max(1, size // 2)
 
 
-def _least(most: int, holds: Callable[[int], bool]) -> int:
-    """Return the least number for which something holds, which does for `most`; by doubling, then by halves."""
-    low, high = 0, most  # it does not hold for low, and holds for high
+def _least_by_halves(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Return the least number for which something holds, which does for `high` and not for `low`."""
     while high - low > 1:
         middle = (low + high) // 2
         if holds(middle):

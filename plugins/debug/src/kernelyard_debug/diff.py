@@ -19,7 +19,6 @@ from kernelyard_debug.diff_artifacts import diff_artifacts
 from kernelyard_debug.diff_report import DiffReport, Layer
 from kernelyard_debug.difference import TOLERANCES, Difference
 from kernelyard_debug.errors import DebugError
-from kernelyard_debug.locate import locate
 from kernelyard_debug.opened import Given, opened
 from kernelyard_debug.oracle import TIMEOUT, Oracle, differences
 from kernelyard_debug.outcome import CRASH, ERROR, HANG, UNUSABLE, Outcome
@@ -73,7 +72,7 @@ class _Diff:
         self._numbers = {var: number for number, var in enumerate(case.values)}
 
     def report(self, every_layer: bool) -> DiffReport:
-        outcome = self.oracle(self.case)
+        outcome = self.oracle.locating(self.case)
         if outcome.kind == UNUSABLE:
             raise DebugError(
                 "the other way cannot run this model", where=self.oracle.against.name, found=outcome.message
@@ -87,8 +86,6 @@ class _Diff:
             departing = list(outcome.outputs).index(outcome.output)
             first = search.first_departing(self.case.results[departing])
             measured = search.measured
-        if outcome.fails:
-            outcome = locate(self.oracle, self.case, outcome)
         if every_layer and outcome.kind not in (ERROR, CRASH, HANG):
             measured |= self._measure_all()
         return self._told(outcome, measured, first)
@@ -128,7 +125,7 @@ class _Diff:
             self.progress.step(f"check {self.oracle.checks + 1}")
             return self.oracle(part).is_same_failure(outcome)
 
-        prefix = shortest_prefix(self.case, recorded, fails)
+        prefix = shortest_prefix(self.case, self.case.function.bindings, recorded, fails)
         return (prefix[-1].var,) if prefix else ()
 
     def _layer(self, var: Var, found: Difference | None) -> Layer:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kernelyard_debug.case import Case
 from kernelyard_debug.difference import Difference, difference
 from kernelyard_debug.isolated import Announce, Failed, Finished, isolated
-from kernelyard_debug.outcome import AGREES, UNUSABLE, Outcome, of_death, of_error
-from kernelyard_debug.ways import Way
+from kernelyard_debug.locate import Snapshots, announce_steps, announced_step, wrong_pass, wrong_step
+from kernelyard_debug.outcome import AGREES, CRASH, HANG, UNUSABLE, Outcome, Place, of_death, of_error
+from kernelyard_debug.ways import PASS, RUNNING, Compiled, Way
 
 TIMEOUT = 120.0  # seconds of one check
 AGAINST = "against: "  # before the stages of the way that the suspect is held against
@@ -63,10 +64,36 @@ class Oracle:
             return Outcome(UNUSABLE, message=verdict.reason, stage=verdict.stage)
         return of_death(verdict)
 
+    def locating(self, case: Case) -> Outcome:
+        """Return what comes of a case, with the place in the compiler where it fails, if that can be found."""
+        outcome = self.isolated(lambda announce: self._compare_and_locate(case, announce))
+        if outcome.kind in (CRASH, HANG) and outcome.stage == RUNNING and isinstance(self.suspect, Compiled):
+            suspect = self.suspect
+            again = self.isolated(lambda announce: _step_by_step(suspect, case, announce))
+            return replace(outcome, place=announced_step(again.stage))
+        if outcome.kind in (CRASH, HANG) and outcome.stage.startswith(PASS):
+            return replace(outcome, place=Place("pass", outcome.stage.removeprefix(PASS)))
+        return outcome
+
     def compare(self, case: Case, announce: Announce) -> Outcome:
         """Run a case both ways, in this process."""
         expected = self.expected(case, announce)
         return self.outcome(case, self.suspect.outputs(case, announce), expected)
+
+    def _compare_and_locate(self, case: Case, announce: Announce) -> Outcome:
+        if not isinstance(self.suspect, Compiled):
+            return self.compare(case, announce)
+        expected, snapshots = self.expected(case, announce), Snapshots()
+        exe = self.suspect.compiled(case, announce, snapshots)
+        announce(RUNNING)
+        outcome = self.outcome(case, [tensor.numpy() for tensor in exe.run(dict(case.feeds)).values()], expected)
+        if not outcome.fails:
+            return outcome
+        place = wrong_pass(case, snapshots.before_codegen, expected, self._departs)
+        return replace(outcome, place=place or wrong_step(exe, case, snapshots, self._departs))
+
+    def _departs(self, actual: np.ndarray, expected: np.ndarray) -> bool:
+        return bool(difference(actual, expected, self.tolerance).kind)
 
     def expected(self, case: Case, announce: Announce) -> list[np.ndarray]:
         """Return what the other way computes."""
@@ -83,6 +110,12 @@ class Oracle:
         if not departing:
             return Outcome(AGREES, outputs=found)
         return Outcome(found[departing[0]].kind, output=departing[0], outputs=found)
+
+
+def _step_by_step(suspect: Compiled, case: Case, announce: Announce) -> Outcome:
+    snapshots = Snapshots()
+    announce_steps(suspect.compiled(case, announce, snapshots), case, snapshots, announce)
+    return Outcome(AGREES)
 
 
 def differences(outcome: Outcome) -> list[Difference]:

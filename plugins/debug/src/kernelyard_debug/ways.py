@@ -20,6 +20,7 @@ from kernelyard_debug.errors import DebugError
 from kernelyard_debug.isolated import Announce
 
 RUNNING = "running"
+PASS = "pass "  # before the name of a pass that is announced
 REFERENCE, ONNXRUNTIME, NATIVE_CPU = "reference", "onnxruntime", "native-cpu"
 
 
@@ -73,7 +74,7 @@ class Announcing(Instrument):
         self._announce = announce
 
     def before_pass(self, pass_: Pass, module: object, depth: int) -> None:
-        self._announce(f"pass {pass_.name}")
+        self._announce(PASS + pass_.name)
 
 
 @dataclass(frozen=True)

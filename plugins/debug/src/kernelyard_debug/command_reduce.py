@@ -1,0 +1,62 @@
+"""`kernelyard reduce`: make a failing model small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kernelyard.driver.commands.common import (
+    CompileOptions,
+    compile_options,
+    dim_option,
+    json_option,
+    print_json,
+    say,
+)
+from kernelyard_debug.options import feeds_option, how_to_compare, sizes_of
+
+
+@click.command("reduce")
+@click.argument("model", type=click.Path(path_type=Path))
+@how_to_compare
+@click.option("--check", metavar="CMD", help="A command that fails where the failure is; {model} is an ONNX file.")
+@feeds_option
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the result.")
+@dim_option
+@compile_options
+@json_option
+def command(
+    model: Path,
+    against: str | None,
+    tolerance: float | None,
+    timeout: float,
+    check: str | None,
+    feeds: Path | None,
+    output: Path | None,
+    dim_values: tuple[str, ...],
+    how: CompileOptions,
+    as_json: bool,
+) -> None:
+    """Reduce MODEL, which fails, to a few ops that fail in the same way."""
+    from kernelyard_debug.reduce import reduce
+
+    if check is not None and against is not None:
+        raise click.UsageError("--check and --against exclude each other: one oracle at a time")
+    reduction = reduce(
+        model,
+        against or "reference",
+        feeds,
+        check=check,
+        tolerance=tolerance,
+        timeout=timeout,
+        sizes=sizes_of(dim_values),
+        **how.arguments(),
+    )
+    if output is not None:
+        reduction.save(output)
+    if as_json:
+        print_json({**reduction.to_json(), "folder": None if output is None else str(output)})
+        return
+    for line in [*str(reduction).splitlines(), *([] if output is None else [f"saved {output}"])]:
+        say(line)
