@@ -8,6 +8,7 @@ from typing import Any
 
 from kernelyard_debug.difference import Difference
 from kernelyard_debug.outcome import Outcome
+from kernelyard_debug.plot import Point, plot
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,11 @@ class DiffReport:
 
     def save_plot(self, path: str | Path) -> None:
         """Write the errors of the layers as a picture (SVG)."""
-        from kernelyard_debug.plot import plot
-
-        Path(path).write_text(plot(self), encoding="utf-8")
+        title = f"{self.suspect} against {self.against}: {self.outcome.kind}"
+        points = [
+            Point(each.number, f"{each.op} {each.label}", each.difference) for each in self.layers if each.difference
+        ]
+        Path(path).write_text(plot(title, points), encoding="utf-8")
 
     def __str__(self) -> str:
         lines = [f"{self.suspect} against {self.against}: {self.outcome}"]

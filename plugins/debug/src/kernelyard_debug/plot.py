@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from kernelyard_debug.diff import DiffReport, Layer
+from kernelyard_debug.difference import Difference
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 360, 70, 46, 40
 LEAST, MOST = 1e-9, 1e2  # relative errors that the axis shows
 GOOD, BAD, LINE = "#2f7ed8", "#c0392b", "#888888"
 
 
-def plot(report: DiffReport) -> str:
+class Point(NamedTuple):
+    """A layer's error. number: its place in the model."""
+
+    number: int
+    label: str
+    difference: Difference
+
+
+def plot(title: str, points: Sequence[Point]) -> str:
     """Return a picture: each layer's relative error over its place in the model; those that depart in red."""
-    layers = [layer for layer in report.layers if layer.difference is not None]
-    last = max((layer.number for layer in layers), default=1)
-    title = escape(f"{report.suspect} against {report.against}: {report.outcome.kind}")
+    last = max((point.number for point in points), default=1)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"',
         ' font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="22" font-size="15">{title}</text>',
+        f'<text x="{LEFT}" y="22" font-size="15">{escape(title)}</text>',
         *_grid(),
-        *(_mark(layer, last) for layer in layers),
+        *(_mark(point, last) for point in points),
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 10}" text-anchor="middle">layers, in the order of the model</text>',
         "</svg>",
     ]
@@ -41,13 +47,12 @@ def _grid() -> list[str]:
     return lines
 
 
-def _mark(layer: Layer, last: int) -> str:
-    found = layer.difference
-    assert found is not None
+def _mark(point: Point, last: int) -> str:
+    found = point.difference
     error = math.inf if found.kind in ("shape", "nan", "inf") else found.relative
-    x = LEFT + 10 + (WIDTH - LEFT - 40) * layer.number / max(last, 1)
+    x = LEFT + 10 + (WIDTH - LEFT - 40) * point.number / max(last, 1)
     color = BAD if found.kind else GOOD
-    label = escape(f"{layer.number} {layer.op} {layer.label}: {found}")
+    label = escape(f"{point.number} {point.label}: {found}")
     y, base = _height(error), HEIGHT - BOTTOM
     return (
         f'<g><title>{label}</title><line x1="{x:.1f}" x2="{x:.1f}" y1="{base}" y2="{y:.1f}" stroke="{LINE}"/>'
