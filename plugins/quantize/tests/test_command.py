@@ -13,13 +13,13 @@ from quantized_models import convolutions, feeds_of, linear
 
 import kernelyard as ky
 from kernelyard.driver.cli import main
-from kernelyard_onnx.export import export
+from kernelyard_onnx_export import to_onnx
 from kernelyard_quantize.command import command
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    onnx.save(export(convolutions()), tmp_path / "model.onnx")
+    onnx.save(to_onnx(convolutions()), tmp_path / "model.onnx")
     return tmp_path / "model.onnx"
 
 
@@ -55,7 +55,7 @@ def test_json_and_an_artifact(model: Path, data: Path) -> None:
 
 
 def test_arrays_are_feeds_of_a_model_of_one_input(tmp_path: Path) -> None:
-    onnx.save(export(linear()), tmp_path / "model.onnx")
+    onnx.save(to_onnx(linear()), tmp_path / "model.onnx")
     np.save(tmp_path / "0.npy", feeds_of(linear())[0]["x"])
     output = tmp_path / "quantized.onnx"
     result = CliRunner().invoke(command, [str(tmp_path / "model.onnx"), "--data", str(tmp_path), "-o", str(output)])

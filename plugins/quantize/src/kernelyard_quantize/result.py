@@ -74,6 +74,6 @@ class QuantizedModule(IRModule):
 
         Raises: ExportError for operators that the exporter cannot write.
         """
-        from kernelyard_onnx.export import export
+        from kernelyard_onnx_export import to_onnx
 
-        Path(path).write_bytes(export(self).SerializeToString())
+        Path(path).write_bytes(to_onnx(self).SerializeToString())

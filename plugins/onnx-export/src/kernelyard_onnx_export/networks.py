@@ -1,4 +1,4 @@
-"""Converters of convolutions, pools, resizing, norms and attention: see `kernelyard_onnx.export.converters`."""
+"""Converters of convolutions, pools, resizing, norms and attention: see `kernelyard_onnx_export.converters`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from kernelyard.plugins.api import Call
-from kernelyard_onnx.export.attention import attention
-from kernelyard_onnx.export.graph_writer import WIDER_OPSET, GraphWriter
-from kernelyard_onnx.export.registry import CONVERTERS, converter, inputs_of
+from kernelyard_onnx_export.attention import attention
+from kernelyard_onnx_export.graph_writer import WIDER_OPSET, GraphWriter
+from kernelyard_onnx_export.registry import CONVERTERS, converter, inputs_of
 
 
 # --- windows ----------------------------------------------------------------------------------------------------------

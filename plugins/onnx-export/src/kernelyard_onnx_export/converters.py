@@ -14,8 +14,8 @@ import numpy as np
 from kernelyard import dims
 from kernelyard.dtypes import is_float, to_numpy
 from kernelyard.plugins.api import Call, Constant, TensorType
-from kernelyard_onnx.export.graph_writer import WIDER_OPSET, GraphWriter
-from kernelyard_onnx.export.registry import CONVERTERS, Converter, converter, inputs_of
+from kernelyard_onnx_export.graph_writer import WIDER_OPSET, GraphWriter
+from kernelyard_onnx_export.registry import CONVERTERS, Converter, converter, inputs_of
 
 # --- one node each ----------------------------------------------------------------------------------------------------
 # By operator: ONNX's, and for its attributes ours.

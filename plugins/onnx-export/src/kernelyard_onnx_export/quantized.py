@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelyard.plugins.api import Call, Constant, Expr, Function, Var, operands
-from kernelyard_onnx.export.graph_writer import INT4, WIDER_OPSET, GraphWriter
-from kernelyard_onnx.export.registry import CONVERTERS
+from kernelyard_onnx_export.graph_writer import INT4, WIDER_OPSET, GraphWriter
+from kernelyard_onnx_export.registry import CONVERTERS
 
 _WITH_BIAS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _INT32 = 2**31 - 1

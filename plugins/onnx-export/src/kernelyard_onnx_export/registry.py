@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from kernelyard.plugins.api import Call
-from kernelyard_onnx.export.graph_writer import GraphWriter
+from kernelyard_onnx_export.graph_writer import GraphWriter
 
 Converter: TypeAlias = "Callable[[GraphWriter, Call], str | Sequence[str]]"
 

@@ -13,9 +13,9 @@ import kernelyard
 from kernelyard.dims import Dim
 from kernelyard.errors import KernelyardError
 from kernelyard.plugins.api import Call, Expr, Function, IRModule, TensorType, Tuple, TupleGetItem, Var
-from kernelyard_onnx.export import converters, networks, quantized  # noqa: F401  they register converters
-from kernelyard_onnx.export.graph_writer import DtypeError, GraphWriter, element_type
-from kernelyard_onnx.export.registry import CONVERTERS
+from kernelyard_onnx_export import converters, networks, quantized  # noqa: F401  they register converters
+from kernelyard_onnx_export.graph_writer import DtypeError, GraphWriter, element_type
+from kernelyard_onnx_export.registry import CONVERTERS
 
 IR_VERSION = 10
 MAIN = "main"
@@ -27,7 +27,7 @@ class ExportError(KernelyardError):
     code = "KY410"
 
 
-def export(module: IRModule) -> onnx.ModelProto:
+def to_onnx(module: IRModule) -> onnx.ModelProto:
     """Return the function `main` of a module as an ONNX model, of opset 20, or 21 where it needs that.
 
     Inputs and outputs keep their names, and the model its metadata. quantize and dequantize become QuantizeLinear and
@@ -39,7 +39,7 @@ def export(module: IRModule) -> onnx.ModelProto:
         >>> from kernelyard.plugins.api import FunctionBuilder
         >>> b = FunctionBuilder()
         >>> module = IRModule({"main": b.function(b.op("nn.relu", b.input("x", (2,))))})
-        >>> [node.op_type for node in export(module).graph.node]
+        >>> [node.op_type for node in to_onnx(module).graph.node]
         ['Relu']
     """
     function = module.functions.get(MAIN)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from kernelyard.plugins.api import Call
-from kernelyard_onnx.export.graph_writer import GraphWriter
+from kernelyard_onnx_export.graph_writer import GraphWriter
 
 
 def attention(writer: GraphWriter, call: Call) -> str:

@@ -16,8 +16,8 @@ from kernelyard.dims import symbol
 from kernelyard.ir import FunctionBuilder, IRModule, all_ops
 from kernelyard.testing import op_cases
 from kernelyard.testing.op_cases import OpCase, assert_conforms, one_symbol_per_axis
-from kernelyard_onnx.export import ExportError, export
-from kernelyard_onnx.export.registry import CONVERTERS
+from kernelyard_onnx_export import ExportError, to_onnx
+from kernelyard_onnx_export.registry import CONVERTERS
 
 WITHOUT_CONVERTER = {
     *("cumprod", "expm1", "log1p", "left_shift", "right_shift", "reinterpret", "round_to_format"),
@@ -71,7 +71,7 @@ def dtypes_of(case: OpCase) -> set[str]:
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.id)
 def test_every_sample_is_written(case: OpCase) -> None:
-    assert_conforms(case, lambda module, inputs: run(export(module), inputs))
+    assert_conforms(case, lambda module, inputs: run(to_onnx(module), inputs))
 
 
 def test_what_cannot_be_written_is_known() -> None:
@@ -86,7 +86,7 @@ def test_sizes_that_calls_decide(name: str) -> None:
             module = case.module(
                 dim_of=lambda operand, axis, size: size if axis else one_symbol_per_axis(operand, 0, size)
             )
-            (result,) = run(export(module), case.inputs())
+            (result,) = run(to_onnx(module), case.inputs())
             np.testing.assert_allclose(result, case.expected()[0], rtol=1e-3, atol=1e-5)
 
 
@@ -96,7 +96,7 @@ def test_sizes_are_computed_from_those_of_inputs() -> None:
     twice = b.op("concat", x, b.op("reshape", b.op("reshape", x, shape=(n * 4,)), shape=(n, 4)), axis=0)
     module = IRModule({"main": b.function(b.op("broadcast_to", twice, shape=(3, n * 2, 4)))})
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
-    (result,) = run(export(module), [x])
+    (result,) = run(to_onnx(module), [x])
     np.testing.assert_array_equal(result, np.broadcast_to(np.concatenate([x, x]), (3, 6, 4)))
 
 
@@ -105,14 +105,14 @@ def test_sizes_are_rounded_down_below_zero_too(rows: int) -> None:
     b, n = FunctionBuilder(), symbol("n")
     pads = (0, 0, ((n + 1) // 2) * 2 + (-n) // 2 + n, 0)
     module = IRModule({"main": b.function(b.op("pad", b.input("x", (n, 2)), pads=pads))})
-    (result,) = run(export(module), [np.ones((rows, 2), np.float32)])
+    (result,) = run(to_onnx(module), [np.ones((rows, 2), np.float32)])
     assert result.shape == (rows + (rows + 1) // 2 * 2 + (-rows) // 2 + rows, 2)
 
 
 def test_names_and_metadata_stay() -> None:
     b = FunctionBuilder()
     function = b.function(b.op("nn.relu", b.input("x", (2,))), attrs={"input_names": ("in",), "output_names": ("out",)})
-    model = export(IRModule({"main": function}, {"metadata": {"author": "us"}}))
+    model = to_onnx(IRModule({"main": function}, {"metadata": {"author": "us"}}))
     assert ([each.name for each in model.graph.input], [each.name for each in model.graph.output]) == (["in"], ["out"])
     assert [(entry.key, entry.value) for entry in model.metadata_props] == [("author", "us")]
 
@@ -121,14 +121,14 @@ def test_all_operators_that_stand_in_the_way_are_listed() -> None:
     b = FunctionBuilder()
     y = b.op("expm1", b.op("log1p", b.op("log1p", b.input("x", (2,)))))
     with pytest.raises(ExportError, match="cannot be written") as caught:
-        export(IRModule({"main": b.function(y)}))
+        to_onnx(IRModule({"main": b.function(y)}))
     assert (caught.value.code, caught.value.found) == ("KY410", "expm1 (1), log1p (2)")
 
 
 def test_a_dtype_that_onnx_does_not_have_is_an_error() -> None:
     b = FunctionBuilder()
     with pytest.raises(ExportError, match="dtype") as caught:
-        export(IRModule({"main": b.function(b.op("nn.celu", b.input("x", (2,), "float64")))}))
+        to_onnx(IRModule({"main": b.function(b.op("nn.celu", b.input("x", (2,), "float64")))}))
     assert str(caught.value.found) == "Celu of float64"
 
 
@@ -140,7 +140,7 @@ def test_the_bias_of_a_quantized_convolution_is_stored_as_int32() -> None:
     w = b.op("dequantize", codes, np.array([0.25, 0.5], np.float32), np.int8(0), axis=0)
     bias = (np.array([7, -3]) * unit).astype(np.float32).reshape(1, 2, 1, 1)
     module = IRModule({"main": b.function(b.op("add", b.op("nn.conv2d", x, w), bias))})
-    model = export(module)
+    model = to_onnx(module)
     stored = [numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
     assert [each.tolist() for each in stored if each.dtype == np.int32 and each.any()] == [[7, -3]]
     assert [node.op_type for node in model.graph.node].count("Add") == 0
@@ -155,7 +155,7 @@ def test_four_bits_are_stored_in_blocks_of_a_column() -> None:
     real = b.op("multiply", b.op("astype", codes, dtype="float32"), scales)
     weight = b.op("reshape", real, shape=(64, 5))
     module = IRModule({"main": b.function(b.op("matmul", b.input("x", (3, 64)), weight))})
-    model = export(module)
+    model = to_onnx(module)
     assert {tensor.data_type for tensor in model.graph.initializer if len(tensor.dims) == 2} >= {onnx.TensorProto.INT4}
     assert [node.op_type for node in model.graph.node][:2] == ["DequantizeLinear", "MatMul"]
     x = rng.standard_normal((3, 64)).astype(np.float32)

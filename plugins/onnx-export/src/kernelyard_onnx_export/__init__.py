@@ -1,0 +1,4 @@
+"""Write modules as ONNX models: `to_onnx`."""
+
+from kernelyard_onnx_export.exporter import ExportError as ExportError
+from kernelyard_onnx_export.exporter import to_onnx as to_onnx
