@@ -17,7 +17,7 @@ from kernelyard.errors import InputNameError
 from kernelyard_debug import DebugError, diff
 from kernelyard_debug.command_diff import command
 from kernelyard_debug.difference import difference
-from kernelyard_onnx.export import export
+from kernelyard_onnx_export import to_onnx
 
 
 def test_ways_that_agree_do() -> None:
@@ -76,7 +76,7 @@ def test_two_artifacts_and_one_against_a_model(tmp_path: Path) -> None:
 
 
 def test_the_command_has_json_and_a_plot(tmp_path: Path) -> None:
-    onnx.save(export(network(None)), tmp_path / "model.onnx")
+    onnx.save(to_onnx(network(None)), tmp_path / "model.onnx")
     np.savez(tmp_path / "feeds.npz", x=np.ones((2, 8), np.float32))
     arguments = [str(tmp_path / "model.onnx"), "--feeds", str(tmp_path / "feeds.npz"), "--backends", "none"]
     with wrong_kernel("erf"):

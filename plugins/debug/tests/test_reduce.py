@@ -17,7 +17,7 @@ from onnx import numpy_helper
 import kernelyard as ky
 from kernelyard.driver.cli import main
 from kernelyard_debug import DebugError, diff, load_case, reduce
-from kernelyard_onnx.export import export
+from kernelyard_onnx_export import to_onnx
 
 
 def test_a_wrong_kernel(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_another_failure_does_not_take_its_place() -> None:
 
 
 def test_a_command_is_the_oracle(tmp_path: Path) -> None:
-    onnx.save(export(network()), tmp_path / "model.onnx")
+    onnx.save(to_onnx(network()), tmp_path / "model.onnx")
     script = tmp_path / "check.py"
     script.write_text(
         "import sys, onnx\n"

@@ -18,7 +18,7 @@ from kernelyard.plugins.worker_process import cause
 from kernelyard_debug.case import Case
 from kernelyard_debug.errors import DebugError
 from kernelyard_debug.outcome import AGREES, CRASH, ERROR, HANG, UNUSABLE, Outcome
-from kernelyard_onnx.export import export
+from kernelyard_onnx_export import to_onnx
 
 MODEL = "{model}"
 _CODE = re.compile(r"\[?\b(KY\d{3})\b")
@@ -49,7 +49,7 @@ class CommandOracle:
         """Return what comes of a case: "unusable" where it cannot be written as ONNX."""
         self.checks += 1
         try:
-            model = export(case.module)
+            model = to_onnx(case.module)
         except KernelyardError as error:
             return Outcome(UNUSABLE, error.code, str(error))
         with tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,7 @@ from kernelyard.ir import parse_module, to_text
 from kernelyard.ops.interpreter import run
 from kernelyard_debug.case import Case
 from kernelyard_debug.errors import DebugError
-from kernelyard_onnx.export import export
+from kernelyard_onnx_export import to_onnx
 
 TEXT, FEEDS, MODEL, DATA, TEST, REPORT = (
     "model.ir",
@@ -58,7 +58,7 @@ def load_case(folder: str | Path) -> Case:
 def _save_onnx(case: Case, folder: Path) -> str:
     """Write model and test data as ONNX does; return what stands in the way, "" for nothing."""
     try:
-        model = export(case.module)
+        model = to_onnx(case.module)
     except KernelyardError as error:
         return str(error)
     onnx.save(model, folder / MODEL)

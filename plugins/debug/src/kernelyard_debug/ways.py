@@ -56,12 +56,12 @@ class OnnxRuntime(Way):
             import onnxruntime
         except ImportError as error:
             raise DebugError("onnxruntime is not installed", hint="pip install onnxruntime") from error
-        from kernelyard_onnx.export import export
+        from kernelyard_onnx_export import to_onnx
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
-        model = export(case.module).SerializeToString()
+        model = to_onnx(case.module).SerializeToString()
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         known = {each.name for each in session.get_inputs()}
         return session.run(None, {name: np.asarray(feed) for name, feed in case.feeds.items() if name in known})
