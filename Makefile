@@ -22,7 +22,7 @@ GPU_WHEELS := apache-tvm-ffi click ml_dtypes packaging platformdirs pluggy rich 
 	hatchling pathspec trove-classifiers editables pytest iniconfig hypothesis sortedcontainers \
 	cuda-bindings cuda-pathfinder nvidia-cudnn-frontend==1.28.0 nvidia-cutlass==4.2.0.0
 
-.PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs test-view test-deploy site gpu-wheels gpu-test gpu-bench
+.PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs test-kserve test-view test-deploy site gpu-wheels gpu-test gpu-bench
 .PHONY: lint bench clean
 .DEFAULT_GOAL := help
 
@@ -49,6 +49,9 @@ test-onnx: $(VENV)/test  ## ONNX's own tests of engines, compared with docs/onnx
 
 site: $(VENV)/site  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=tools $(BIN)/python -m mkdocs build --quiet --site-dir site
+
+test-kserve: $(VENV)/kserve  ## KServe's client (250 MB) asks kernelyard-serve
+	PYTHONPATH=$(VENV)/kserve $(BIN)/python -m pytest -q -m kserve plugins/serve/tests
 
 test-cuda-libs: $(VENV)/cuda-libs  ## what needs CUDA's libraries (2 GB), but no GPU
 	$(BIN)/python -m pytest -q -n 2 --durations=10 -m cuda_libs
@@ -121,6 +124,11 @@ $(VENV)/site: $(VENV)/test
 
 $(VENV)/deploy: $(VENV)/test
 	$(PIP) mlflow-skinny pandas
+	touch $@
+
+# It pins older releases of what others need, and so has a folder of its own.
+$(VENV)/kserve: $(VENV)/test
+	$(PIP) --target $@ kserve==0.21.0
 	touch $@
 
 $(VENV)/peers: $(VENV)/test
