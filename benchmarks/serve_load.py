@@ -324,7 +324,7 @@ def measure_overload(folder: Path, requests: int) -> None:
         port = server.ports["http"]
         answers_per_second(port, good, room, 3.0)
         memory = [server.resident()]
-        reloads = 0
+        reloads, left = 0, list[str]()
 
         def between(sent: int) -> None:
             nonlocal reloads

@@ -31,7 +31,7 @@ class Answer(BaseModel):
 def infer(request: Request) -> Answer:
     """Run the model."""
     (y,) = session.run(None, {"h0": np.array(request.x, np.float32)})
-    return Answer(y=y.tolist())
+    return Answer(y=np.asarray(y).tolist())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,9 +21,19 @@ def symbols(exe: ky.Executable) -> frozenset[str]:
 
 
 def shapes(exe: ky.Executable, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the inputs for sizes by symbol; those that are not given are 1. Raises: ShapeError."""
-    values = {**dict.fromkeys(symbols(exe), 1), **sizes}
-    return {info.name: tuple(_evaluated(dim, values) for dim in info.shape) for info in exe.inputs}
+    """Return the shapes of the inputs for sizes of all symbols. Raises: ShapeError."""
+    return {info.name: tuple(_evaluated(dim, sizes) for dim in info.shape) for info in exe.inputs}
+
+
+def warm_sizes(exe: ky.Executable, given: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
+    """Return the sets of sizes that are of use for a model: those that have all its symbols but that of its rows.
+
+    A model that has no others needs none to be given.
+    """
+    needed = symbols(exe) - {batch_symbol(exe)}
+    own = [{name: each[name] for name in each if name in symbols(exe)} for each in given]
+    fitting = [each for each in own if needed <= each.keys()]
+    return fitting or ([] if needed else [{}])
 
 
 def batch_symbol(exe: ky.Executable) -> str | None:
@@ -37,21 +47,23 @@ def batch_symbol(exe: ky.Executable) -> str | None:
     return None if first in others else first
 
 
-def why_not_batched(exe: ky.Executable, sizes: Mapping[str, int]) -> str | None:
+def why_not_batched(exe: ky.Executable, sizes: Sequence[Mapping[str, int]]) -> str | None:
     """Return why requests of a model cannot be joined, None where they can.
 
     It is tried out on random rows, run together and alone, since the shapes do not tell what a model computes.
-    sizes: of the other symbols.
+    sizes: what `warm_sizes` returns.
     """
     symbol = batch_symbol(exe)
     if symbol is None:
         return "its inputs and outputs have no symbolic first axis in common"
     if exe.vm_functions:
         return "it has branches or loops, which may look at all rows"
+    if not sizes:
+        return f"it cannot be tried out: sizes of {', '.join(sorted(symbols(exe) - {symbol}))} are not known (--warm)"
     random = np.random.default_rng(0)
     together = {
         info.name: _random(random, info, shape)
-        for info, shape in zip(exe.inputs, shapes(exe, {**sizes, symbol: _ROWS}).values(), strict=True)
+        for info, shape in zip(exe.inputs, shapes(exe, {**sizes[0], symbol: _ROWS}).values(), strict=True)
     }
     try:
         results = exe.run(together)

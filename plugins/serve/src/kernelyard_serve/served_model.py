@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -53,12 +53,12 @@ class ServedModel:
         self.inputs = {info.name: info for info in exe.inputs}
         self.outputs = tuple(info.name for info in exe.outputs)
         self.metrics = ModelMetrics(name, version)
-        sizes = options.warm[0] if options.warm else {}
+        sizes = rows.warm_sizes(exe, options.warm)
         self.not_batched = rows.why_not_batched(exe, sizes) if options.batch.max_rows > 1 else "it was not asked for"
         self.batcher = Batcher(
             partial(_call, exe), options.batch, executor, self.metrics, batched=self.not_batched is None
         )
-        self._warm(options)
+        self._warmed = self._warm(options, sizes)
 
     @staticmethod
     def load(name: str, version: str, path: Path, options: ServeOptions, executor: Executor) -> ServedModel:
@@ -66,16 +66,17 @@ class ServedModel:
         stamp = FileStamp.of(path)
         return ServedModel(name, version, ky.load(path, options.threads), options, executor, stamp)
 
-    def _warm(self, options: ServeOptions) -> None:
-        """Prepare every number of rows that a batch may have, and the sizes that were named."""
-        symbol = rows.batch_symbol(self._exe) if self.not_batched is None else None
-        counts = range(1, options.batch.max_rows + 1) if symbol else (1,)
-        own = rows.symbols(self._exe)
-        given = [{name: size for name, size in each.items() if name in own} for each in options.warm] or [{}]
-        sets = [{**each, **({symbol: count} if symbol else {})} for each in given for count in counts]
+    def _warm(self, options: ServeOptions, sizes: Sequence[Mapping[str, int]]) -> int:
+        """Prepare every number of rows that a batch may have, at the sizes that are known; returns how many shapes."""
+        symbol = rows.batch_symbol(self._exe)
+        counts = range(1, options.batch.max_rows + 1) if self.not_batched is None else (1,)
+        sets = [({symbol: 1} if symbol else {}) | each for each in sizes]  # which may name rows, too
+        sets += [{**each, symbol: count} for each in sizes for count in counts if symbol]
         shapes = list({tuple(s.items()): s for s in (rows.shapes(self._exe, each) for each in sets)}.values())
         self._exe.max_plans = max(self._exe.max_plans, len(shapes) + 16)
-        self._exe.warm(*shapes, callers=options.batch.callers)
+        if shapes:
+            self._exe.warm(*shapes, callers=options.batch.callers)
+        return len(shapes)
 
     async def infer(self, request: InferenceRequest) -> Arrays:
         """Return the results of a request by name. Raises: QueueFullError, CallTimeoutError, and those of a call."""
@@ -104,6 +105,7 @@ class ServedModel:
         """Return texts on how the model was compiled and is served."""
         found = {"target": self._exe.target, "precision": self._exe.precision}
         found["placement"] = self._summary()
+        found["warm"] = f"{self._warmed} sets of shapes" if self._warmed else "no: name sizes by --warm"
         found["batching"] = "yes" if self.not_batched is None else f"no: {self.not_batched}"
         return {**self._exe.metadata, **found}
 
