@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import numpy as np
+
+from kernelyard import dtypes
+
 DATATYPES = {
     "bool": "BOOL",
     "uint8": "UINT8",
@@ -20,3 +26,9 @@ DATATYPES = {
     "float8_e4m3fn": "FP8_E4M3FN",
     "float8_e5m2": "FP8_E5M2",
 }
+
+
+@cache
+def datatype_of(dtype: np.dtype) -> str:
+    """Return the protocol's name of a NumPy dtype; kept, as NumPy takes long to make up the name of one."""
+    return DATATYPES[dtypes.from_numpy(dtype)]

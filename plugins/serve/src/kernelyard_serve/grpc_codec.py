@@ -11,7 +11,7 @@ from kernelyard import dtypes
 from kernelyard.errors import InputNameError
 from kernelyard.runtime.api import TensorInfo
 from kernelyard_serve.batching import Arrays
-from kernelyard_serve.datatypes import DATATYPES
+from kernelyard_serve.datatypes import datatype_of
 from kernelyard_serve.errors import RequestFormatError
 from kernelyard_serve.grpc_messages import message
 from kernelyard_serve.inference import InferenceRequest, check_outputs, check_tensor, from_bytes, in_order, timeout_of
@@ -85,6 +85,6 @@ def encode_answer(model: str, version: str, request: InferenceRequest, results: 
     answer = message("ModelInferResponse")(model_name=model, model_version=version, id=request.id)
     for name in request.outputs:
         array = results[name]
-        answer.outputs.add(name=name, datatype=DATATYPES[dtypes.from_numpy(array.dtype)], shape=array.shape)
+        answer.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
         answer.raw_output_contents.append(array.tobytes())
     return answer

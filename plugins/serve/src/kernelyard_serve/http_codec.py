@@ -15,7 +15,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.errors import InputNameError
 from kernelyard.runtime.api import TensorInfo
-from kernelyard_serve.datatypes import DATATYPES
+from kernelyard_serve.datatypes import datatype_of
 from kernelyard_serve.errors import RequestFormatError, ResultFormatError
 from kernelyard_serve.inference import (
     MAX_RANK,
@@ -194,7 +194,7 @@ def encode_answer(
     parts: list[bytes] = []
     for name in request.outputs:
         array = results[name]
-        head: dict[str, Any] = {"name": name, "datatype": DATATYPES[dtypes.from_numpy(array.dtype)]}
+        head: dict[str, Any] = {"name": name, "datatype": datatype_of(array.dtype)}
         head["shape"] = array.shape
         if name in request.binary:
             parts.append(array.tobytes())
@@ -210,8 +210,8 @@ def encode_answer(
 
 
 def _listed(name: str, array: np.ndarray) -> list[Any]:
-    if dtypes.is_float(dtypes.from_numpy(array.dtype)):
-        array = array if array.dtype.kind == "f" else array.astype(np.float32)
+    if array.dtype.kind not in "biu":
+        array = array if array.dtype.kind == "f" else array.astype(np.float32)  # bfloat16
         if not np.isfinite(array).all():
             raise ResultFormatError(
                 "a result has infinite numbers or NaN, which JSON has not",
