@@ -15,6 +15,7 @@ from serve_models import save, scale
 
 from kernelyard_serve import BatchPolicy, ServeError, ServeOptions, find_artifacts
 from kernelyard_serve.inference import InferenceRequest
+from kernelyard_serve.metrics import ModelMetrics
 from kernelyard_serve.served_model import ServedModel
 
 X = np.ones((1, 8), np.float32)
@@ -170,7 +171,7 @@ def test_what_was_exchanged_is_freed_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         with ThreadPoolExecutor(1) as threads:
             options = ServeOptions(BatchPolicy(max_rows=2, callers=1))
-            served = ServedModel.load("net", "1", path, options, threads)
+            served = ServedModel.load(path, ModelMetrics("net", "1"), options, threads)
             results = await asyncio.gather(*(served.infer(InferenceRequest({"x": X}, ("output_0",))) for _ in range(4)))
             assert all((each["output_0"] == 2).all() for each in results)
             freed = weakref.ref(served._exe)

@@ -122,7 +122,7 @@ class Batcher:
     def __init__(
         self, call: Call, policy: BatchPolicy, executor: Executor, observer: BatchObserver, *, batched: bool
     ) -> None:
-        self._call, self._policy, self._executor, self.observer = call, policy, executor, observer
+        self._call, self._policy, self._executor, self._observer = call, policy, executor, observer
         self._max_rows = policy.max_rows if batched else 1
         self._lanes: dict[Shapes | None, Lane] = {}
         self._seconds: dict[Shapes, float] = {}
@@ -174,7 +174,7 @@ class Batcher:
             future.set_exception(as_ours(error))
         seconds = time.monotonic() - start
         self._learn(shapes, seconds)
-        self.observer.called((0.0,), _rows(shapes), seconds)
+        self._observer.called((0.0,), _rows(shapes), seconds)
 
     def _learn(self, shapes: Shapes, seconds: float) -> None:
         if len(self._seconds) >= _MAX_TIMED and shapes not in self._seconds:
@@ -276,7 +276,7 @@ class Batcher:
         if len(batch.requests) == 1:
             self._learn(tuple([array.shape for array in batch.requests[0].feeds.values()]), seconds)
         waited = [batch.started - request.arrived for request in batch.requests]
-        self.observer.called(waited, sum(request.rows for request in batch.requests), seconds)
+        self._observer.called(waited, sum(request.rows for request in batch.requests), seconds)
         self._pump()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 from kernelyard.errors import (
@@ -127,9 +128,8 @@ def retry_after(error: KernelyardError) -> float | None:
 
 
 def as_ours(error: Exception) -> KernelyardError:
-    """Return an error of the tree: the same, or one that says what other code raised."""
+    """Return an error of the tree: the same, or one that says what other code raised, which is logged, too."""
     if isinstance(error, KernelyardError):
         return error
-    ours = InternalServeError("the server failed on the request", found=describe(error))
-    ours.__cause__ = error
-    return ours
+    logging.getLogger("kernelyard_serve").error("the server failed on a request", exc_info=error)
+    return InternalServeError("the server failed on the request", found=describe(error))

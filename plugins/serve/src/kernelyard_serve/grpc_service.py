@@ -106,8 +106,9 @@ class Service:
             status = 200
             return answer
         except Exception as error:
-            status = status_of(as_ours(error)).http
-            raise
+            ours = as_ours(error)
+            status = status_of(ours).http
+            raise ours from error
         finally:
             served.metrics.answered("grpc", status, time.monotonic() - start)
 

@@ -39,20 +39,23 @@ def create_app(repository: ModelRepository) -> Starlette:
     pages = Pages(repository, bodies)
     infer = Inference(repository, bodies, pages.refused)
     one, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
-    routes = [
-        Route(f"{one}/infer", infer, methods=["POST"]),
-        Route(f"{version}/infer", infer, methods=["POST"]),
-        Route("/v2/health/live", pages.guarded(pages.live)),
-        Route("/v2/health/ready", pages.guarded(pages.ready)),
-        Route("/v2", pages.guarded(pages.server)),
-        Route("/v2/models", pages.guarded(pages.models)),
-        *(Route(path, pages.guarded(pages.model)) for path in (one, version)),
-        *(Route(f"{path}/ready", pages.guarded(pages.model_ready)) for path in (one, version)),
-        Route("/v2/repository/index", pages.guarded(pages.index), methods=["GET", "POST"]),
-        Route("/v2/repository/models/{model}/load", pages.guarded(pages.load), methods=["POST"]),
-        Route("/v2/repository/models/{model}/unload", pages.guarded(pages.unload), methods=["POST"]),
-        Route("/metrics", pages.guarded(pages.metrics)),
-    ]
+    get: dict[str, Endpoint] = {
+        "/v2/health/live": pages.live,
+        "/v2/health/ready": pages.ready,
+        "/v2": pages.server,
+        "/v2/models": pages.models,
+        **dict.fromkeys((one, version), pages.model),
+        **dict.fromkeys((f"{one}/ready", f"{version}/ready"), pages.model_ready),
+        "/metrics": pages.metrics,
+    }
+    post: dict[str, Endpoint] = {
+        "/v2/repository/index": pages.index,
+        "/v2/repository/models/{model}/load": pages.load,
+        "/v2/repository/models/{model}/unload": pages.unload,
+    }
+    routes = [Route(f"{path}/infer", infer, methods=["POST"]) for path in (one, version)]  # first, as it is asked most
+    routes += [Route(path, pages.guarded(page), methods=["GET"]) for path, page in get.items()]
+    routes += [Route(path, pages.guarded(page), methods=["POST"]) for path, page in post.items()]
     return Starlette(routes=routes)
 
 

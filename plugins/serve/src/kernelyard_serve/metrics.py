@@ -38,6 +38,7 @@ class ModelMetrics:
     """Counts of one version of a model."""
 
     def __init__(self, model: str, version: str) -> None:
+        self.model, self.version = model, version
         self.labels = f'model="{_escaped(model)}",version="{_escaped(version)}"'
         self.answers: dict[tuple[str, int], int] = defaultdict(int)  # by protocol and status
         self.request_seconds, self.queue_seconds = Histogram(SECONDS), Histogram(SECONDS)

@@ -195,13 +195,12 @@ class ModelRepository:
             if old is not None and FileStamp.of(path) == old.stamp:
                 return old
             self._states[name, version] = LOADING, ""
-            served = await asyncio.to_thread(ServedModel.load, name, version, path, self.options, self._executor)
+            metrics = self._metrics.setdefault((name, version), ModelMetrics(name, version))
+            return await asyncio.to_thread(ServedModel.load, path, metrics, self.options, self._executor)
         except Exception as error:
             ours: KernelyardError = as_ours(error)
             self._states[name, version] = UNAVAILABLE, f"[{ours.code}] {ours.message}"
             raise ours from error
-        served.metrics = served.batcher.observer = self._metrics.setdefault((name, version), served.metrics)
-        return served
 
     def _forget_states(self, name: str) -> None:
         for key in [key for key in self._states if key[0] == name]:

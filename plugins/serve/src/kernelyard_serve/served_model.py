@@ -42,17 +42,16 @@ class ServedModel:
     """A version of a model: `await served.infer(request)`.
 
     Example:
-        >>> served = ServedModel.load("net", "1", Path("net.kyar"), ServeOptions(), executor)  # doctest: +SKIP
+        >>> served = ServedModel.load(Path("net.kyar"), ModelMetrics("net", "1"), options, threads)  # doctest: +SKIP
     """
 
     def __init__(
-        self, name: str, version: str, exe: ky.Executable, options: ServeOptions, executor: Executor, stamp: FileStamp
+        self, exe: ky.Executable, stamp: FileStamp, metrics: ModelMetrics, options: ServeOptions, executor: Executor
     ) -> None:
-        self.name, self.version, self.stamp = name, version, stamp
+        self.name, self.version, self.metrics, self.stamp = metrics.model, metrics.version, metrics, stamp
         self._exe, self._timeout = exe, options.timeout
         self.inputs = {info.name: info for info in exe.inputs}
         self.outputs = tuple(info.name for info in exe.outputs)
-        self.metrics = ModelMetrics(name, version)
         sizes = rows.warm_sizes(exe, options.warm)
         self.not_batched = rows.why_not_batched(exe, sizes) if options.batch.max_rows > 1 else "it was not asked for"
         self.batcher = Batcher(
@@ -61,10 +60,13 @@ class ServedModel:
         self._warmed = self._warm(options, sizes)
 
     @staticmethod
-    def load(name: str, version: str, path: Path, options: ServeOptions, executor: Executor) -> ServedModel:
-        """Load an artifact and prepare its runs. Raises: ArtifactError, ..., as `kernelyard.load`; OSError."""
+    def load(path: Path, metrics: ModelMetrics, options: ServeOptions, executor: Executor) -> ServedModel:
+        """Load an artifact and prepare its runs; metrics: counts of this version, which it takes up.
+
+        Raises: ArtifactError, ..., as `kernelyard.load`; OSError.
+        """
         stamp = FileStamp.of(path)
-        return ServedModel(name, version, ky.load(path, options.threads), options, executor, stamp)
+        return ServedModel(ky.load(path, options.threads), stamp, metrics, options, executor)
 
     def _warm(self, options: ServeOptions, sizes: Sequence[Mapping[str, int]]) -> int:
         """Prepare every number of rows that a batch may have, at the sizes that are known; returns how many shapes."""

@@ -29,6 +29,11 @@ class Address:
     connections: int = 1000
     stop_seconds: int = 30
 
+    @property
+    def url_host(self) -> str:
+        """The host as addresses on the web write it."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
 
 class HTTPServer(uvicorn.Server):
     """uvicorn's server, which tells when it is asked to stop, and ends the process with 0 then."""
@@ -74,7 +79,8 @@ def http_config(app: Any, address: Address) -> uvicorn.Config:
 def listen(address: Address) -> socket.socket:
     """Return a socket that is bound to the address. Raises: ServeSetupError."""
     try:
-        return socket.create_server((address.host, address.port), reuse_port=False, backlog=2048)
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        return socket.create_server((address.host, address.port), family=family, backlog=2048)
     except OSError as error:
         where, hint = f"{address.host}:{address.port}", "choose another --port, or 0 for any that is free"
         raise ServeSetupError("the address is taken or cannot be had", where=where, found=error, hint=hint) from error
@@ -102,9 +108,9 @@ async def _serve(
 
     server = HTTPServer(http_config(create_app(repository), address), stopping)
     grpc = await _start_grpc(repository, address)
-    say(f"listening on http://{address.host}:{http.getsockname()[1]}")
+    say(f"listening on http://{address.url_host}:{http.getsockname()[1]}")
     if grpc is not None:
-        say(f"listening on grpc://{address.host}:{grpc.port}")
+        say(f"listening on grpc://{address.url_host}:{grpc.port}")
     loading = asyncio.create_task(_load(repository, server, say))
     try:
         await server.serve(sockets=[http])
@@ -150,7 +156,7 @@ async def _start_grpc(repository: ModelRepository, address: Address) -> Any:
     except ModuleNotFoundError as error:
         hint = "pip install 'kernelyard-serve[grpc]'"
         raise ServeSetupError("the protocol over gRPC needs grpcio and protobuf", found=error, hint=hint) from error
-    return await GRPCServer.start(repository, address.host, address.grpc_port, address.connections)
+    return await GRPCServer.start(repository, address.url_host, address.grpc_port, address.connections)
 
 
 def run_app(app: Any, address: Address, say: Say) -> None:
@@ -158,6 +164,6 @@ def run_app(app: Any, address: Address, say: Say) -> None:
     with listen(address) as http:
         config = http_config(app, address)
         config.lifespan = "auto"
-        say(f"listening on http://{address.host}:{http.getsockname()[1]}")
+        say(f"listening on http://{address.url_host}:{http.getsockname()[1]}")
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(HTTPServer(config, lambda: None).serve(sockets=[http]))
