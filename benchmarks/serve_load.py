@@ -177,6 +177,7 @@ def measure_latency(folder: Path, rounds: int, seconds: float) -> None:
         calls["HTTP, bytes"] = lambda: connection.ask(requests["bytes"])
         calls["HTTP, JSON"] = lambda: connection.ask(requests["json"])
         calls["gRPC"] = grpc_call(server.ports["grpc"], x)
+        calls["gRPC, a method that does nothing"] = grpc_call(server.ports["grpc"], None)
         found: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(rounds):
             for name, call in calls.items():
@@ -188,19 +189,23 @@ def measure_latency(folder: Path, rounds: int, seconds: float) -> None:
         print(f"| {name} | {median:.3f} | {median - medians['direct']:.3f} |")
 
 
-def grpc_call(port: int, x: np.ndarray) -> Callable[[], object]:
-    """Return a call over gRPC, of a message that is made once."""
+def grpc_call(port: int, x: np.ndarray | None) -> Callable[[], object]:
+    """Return a call over gRPC, of a message that is made once; without x, of a method that does nothing."""
     import grpc
 
     from kernelyard_serve.grpc_messages import SERVICE, message
 
-    request = message("ModelInferRequest")(model_name="net", raw_input_contents=[x.tobytes()])
-    request.inputs.add(name="h0", datatype="FP32", shape=x.shape)
+    method = "ServerLive" if x is None else "ModelInfer"
+    request = message(f"{method}Request")()
+    if x is not None:
+        request.model_name = "net"
+        request.raw_input_contents.append(x.tobytes())
+        request.inputs.add(name="h0", datatype="FP32", shape=x.shape)
     channel = grpc.insecure_channel(f"127.0.0.1:{port}")
     call = channel.unary_unary(
-        f"/{SERVICE}/ModelInfer",
-        request_serializer=message("ModelInferRequest").SerializeToString,
-        response_deserializer=message("ModelInferResponse").FromString,
+        f"/{SERVICE}/{method}",
+        request_serializer=message(f"{method}Request").SerializeToString,
+        response_deserializer=message(f"{method}Response").FromString,
     )
     return lambda: call(request)
 
