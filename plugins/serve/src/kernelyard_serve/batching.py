@@ -199,8 +199,8 @@ class Batcher:
             self._start(taken)
 
     def _is_ready(self, key: Shapes | None, lane: Lane) -> bool:
-        if key is None or lane.rows >= self._max_rows:
-            return True
+        if key is None or lane.rows >= self._max_rows or self.waiting >= self._policy.max_queue:
+            return True  # in the last case nobody could join
         return time.monotonic() >= lane.requests[0].arrived + self._policy.max_delay
 
     def _wake_at(self, when: float) -> None:

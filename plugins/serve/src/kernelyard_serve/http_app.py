@@ -186,7 +186,8 @@ class Pages:
 
     async def metrics(self, request: Request) -> Response:
         """Counts and times for Prometheus."""
-        gauges = {**self._repository.gauges(), "resident_bytes": {"": metrics.resident_bytes()}}
+        gauges = {**self._repository.gauges(), "held_bytes": {"": self._bodies.held}}
+        gauges["resident_bytes"] = {"": metrics.resident_bytes()}
         text = metrics.text(self._repository.metrics(), gauges, self.refused)
         return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
 
