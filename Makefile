@@ -59,7 +59,7 @@ test-cuda-libs: $(VENV)/cuda-libs  ## what needs CUDA's libraries (2 GB), but no
 test-view: $(VENV)/browser  ## the tests that open pages in the system's chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -q -m browser plugins/view/tests
 
-test-deploy: $(VENV)/deploy  ## what artifacts are deployed to: MLflow and other tools (300 MB)
+test-deploy: $(VENV)/deploy  ## what artifacts are deployed to: MLflow, Dask, Beam, Parquet (500 MB)
 	$(BIN)/python -m pytest -q -n 2 --durations=10 -m deploy_tools
 
 gpu-wheels:  ## fill wheels/ with what gpu-test and gpu-bench need beside NumPy and CUDA, for a machine without a network
@@ -123,7 +123,7 @@ $(VENV)/site: $(VENV)/test
 	touch $@
 
 $(VENV)/deploy: $(VENV)/test
-	$(PIP) mlflow-skinny pandas
+	$(PIP) mlflow-skinny pandas pyarrow distributed apache-beam
 	touch $@
 
 # It pins older releases of what others need, and so has a folder of its own.

@@ -57,6 +57,7 @@ _FUNCTIONS_OF_OTHER_DISTRIBUTIONS = {  # each in a package kernelyard_<value>
     "diff": "debug",
     "quantize": "quantize",
     "reduce": "debug",
+    "spark_predict_fn": "deploy",
     "view": "view",
 }
 

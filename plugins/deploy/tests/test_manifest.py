@@ -25,7 +25,7 @@ def test_the_manifest_follows_from_the_file(artifact: Path) -> None:
     ]
     assert (manifest.target, manifest.precision, manifest.nbytes) == ("cpu", "float32", artifact.stat().st_size)
     assert [each.distribution for each in manifest.requires] == ["kernelyard-native-cpu"]
-    assert str(manifest.requirements[0]) == "kernelyard"
+    assert str(manifest.requirements[0]) == f"kernelyard>={ky.__version__}"
     assert len(manifest.needs) == 1
     assert (manifest.facts.name, manifest.facts.author, manifest.facts.license) == ("scorer", "B. Author", "")
 

@@ -10,3 +10,9 @@ class ExportError(KernelyardError):
     system lacks."""
 
     code = "KY760"
+
+
+class BatchJobError(KernelyardError):
+    """A batch job cannot be run as asked, or some of its shards failed again and again; what is done is kept."""
+
+    code = "KY761"

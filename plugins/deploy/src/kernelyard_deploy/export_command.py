@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from kernelyard.driver.commands.common import json_option, print_json
-from kernelyard_deploy.export import FORMS, export_all
 from kernelyard_deploy.facts import Facts
+from kernelyard_deploy.forms import FORMS, export_all
 from kernelyard_deploy.manifest import describe, read_manifest
 from kernelyard_deploy.wheel import export_wheel
 
@@ -66,27 +66,33 @@ def command(
     Without a place to export to, shows its manifest.
     """
     manifest = read_manifest(artifact)
-    changes = {name: given[name] for name in FACTS if given[name] is not None}
-    changes |= {"sizes": dict(map(_bounds, sizes))} if sizes else {}
-    changes |= {"warm_up": tuple(map(_values, warm_up))} if warm_up else {}
-    facts: Facts = replace(manifest.facts, **changes)
+    facts = _facts(manifest.facts, given, sizes, warm_up)
     folders = [(form, given[f"to_{form}"]) for form in FORMS if given[f"to_{form}"] is not None]
     if wheel is None and (others or code or requires):
         raise click.UsageError("--with, --code and --requires are of --wheel")
     if not folders and kyar is None and wheel is None:
         print_json(manifest.to_json())
         return
-    written = [] if kyar is None else [kyar]
+    written: list[Path] = []
     if kyar is not None:
         describe(artifact, kyar, facts)
-    written += export_all(artifact, folders, facts) if folders else []
+        written.append(kyar)
+    written += export_all(artifact, folders, facts)
     if wheel is not None:
         written.append(export_wheel([artifact, *others], wheel, facts, code=code, requires=requires))
     if as_json:
-        print_json({"written": [str(path) for path in written], "manifest": read_manifest(artifact).to_json()})
+        print_json({"written": [str(path) for path in written], "facts": facts.to_json()})
         return
     for path in written:
         click.echo(path)
+
+
+def _facts(known: Facts, given: Mapping[str, Any], sizes: Sequence[str], warm_up: Sequence[str]) -> Facts:
+    """Return the facts that the artifact has, with those of the command line in their place."""
+    changes = {name: given[name] for name in FACTS if given[name] is not None}
+    changes |= {"sizes": dict(map(_bounds, sizes))} if sizes else {}
+    changes |= {"warm_up": tuple(map(_values, warm_up))} if warm_up else {}
+    return replace(known, **changes)
 
 
 def _bounds(text: str) -> tuple[str, tuple[int, int]]:

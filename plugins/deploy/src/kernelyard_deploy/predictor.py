@@ -86,7 +86,7 @@ class Predictor:
     def __call__(self, feed: Feed) -> Result:
         """Run the main function: arrays by name in, NumPy arrays by name out; feeds of other names are left out.
 
-        Numbers are cast where that keeps their kind (float64 to float32, int32 to int64).
+        Numbers are cast as NumPy's "same_kind" allows: float64 or int64 to float32, but no floats to integers.
         Raises: as `Executable.run`; InputShapeError for sizes out of the artifact's bounds.
         """
         executable, facts = self._find()
