@@ -66,9 +66,10 @@ def test_no_such_file(tmp_path: Path) -> None:
 
 
 def test_unknown_kind_of_model(tmp_path: Path) -> None:
-    path = tmp_path / "m.acme"
-    path.write_bytes(b"????")
-    refused(errors.UnknownModelError, lambda: ky.compile(path), "m.acme", "pip install kernelyard-acme")
+    for name, hint in (("m.acme", "give a path"), ("m.kyar", "compiled already")):
+        path = tmp_path / name
+        path.write_bytes(b"????")
+        refused(errors.UnknownModelError, lambda path=path: ky.compile(path), name, hint)
     refused(errors.UnknownModelError, lambda: ky.compile(object()), "object")
 
 
@@ -111,7 +112,7 @@ def test_unknown_backend() -> None:
         errors.UnknownBackendError,
         lambda: ky.compile(model(), backends=["dnl"]),
         "did you mean 'dnnl'",
-        "pip install kernelyard-dnl",
+        "install the package that brings it",
     )
     refused(errors.UnknownBackendError, lambda: ky.compile(model(), backends="dnnl"), "list")
 

@@ -113,7 +113,8 @@ def test_a_backend_without_codegen_is_named_with_the_way_out() -> None:
     with pytest.raises(UnknownBackendError) as error:
         RunCodegen({"other": backend().codegen})(partition(network(), [backend()]))
     assert "acme" in str(error.value)
-    assert "pip install kernelyard-acme" in str(error.value)
+    assert "install the package that brings it" in str(error.value)
+    assert "kernelyard-acme" not in str(error.value)  # whoever published that name would be installed
 
 
 def test_codegens_of_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +130,7 @@ def test_codegens_of_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_backend_that_is_not_installed_is_named_with_the_way_out() -> None:
-    with pytest.raises(UnknownBackendError, match="pip install kernelyard-acme"):
+    with pytest.raises(UnknownBackendError, match="install the package that brings it"):
         RunCodegen()(partition(network(), [backend()]))
 
 

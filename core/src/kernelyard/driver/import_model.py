@@ -22,6 +22,7 @@ from kernelyard.ir.verify import verify
 from kernelyard.plugins.frontend import Frontend
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.manager import PluginManager
+from kernelyard.runtime.installed.distributions import package_line
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +62,15 @@ def frontend_for(manager: PluginManager, model: object) -> Frontend:
     raise _unknown_model(model, asked)
 
 
+_PACKAGES = {"pt2": "torch"}  # that read files of a suffix, where they are called otherwise
+_COMPILED = "it is compiled already: kernelyard.load(path), or `kernelyard run`"
+
+
 def _unknown_model(model: object, frontends: Sequence[str]) -> UnknownModelError:
     is_path = isinstance(model, (str, os.PathLike))
     suffix = Path(model).suffix.lstrip(".").lower() if is_path else ""
-    hint = f"pip install kernelyard-{suffix}" if suffix.isalnum() and suffix not in frontends else None
+    missing = "" if suffix in frontends else _PACKAGES.get(suffix, suffix)
+    hint = _COMPILED if suffix == "kyar" else package_line(missing)
     return UnknownModelError(
         "no installed frontend reads this model",
         found=str(model) if is_path else f"an object of type {type(model).__name__}",

@@ -30,6 +30,7 @@ from kernelyard.plugins.manifest import Manifest, read_manifest
 from kernelyard.plugins.plugin import STATES as STATES
 from kernelyard.plugins.plugin import BackendInfo as BackendInfo
 from kernelyard.plugins.plugin import Plugin
+from kernelyard.runtime.installed.distributions import package_line
 from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of, find
 from kernelyard.variables import EnvironmentVariable
 
@@ -285,11 +286,11 @@ class PluginManager:
 def _unknown_name(name: str, known: Iterable[str]) -> UnknownBackendError:
     known = sorted(set(known))
     close = difflib.get_close_matches(name, known, 1)
-    install = f"pip install {PROJECT}-{name}"
+    install = package_line(name) or "install the package that brings it"
     return UnknownBackendError(
         f"no installed plugin is called {name!r}",
         expected=", ".join(known) or "none is installed",
-        hint=f"did you mean {close[0]!r}? If not: {install}" if close else install,
+        hint=f"did you mean {close[0]!r}? If not, {install}" if close else install,
     )
 
 

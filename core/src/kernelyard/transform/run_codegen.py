@@ -12,6 +12,7 @@ from kernelyard.ir import Binding, Call, Expr, ExternFunc, Function, GlobalVar, 
 from kernelyard.ir.visitor import FunctionMutator, RewriteWith, callees, reachable_functions
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL, op_names
 from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.installed.distributions import package_line
 from kernelyard.transform.chosen_entries import chosen_entries
 from kernelyard.transform.inline_functions import inline_functions
 from kernelyard.transform.module_contract import check_module
@@ -163,7 +164,7 @@ class RunCodegen(Pass):
             raise UnknownBackendError(
                 f"there is no codegen for the backend {backend!r}",
                 found=", ".join(sorted(self.codegens)) or "no codegens",
-                hint=f"pip install kernelyard-{backend}",
+                hint=package_line(backend) or "give its codegen, or install the package that brings it",
             )
         return self.codegens[backend]
 

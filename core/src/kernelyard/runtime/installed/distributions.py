@@ -116,6 +116,37 @@ def install_line(extra: str) -> str | None:
     return f"pip install '{CORE}[{extra}]'" if core is not None and extra in core.extras else None
 
 
+# What a `pip install` line may name: anybody could publish a package under another name, and people copy such lines.
+RELEASED = {
+    "cublas",
+    "cuda",
+    "cudnn",
+    "cutlass",
+    "dnnl",
+    "llvm",
+    "native-cpu",
+    "native-cuda",
+    "nn",
+    "onnx",
+    "ort-compat",
+    "quantize",
+    "testing",
+    "torch",
+    "tvm-compat",
+    "view",
+}
+
+
+def package_line(name: str) -> str | None:
+    """Return the pip line for the package of a plugin or frontend; None where no package of ours is called so.
+
+    Example:
+        >>> package_line("dnnl"), package_line("dnl")
+        ('pip install kernelyard-dnnl', None)
+    """
+    return f"pip install {CORE}-{name}" if name in RELEASED else None
+
+
 def _all() -> Iterator[Distribution]:
     others = any(hasattr(finder, "find_distributions") for finder in sys.meta_path if not _is_of_python(finder))
     for site in sys.path:
