@@ -1,8 +1,9 @@
-"""The command line: `kernelyard compile|run|bench|explain|inspect|backends|doctor|new-backend`.
+"""The command line: `kernelyard compile|run|bench|explain|inspect|backends|cache|doctor|new-backend`.
 
 Each command is a module of `kernelyard.driver.commands`, or an entry point of the group `kernelyard.commands` of an
 installed distribution; it is imported when it is called. Exit codes: 0, 1 for what
-Kernelyard refuses, 2 for a command line that makes no sense. With `--json` errors are JSON on stdout too, and nothing
+Kernelyard refuses, 2 for a command line that makes no sense, 130 where Ctrl-C ended it, 143 and 129 where SIGTERM and
+SIGHUP did: all of them leave no temporary files. With `--json` errors are JSON on stdout too, and nothing
 else is: what plugins and their libraries print goes to stderr.
 """
 
@@ -23,6 +24,7 @@ from kernelyard.runtime.installed.entry_points import distribution_of, find, loa
 COMMANDS = {
     "backends": "List the installed plugins with their states and faults.",
     "bench": "Time a model or an artifact.",
+    "cache": "Show what is cached on this machine, or clear it.",
     "compile": "Compile a model and save it as one .kyar file.",
     "doctor": "Check the environment; exit with 1 if it has faults.",
     "explain": "Show the backend of each op, and why ops are not offloaded.",
@@ -32,6 +34,7 @@ COMMANDS = {
 }
 GROUP = "kernelyard.commands"
 USAGE = "usage"  # the error code of a command line that makes no sense
+INTERRUPTED = "interrupted"  # likewise, of a command that a signal ended
 
 
 class LazyGroup(click.Group):
@@ -62,17 +65,22 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; errors are printed without a traceback, warnings without a place in the code."""
+        from kernelyard.driver.signals import Interrupted, interruptible
+
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             try:
                 if not ctx.meta["as_json"]:
-                    return super().invoke(ctx)
+                    with interruptible():
+                        return super().invoke(ctx)
                 from kernelyard.driver.commands.common import stdout_for_json
 
-                with stdout_for_json():
+                with interruptible(), stdout_for_json():
                     return super().invoke(ctx)
             except KernelyardError as error:
                 _fail(ctx, error.to_json(), str(error), 1)
+            except Interrupted as stop:
+                _fail(ctx, {"code": INTERRUPTED, "error": stop.name, "message": stop.says}, stop.says, stop.exit_code)
             except click.UsageError as error:
                 if not ctx.meta["as_json"]:
                     raise
@@ -103,9 +111,14 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kernelyard")
 @click.option("-p", "plugins", multiple=True, metavar="no:NAME", help="Do not load the plugin NAME; may be repeated.")
+@click.option("-v", "--verbose", is_flag=True, help="Say which passes took how long, and what the caches had.")
 @click.pass_context
-def main(ctx: click.Context, plugins: tuple[str, ...]) -> None:
+def main(ctx: click.Context, plugins: tuple[str, ...], verbose: bool) -> None:
     """Compile deep-learning models for the libraries and code generators that are installed."""
+    if verbose:
+        from kernelyard.driver.verbose import verbose_log
+
+        ctx.with_resource(verbose_log())
     if plugins:
         from kernelyard.plugins.manager import blocked
 

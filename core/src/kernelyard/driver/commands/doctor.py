@@ -6,6 +6,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
+from typing import Any
 
 import click
 
@@ -32,10 +33,11 @@ LIBRARIES = ("numpy", "apache-tvm-ffi", "pluggy", "ml_dtypes")
 
 
 @click.command("doctor")
+@click.option("--report", "as_report", is_flag=True, help="Print what a bug report needs; no paths, no secrets.")
 @click.option("--retry", is_flag=True, help="Load every plugin in a trial process again, and ignore cached results.")
 @json_option
 @click.pass_context
-def command(ctx: click.Context, retry: bool, as_json: bool) -> None:
+def command(ctx: click.Context, as_report: bool, retry: bool, as_json: bool) -> None:
     """Examine the environment: versions, plugins, runtime halves. Exits with 1 if something is to mend."""
     entries = runtime_entry_points()
     if retry:
@@ -48,10 +50,11 @@ def command(ctx: click.Context, retry: bool, as_json: bool) -> None:
     versions = {"kernelyard": __version__, "plugin API": API_VERSION, "python": platform.python_version()}
     versions |= {name: _version(name) for name in LIBRARIES}
     machine = f"{platform.system()} {platform.machine()}"
-    if as_json:
+    if as_json or as_report:
         facts = {"healthy": not faults, "faults": faults, "notes": notes, "machine": machine, "versions": versions}
         parts = {"generators": _facts_of("code_generator"), "backends": _facts_of("backend")}
-        print_json({**facts, "plugins": [asdict(i) for i in infos], "runtimes": runtimes, **parts})
+        found = {**facts, "plugins": [asdict(info) for info in infos], "runtimes": runtimes, **parts}
+        _print_facts(found, as_report, as_json)
     else:
         say(f"{machine}: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
         _print_plugins(infos, runtimes)
@@ -62,6 +65,18 @@ def command(ctx: click.Context, retry: bool, as_json: bool) -> None:
         if not faults:
             click.secho("all in order", fg="green")
     ctx.exit(1 if faults else 0)
+
+
+def _print_facts(found: Mapping[str, Any], as_report: bool, as_json: bool) -> None:
+    """Print all facts as JSON, or what of them a bug report may say, as JSON or as Markdown."""
+    if as_report:
+        from kernelyard.driver.bug_report import bug_report, report_lines
+
+        found = bug_report(found)
+        if not as_json:
+            click.echo("\n".join(report_lines(found)))
+            return
+    print_json(found)
 
 
 def _faults(infos: Sequence[BackendInfo], runtimes: Mapping[str, Mapping[str, str]]) -> list[str]:

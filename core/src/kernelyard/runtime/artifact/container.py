@@ -19,11 +19,15 @@ again. Files are replaced by renaming, never written in place, so a mapping keep
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import mmap
 import os
+import re
 import struct
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -43,6 +47,8 @@ HEADER = struct.Struct("<8sIIQ")
 HEADER_NBYTES = 64
 SECTION = ".kyar"
 MAX_MANIFEST = 1 << 30
+ABANDONED = 3600  # seconds
+_TEMPORARY = re.compile(r"[0-9a-f]{12}\.tmp")
 _PIECE_NBYTES = 1 << 24
 _LARGE_NBYTES = 1 << 20  # from here on a thread is worth its start
 
@@ -109,6 +115,7 @@ def write_container(path: str | os.PathLike[str], manifest: Mapping[str, Any], m
     """
     target = Path(path)
     temporary = target.parent / f".{target.name}.{os.urandom(6).hex()}.tmp"
+    remove_abandoned(target)
     try:
         with open(temporary, "xb") as file:
             _write(file, manifest, members)
@@ -119,6 +126,15 @@ def write_container(path: str | os.PathLike[str], manifest: Mapping[str, Any], m
         raise ArtifactError(f"cannot write {target}", found=error.strerror or str(error)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_abandoned(target: Path) -> None:
+    """Remove what writers of this file left beside it that were killed; those of the last hour may be at work."""
+    for each in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
+        with suppress(OSError):
+            is_ours = _TEMPORARY.fullmatch(each.name[len(target.name) + 2 :])
+            if is_ours and time.time() - each.stat().st_mtime > ABANDONED:
+                each.unlink()
 
 
 def pack_container(manifest: Mapping[str, Any], members: Sequence[Member]) -> bytes:

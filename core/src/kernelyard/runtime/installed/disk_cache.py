@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +29,9 @@ FOLDER_VARIABLE = EnvironmentVariable(
     "`kernelyard` in the user's cache folder",
 )
 SIZE_VARIABLE = EnvironmentVariable("KERNELYARD_CACHE_MB", "the limit of each cache in MB; 0: keep nothing", "512")
+CACHE_LOOKUPS: Counter[tuple[str, bool]] = Counter()  # of this process: by name of the cache, and whether it was found
 _MAGIC = b"KYCACHE1"
+_ENTRY = re.compile(r"[0-9a-f]{64}")
 _DIGEST = hashlib.sha256().digest_size
 _ABANDONED_SECONDS = 3600  # a temporary file this old belongs to a process that was killed
 _KEPT_FRACTION = 0.75  # of the bound, once the oldest entries are dropped
@@ -83,6 +87,32 @@ class CacheUse(NamedTuple):
         )
 
 
+def all_caches() -> list[CacheUse]:
+    """Return the location and the size of each cache in the cache folder, by name."""
+    with suppress(OSError), os.scandir(cache_folder()) as found:
+        folders = sorted(Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False))
+        return [_use(folder) for folder in folders]
+    return []
+
+
+def clear_cache(folder: Path) -> tuple[int, int]:
+    """Delete the entries of a cache; return how many and of how many bytes. What others are writing stays.
+
+    Only what `DiskCache` has named is deleted, whatever folder the environment names.
+    """
+    count = nbytes = 0
+    for path, status in _files(folder):
+        if _ENTRY.fullmatch(path.name):
+            _delete(path)
+            count, nbytes = count + 1, nbytes + status.st_size
+    return count, nbytes
+
+
+def _use(folder: Path) -> CacheUse:
+    sizes = [status.st_size for path, status in _files(folder) if _ENTRY.fullmatch(path.name)]
+    return CacheUse(folder, len(sizes), sum(sizes), max_bytes())
+
+
 class DiskCache:
     """Bytes by the digest of what they were made from; for many processes at once.
 
@@ -106,6 +136,11 @@ class DiskCache:
 
     def get(self, key: str) -> bytes | None:
         """Return the cached data of a key; None on a miss."""
+        found = self._found(key)
+        CACHE_LOOKUPS[self.name, found is not None] += 1
+        return found
+
+    def _found(self, key: str) -> bytes | None:
         path = self._path(key)
         if path is None:
             return None
