@@ -260,6 +260,13 @@ def test_the_summary_is_one_line_and_is_logged(
     assert capsys.readouterr().out == ""
 
 
+def test_the_words_of_a_summary_are_explained(install, mlp: IRModule) -> None:
+    install(InterpretedBackend("acme", ["matmul"]))
+    text = str(ky.compile(mlp, backends=["acme"]).report)
+    assert "view: ops that show the same bytes in another shape" in text
+    assert "vm: " not in text  # which is not in this summary
+
+
 @pytest.mark.parametrize("backends", ["auto", [], ["dnnl"]])
 def test_every_summary_has_the_same_form(mlp: IRModule, backends: object) -> None:
     assert SUMMARY.fullmatch(ky.compile(mlp, backends=backends).report.summary)

@@ -27,14 +27,9 @@ def bug_report(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `doctor` found with what else matters, every path and name of a person taken out."""
     caches = {use.folder.name: {"entries": use.entries, "bytes": use.nbytes} for use in all_caches() if use.folder}
     plugins = [{name: info[name] for name in TOLD if info[name]} for info in found["plugins"]]
-    facts = {
-        **found,
-        "plugins": plugins,
-        "processor": _processor(),
-        "processors": processors(),
-        "libc": " ".join(platform.libc_ver()),
-    }
-    return without_places({**facts, "variables": _variables(), "caches": caches})
+    machine = {"processor": _processor(), "processors": processors(), "libc": " ".join(platform.libc_ver())}
+    settings = {"variables": _variables(), "caches": caches}
+    return without_places({**found, "plugins": plugins, **machine, **settings})
 
 
 def report_lines(report: Mapping[str, Any]) -> Iterator[str]:

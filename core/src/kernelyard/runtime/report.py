@@ -19,6 +19,20 @@ EXTERN = "extern"  # in place of a backend: functions that a model or its user b
 ON_HOST = "host"  # the code of a reason: the device has no code generator, and its host's is used
 NO_MATCH, EXCLUDED = "no-match", "excluded"  # likewise: no pattern matches there, or the caller left it out
 VIEW = "view"  # in place of a backend: ops that show the same bytes in another shape, so that nothing runs them
+# What stands in place of a backend, and reasons that the compiler itself gives, in words.
+WORDS = {
+    VIEW: "ops that show the same bytes in another shape: nothing runs them",
+    VM: "branches, loops and calls, carried out by the virtual machine",
+    EXTERN: "functions that the model or its user brought along",
+    ON_HOST: "ops that run beside the device, on the host",
+    "reference": "the reference interpreter (NumPy)",
+    NO_MATCH: "no pattern matches there",
+    EXCLUDED: "left out by the caller",
+    "generated": "the code generator is quicker there",
+    "cycle": "the group would need its own result",
+    "leaking-intermediate": "a value inside the group is read outside",
+    "contract-violation": "a backend accepted it, and failed",
+}
 MAX_NAMED = 8  # functions of a violation that the table names; `violations` has all
 MAX_LISTED = 40  # declines and reasons that a table shows; `declined` and `nodes` have all
 MAX_NODES = 3  # nodes that a reason names; `nodes` has all
@@ -188,7 +202,7 @@ class Report:
 
     def text(self, width: int | None = None) -> str:
         """Summary and tables for people, folded where they are wider than `width`."""
-        head = (_target_lines, _pipeline_lines, _coverage_lines, _host_lines)
+        head = (_target_lines, _pipeline_lines, _coverage_lines, _word_lines, _host_lines)
         parts = [lines(self, width) for lines in (*head, _region_lines, _declined_lines, _unmatched_lines)]
         return "\n".join([*fold(self.summary, width), *(line for part in parts for line in part)])
 
@@ -326,6 +340,12 @@ def _coverage_lines(report: Report, width: int | None) -> list[str]:
         rows.append((backend, f"{work['ops']}", flops, share, nbytes, bytes_share, names))
     note = f"FLOPs and bytes are estimates, each symbolic dimension taken as {SYMBOL_SIZE}; bytes count each op alone."
     return ["", *aligned(rows, width), *fold(note, width)]
+
+
+def _word_lines(report: Report, width: int | None) -> list[str]:
+    """Explain the words of the summary that are no backend's name."""
+    used = dict.fromkeys([*report.coverage, *(entry.code for entry in report.untaken)])
+    return [part for word in used if word in WORDS for part in fold(f"{word}: {WORDS[word]}", width)]
 
 
 def _host_lines(report: Report, width: int | None) -> list[str]:
