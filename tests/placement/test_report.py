@@ -63,10 +63,16 @@ def test_text_says_who_why_and_where(report: Report) -> None:
 
 
 def test_many_declines_are_counted_not_listed() -> None:
-    declined = [DeclinedMatch("a", "a.p", f"node {i}", "add", "dtype", "no") for i in range(60)]
+    declined = [DeclinedMatch("a", "a.p", f"node {i}", "add", "dtype", f"no {i}") for i in range(60)]
     report = Report("cpu", declined=tuple(declined))
     assert "declined 60: dtype×60" in report.summary
     assert "... and 20 more" in str(report)
+
+
+def test_declines_for_one_reason_are_a_row() -> None:
+    declined = [DeclinedMatch("a", "a.p", f"node {i}", "add", "dtype", "no") for i in range(60)]
+    (row,) = (line for line in str(Report("cpu", declined=tuple(declined))).splitlines() if "node 0" in line)
+    assert row.split() == ["a", "dtype", "add", "60", *["node", "0,", "node", "1,", "node", "2,", "..."], "a.p", "no"]
 
 
 def test_without_a_library_the_code_generator_has_all() -> None:

@@ -380,8 +380,14 @@ def _declined_lines(report: Report, width: int | None) -> list[str]:
         lines += [part for line in violation.message.splitlines() for part in fold(f"  {line}", width)]
     if not report.untaken:
         return lines
-    head = ("declined by", "code", "op", "node", "pattern", "why")
-    rows = [(e.backend, e.code, e.op, e.node, e.pattern, e.message) for e in report.untaken]
+    nodes: dict[tuple[str, str, str, str, str], list[str]] = {}
+    for e in report.untaken:
+        nodes.setdefault((e.backend, e.code, e.op, e.pattern, e.message), []).append(e.node)
+    head = ("declined by", "code", "op", "times", "nodes", "pattern", "why")
+    rows = [
+        (backend, code, op, str(len(names)), _first(names, MAX_NODES), pattern, message)
+        for (backend, code, op, pattern, message), names in sorted(nodes.items(), key=lambda item: -len(item[1]))
+    ]
     return [*lines, *_listed(head, rows, width)]
 
 
