@@ -83,9 +83,11 @@ def test_a_measured_build_has_times_memory_and_passes(backends: list[str]) -> No
     (data,) = data_of(view_page([build]))
     assert set(data["step_of"]) == set(range(len(build.steps)))  # every op belongs to a step, and every step has ops
     assert {step["label"] for step in data["steps"]} <= {"/dense.0/Relu", "/dense.1/Relu", "/Softmax"}
-    assert [label for step in build.steps for label, _, _ in step.inside if "/dense.0" in label] == (
+    assert [part.label for step in build.steps for part in step.inside if "/dense.0" in part.label] == (
         ["/dense.0/Relu"] if backends else []
     )
+    counts = [count for _, count in data["shares"]]
+    assert counts == ([2, 2, 2, 2, 1] if backends else counts)
     memory = build.memory
     assert memory is not None
     assert memory.weights > 0

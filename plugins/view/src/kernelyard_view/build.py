@@ -9,8 +9,18 @@ from kernelyard.runtime.report import Node, Report
 
 
 @dataclass(frozen=True)
+class PartRow:
+    """What a library does in a step. nodes: of the report, by number, that it is done for."""
+
+    label: str
+    implementation: str
+    seconds: float
+    nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class StepRow:
-    """A step of the program. nodes: of the report, by number. inside: label, implementation and seconds of parts."""
+    """A step of the program. nodes: of the report, by number."""
 
     label: str
     module: str
@@ -19,7 +29,7 @@ class StepRow:
     nbytes: int
     flops: int | None
     nodes: tuple[int, ...]
-    inside: tuple[tuple[str, str, float], ...] = ()
+    inside: tuple[PartRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,34 @@ class Build:
     passes: tuple[PassChange, ...] = ()
     errors: Mapping[str, float] = field(default_factory=dict)
     roof: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Share:
+    """The smallest piece of work that was timed and has an op in it: `count` ops in `seconds`."""
+
+    seconds: float
+    count: int
+
+
+def shares_of_nodes(count: int, steps: Sequence[StepRow]) -> list[Share | None]:
+    """Return for each of so many nodes the library's part that computes it, else the step; None where neither is known.
+
+    Example:
+        >>> shares_of_nodes(2, [StepRow("y", "acme", "f", 0.5, 8, None, (1,))])
+        [None, Share(seconds=0.5, count=1)]
+    """
+    shares: list[Share | None] = [None] * count
+    for step in steps:
+        for node in step.nodes:
+            shares[node] = Share(step.seconds, len(step.nodes))
+        seconds: dict[tuple[int, ...], float] = {}
+        for part in step.inside:  # a group may take several: reorders, then the product
+            seconds[part.nodes] = seconds.get(part.nodes, 0.0) + part.seconds
+        for nodes, taken in seconds.items():
+            for node in nodes:
+                shares[node] = Share(taken, len(nodes))
+    return shares
 
 
 def errors_of_nodes(nodes: Sequence[Node], errors: Mapping[str, float]) -> list[float | None]:

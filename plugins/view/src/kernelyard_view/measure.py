@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelyard.runtime.execute.executable import Executable
-from kernelyard_view.build import Build, PassChange, StepRow
+from kernelyard_view.build import Build, PartRow, PassChange, StepRow
 from kernelyard_view.memory_map import memory_map
 from kernelyard_view.names import plain_name
 
@@ -55,7 +55,8 @@ def step_rows(profile: Profile) -> tuple[StepRow, ...]:
 
 def _row(step: StepTime) -> StepRow:
     inside = tuple(
-        (plain_name(part.node) or part.label, part.implementation or part.label, part.seconds) for part in step.inside
+        PartRow(plain_name(part.node) or part.label, part.implementation or part.label, part.seconds, part.nodes)
+        for part in step.inside
     )
     label = plain_name(step.label)
     return StepRow(label, step.module, step.symbol, step.seconds, step.nbytes, step.flops, step.nodes, inside)

@@ -13,7 +13,7 @@ from typing import Any
 
 from kernelyard.driver.report_page import colours_of, page_data
 from kernelyard.runtime.report import SYMBOL_SIZE
-from kernelyard_view.build import Build, errors_of_nodes
+from kernelyard_view.build import Build, errors_of_nodes, shares_of_nodes
 from kernelyard_view.graph import graph_data
 from kernelyard_view.names import plain_name
 
@@ -35,6 +35,7 @@ def build_data(build: Build) -> dict[str, Any]:
     """Return what the page knows of a build, as JSON data."""
     report = build.report
     nodes = tuple(replace(node, name=plain_name(node.name)) for node in report.nodes)
+    shares = shares_of_nodes(len(report.nodes), build.steps)
     step_of: dict[int, int] = {node: number for number, step in enumerate(build.steps) for node in step.nodes}
     return {
         "title": build.title,
@@ -46,6 +47,7 @@ def build_data(build: Build) -> dict[str, Any]:
         "graph": graph_data(nodes),
         "steps": [asdict(step) for step in build.steps],
         "step_of": [step_of.get(number, -1) for number in range(len(report.nodes))],
+        "shares": [[share.seconds, share.count] if share else None for share in shares],
         "call_seconds": build.call_seconds,
         "errors": errors_of_nodes(report.nodes, build.errors),
         "memory": asdict(build.memory) if build.memory is not None else None,

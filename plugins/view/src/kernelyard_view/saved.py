@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelyard.runtime.abi.spec import MAX_ITEMS, Fields, corrupted
 from kernelyard.runtime.report import MAX_COUNT, Node, Report
-from kernelyard_view.build import Buffer, Build, MemoryMap, StepRow
+from kernelyard_view.build import Buffer, Build, MemoryMap, PartRow, StepRow
 from kernelyard_view.names import plain_name
 
 KEY = "kernelyard"  # of a trace's `otherData`
@@ -46,15 +46,13 @@ def _step(fields: Fields, nodes: int) -> StepRow:
     names = (fields.text(name) for name in ("label", "module", "symbol"))
     flops = None if fields.any("flops") is None else fields.integer("flops", most=MAX_COUNT)
     nbytes = fields.integer("nbytes", most=MAX_COUNT)
-    inside = fields.each("inside", _part)
+    inside = fields.each("inside", lambda item, place: _part(Fields(item, place), nodes))
     return StepRow(*names, _number(fields, "seconds"), nbytes, flops, fields.indices("nodes", nodes), inside)
 
 
-def _part(item: Any, where: str) -> tuple[str, str, float]:
-    match item:
-        case [str() as label, str() as implementation, int() | float() as seconds] if math.isfinite(seconds):
-            return label, implementation, float(seconds)
-    raise corrupted(where, item, "a label, an implementation and seconds")
+def _part(fields: Fields, nodes: int) -> PartRow:
+    names = (fields.text(name) for name in ("label", "implementation"))
+    return PartRow(*names, _number(fields, "seconds"), fields.indices("nodes", nodes))
 
 
 def _memory(fields: Fields) -> MemoryMap:

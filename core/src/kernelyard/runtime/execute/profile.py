@@ -32,7 +32,10 @@ DEFAULT_CALLS = 10
 
 @dataclass(frozen=True)
 class PartTime:
-    """A part of a step and what it took: see `kernelyard.runtime.abi.module.Part`. node: of the model, where known."""
+    """A part of a step and what it took: see `kernelyard.runtime.abi.module.Part`.
+
+    node: of the model, where it is known; nodes: of the report, by number, that the part computes.
+    """
 
     label: str
     implementation: str
@@ -40,6 +43,7 @@ class PartTime:
     nbytes: int
     flops: int | None
     node: str = ""
+    nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -276,5 +280,5 @@ class _Known:
             seconds = statistics.median(seconds for _, seconds in column)
             group = groups[part.group] if part.group is not None and len(groups) == part.groups else ()
             node = self._nodes[group[-1]].name if group else ""
-            times.append(PartTime(part.label, part.implementation, seconds, part.nbytes, part.flops, node))
+            times.append(PartTime(part.label, part.implementation, seconds, part.nbytes, part.flops, node, group))
         return tuple(times)

@@ -52,7 +52,7 @@ function prepare(build) {
     return key + "\n" + count;
   });
   build.key.forEach((key, i) => build.byKey.set(key, i));
-  build.time = build.nodes.map((_, i) => build.step_of[i] < 0 ? null : build.steps[build.step_of[i]].seconds);
+  build.time = build.shares.map(share => share && share[0]);
   build.has = {
     time: build.steps.length > 0,
     error: build.errors.some(error => error !== null),
@@ -63,6 +63,12 @@ function prepare(build) {
 }
 builds.forEach(prepare);
 const other = build => builds[1 - builds.indexOf(build)];
+
+// How long an op took, with those that it was timed together with.
+const timeText = (build, node) => {
+  const share = build.shares[node];
+  return share ? duration(share[0]) + (share[1] > 1 ? " (" + share[1] + " ops)" : "") : "";
+};
 
 // What changed of a node between two builds: nothing, its place, or that it is not there.
 function changeOf(build, node) {

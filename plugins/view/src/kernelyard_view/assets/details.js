@@ -36,9 +36,8 @@ function describe(build, node, into) {
 function stepFacts(build, node) {
   const step = build.steps[build.step_of[node]];
   if (!step) return [];
-  const share = build.call_seconds ? " (" + percent(step.seconds / build.call_seconds) + " of a call)" : "";
-  const rows = [["time", duration(step.seconds) + share]];
-  if (step.nodes.length > 1) rows.push(["step", step.nodes.length + " ops in one: " + step.symbol]);
+  const share = build.call_seconds ? ", " + percent(step.seconds / build.call_seconds) + " of a call" : "";
+  const rows = [["time", timeText(build, node)], ["step", step.symbol + ": " + duration(step.seconds) + share]];
   const rate = step.flops && step.seconds ? step.flops / step.seconds / 1e9 : 0, { gflops } = build.roof;
   if (rate) rows.push(["speed", +rate.toPrecision(3) + " GFLOP/s" + (gflops ? ", " + percent(rate / gflops) + " of the roof" : "")]);
   return rows;
@@ -49,8 +48,8 @@ function changeFacts(build, node) {
   const there = other(build).byKey.get(build.key[node]);
   if (there === undefined) return [["other build", "is not there"]];
   const place = [BACKEND, PATTERN].map(field => other(build).text(there, field)).filter(Boolean).join(", ");
-  const seconds = other(build).time[there];
-  return [["other build", place + (seconds ? ", " + duration(seconds) : "")]];
+  const time = timeText(other(build), there);
+  return [["other build", place + (time && ", " + time)]];
 }
 
 function describeAll(build, nodes) {

@@ -39,7 +39,7 @@ const PANELS = {
         const made = row([step.label || step.symbol, step.module + " " + step.symbol, duration(step.seconds), percent(step.seconds / total),
           bar(step.seconds / slowest), rate(step.flops), rate(step.nbytes), near === 1 ? "in cache" : near ? percent(near) : ""]);
         if (step.nodes.length) activate(made, () => { show("Graph"); selectAll(build, step.nodes); });
-        for (const [label, implementation, seconds] of step.inside) {
+        for (const { label, implementation, seconds } of step.inside) {
           row(["· " + label, implementation, duration(seconds), percent(seconds / total), bar(seconds / slowest), "", "", ""]).className = "part";
         }
       }
@@ -103,7 +103,7 @@ const PANELS = {
       const place = (of, i) => i === undefined ? "–" : [BACKEND, PATTERN].map(field => of.text(i, field)).filter(Boolean).join(" ");
       rows.sort((a, b) => Math.abs((b[2] || 0) - (b[3] || 0)) - Math.abs((a[2] || 0) - (a[3] || 0)));
       for (const [i, there, a, b] of rows.slice(0, MAX_ROWS)) {
-        const made = row([left.text(i, NAME), left.text(i, OP), place(left, i), place(right, there), a ? duration(a) : "", b ? duration(b) : "", a && b ? +(b / a).toPrecision(3) : ""]);
+        const made = row([left.text(i, NAME), left.text(i, OP), place(left, i), place(right, there), timeText(left, i), there === undefined ? "" : timeText(right, there), a && b ? +(b / a).toPrecision(3) : ""]);
         activate(made, () => { show("Graph"); select(left, i, true); });
       }
       for (const i of added.slice(0, MAX_ROWS)) activate(row([right.text(i, NAME), right.text(i, OP), "–", place(right, i), "", "", ""]), () => { show("Graph"); select(right, i, true); });
