@@ -52,6 +52,18 @@ def groups_of_four_bits(b: FunctionBuilder, k: int, n: int) -> Expr:
     return b.op("strided_slice", flat, axes=(0,), begin=(0,), end=(k,), strides=(1,))
 
 
+def blocks_with_minima(b: FunctionBuilder, k: int, n: int, dtype: str = "float16") -> Expr:
+    """As GGUF's Q4_1 has them: numbers from 0 to 15, and what is added to them; some blocks are all alike."""
+    groups = -(-k // 32)
+    scale, minimum = (RNG.uniform(-1.5, 1.5, (groups, 1, n)).astype(dtype) for _ in range(2))
+    scale[RNG.uniform(size=scale.shape) < 0.1] = 0
+    parts = integers(0, 16, groups, 32, n), scale, minimum
+    wide, scale_, minimum_ = (b.op("astype", part, dtype="float32") for part in parts)
+    real = b.op("add", b.op("multiply", wide, scale_), minimum_)
+    flat = b.op("reshape", real, shape=(groups * 32, n))
+    return flat if groups * 32 == k else b.op("strided_slice", flat, axes=(0,), begin=(0,), end=(k,), strides=(1,))
+
+
 def two_in_a_byte(b: FunctionBuilder, k: int, n: int) -> Expr:
     """As com.microsoft.MatMulNBits has them, with zero points."""
     groups = -(-k // 16)
@@ -152,6 +164,18 @@ def test_half_scales_stay_half(form: Build) -> None:
     stored = [arg.data for arg in binding.value.args if isinstance(arg, Constant)]
     assert [each.dtype.name for each in stored[1:]] == ["float16"] * (len(stored) - 1)
     assert {each.shape for each in stored[1:]} == {(4, 64)}
+
+
+@pytest.mark.parametrize(("k", "n"), [(32, 8), (64, 70), (1024, 3)])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_blocks_with_minima(k: int, n: int, rows: int) -> None:
+    module = product(blocks_with_minima, (rows,), k, n)
+    after = fused(module)
+    assert_same(module, after, RNG.standard_normal((rows, k), dtype=np.float32))
+    (binding,) = after["main"].bindings
+    assert binding.value.op_name == "call_tir"
+    types = {arg.tensor_type.dtype for arg in binding.value.args if isinstance(arg, Constant)}
+    assert types == {"int32", "float16"}  # words, and scales and minima as they are stored
 
 
 def test_symbolic_rows() -> None:

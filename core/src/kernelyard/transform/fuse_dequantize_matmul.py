@@ -112,8 +112,8 @@ def _operands(stored: StoredWeights) -> _Operands:
     zeros = None if stored.zeros is None else Constant(np.pad(stored.zeros, wider))
     scales, minima = stored.scales, None
     if stored.minima is not None:
-        lowest = np.float32(8 if stored.bits == 4 else 0) * scales.astype(np.float32)
-        minima = Constant(np.pad(narrowed(stored.minima.astype(np.float32) - lowest), wider))
+        lowest = (8.0 if stored.bits == 4 else 0.0) * scales.astype(np.float64)
+        minima = Constant(np.pad(narrowed(stored.minima - lowest), wider))
     return _Operands(stored.bits, depth, group, Constant(codes), Constant(np.pad(scales, wider)), zeros, minima)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 
@@ -19,6 +20,7 @@ Values = Callable[[Expr], Expr]
 
 LEAST_GROUP, MOST_GROUP = 8, 1024
 _LARGEST_ZERO = 127
+_FLOATS = ("float32", "bfloat16", "float16")
 # All ones, in bytes that hold one, two or four numbers.
 _ONES = {1: 0x01, 2: 0x11, 4: 0x55}
 _AT_A_TIME = 1 << 16  # weights: what is computed of them stays in cache
@@ -31,7 +33,7 @@ class StoredWeights:
 
     bits: 4 or 8. codes: int8 (K, N), from -8 to 7 or from -128 to 127. group: elements of a column that share a scale
     and a zero point; K where a column has one. scales: float32, or narrower floats that hold them; zeros: int8, minima:
-    floats, None where all are 0; all three are (groups, N), and there are no zeros where there are minima.
+    float64, None where all are 0; all three are (groups, N), and there are no zeros where there are minima.
     """
 
     bits: int
@@ -47,7 +49,7 @@ def stored_weights(matrix: Expr, value_of: Values) -> StoredWeights | None:
 
     matrix: see `kernelyard.patterns.decoded.is_decoded`. value_of: what a variable is bound to.
     """
-    named = _named(value_of(matrix))
+    named = _named(value_of(matrix)) or _blocked(value_of(matrix), value_of)
     if named is not None:
         return named
     of_bytes = [constant for constant in _constants(matrix, value_of) if constant.data.dtype in (np.int8, np.uint8)]
@@ -77,6 +79,42 @@ def _named(value: Expr) -> StoredWeights | None:
     if codes.dtype != np.int8 or zeros.any() or scales.ndim != 1 or scales.dtype != np.float32:
         return None
     return StoredWeights(8, codes, len(codes), scales[None])
+
+
+def _blocked(value: Expr, value_of: Values) -> StoredWeights | None:
+    """Match `codes * scales + minima` in blocks (groups, group, N), as (K, N), which needs no evaluation."""
+    if not _is_call(value, "reshape"):
+        return None
+    sum_ = value_of(value.args[0])
+    minima = _widened(sum_.args[1], value_of) if _is_call(sum_, "add") else None
+    product = value_of(sum_.args[0]) if minima is not None else sum_
+    if not _is_call(product, "multiply"):
+        return None
+    cast, scales = value_of(product.args[0]), _widened(product.args[1], value_of)
+    codes = value_of(cast.args[0]) if _is_call(cast, "astype") else None
+    if not isinstance(codes, Constant) or codes.data.dtype != np.int8 or codes.data.ndim != 3 or scales is None:
+        return None
+    groups, group, n = codes.data.shape
+    shape = (groups, 1, n)
+    if value.tensor_type.shape != (groups * group, n) or not codes.data.size:
+        return None
+    if scales.shape != shape or (minima is not None and minima.shape != shape):
+        return None
+    if minima is None:
+        return _packable(codes.data.reshape(-1, n), group, scales[:, 0], np.zeros((groups, n), np.float32))
+    return _moved(codes.data, scales[:, 0], minima[:, 0], groups * group)
+
+
+def _is_call(value: Expr, name: str) -> TypeGuard[Call]:
+    return isinstance(value, Call) and value.op_name == name
+
+
+def _widened(expr: Expr, value_of: Values) -> np.ndarray | None:
+    """Return floats that may be widened to float32 before they are used, as float32."""
+    value = value_of(expr)
+    stored = value_of(value.args[0]) if _is_call(value, "astype") else value
+    is_float = isinstance(stored, Constant) and stored.tensor_type.dtype in _FLOATS
+    return stored.data.astype(np.float32) if is_float else None
 
 
 def _constants(expr: Expr, value_of: Values) -> Iterator[Constant]:
@@ -165,7 +203,7 @@ def _per_group(
 
 def _packable(codes: np.ndarray, group: int, scales: np.ndarray, zeros: np.ndarray) -> StoredWeights | None:
     """Integers moved so that they fit into as few bits as they can."""
-    low, high = codes.min(initial=0), codes.max(initial=0)
+    low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
     bits = 4 if high - min(low, 0) <= 15 and (low >= -8) else 8
     middle = (8 if bits == 4 else 128) if high > (7 if bits == 4 else 127) else 0
     if low - middle < -(2 ** (bits - 1)) or high - middle >= 2 ** (bits - 1):
@@ -174,7 +212,7 @@ def _packable(codes: np.ndarray, group: int, scales: np.ndarray, zeros: np.ndarr
     if np.abs(moved).max(initial=0) > _LARGEST_ZERO:
         return None
     zeros = moved.astype(np.int8) if moved.any() else None
-    return StoredWeights(bits, (codes - middle).astype(np.int8), group, narrowed(scales), zeros)
+    return StoredWeights(bits, (codes - np.float32(middle)).astype(np.int8), group, narrowed(scales), zeros)
 
 
 def narrowed(numbers: np.ndarray) -> np.ndarray:
@@ -222,11 +260,12 @@ def _scaled(values: np.ndarray, minima: np.ndarray, scales: np.ndarray) -> tuple
 
 def _moved(codes: np.ndarray, scales: np.ndarray, minima: np.ndarray, depth: int) -> StoredWeights | None:
     """Return integers moved so that they fit into as few bits as they can; the minima are those of the moved ones."""
-    low, high = codes.min(initial=0), codes.max(initial=0)
+    low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
     bits = 4 if (low >= 0 and high <= 15) or (low >= -8 and high <= 7) else 8
-    middle = (8 if bits == 4 else 128) if low >= 0 else 0
+    middle = (8 if bits == 4 else 128) if high > (7 if bits == 4 else 127) else 0
     if low - middle < -(2 ** (bits - 1)) or high - middle >= 2 ** (bits - 1):
         return None
-    stored = (codes - middle).astype(np.int8).reshape(-1, codes.shape[2])[:depth]
-    moved = minima + np.float32(middle) * scales
-    return StoredWeights(bits, stored, codes.shape[1], narrowed(scales), minima=narrowed(moved))
+    stored = (codes - np.float32(middle)).astype(np.int8).reshape(-1, codes.shape[2])[:depth]
+    # In float64 the sum is exact, so that whoever counts from another integer gets the minima back as they were.
+    moved = minima.astype(np.float64) + float(middle) * scales.astype(np.float64)
+    return StoredWeights(bits, stored, codes.shape[1], narrowed(scales), minima=moved)
