@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
+from functools import reduce as fold
 
 from kernelyard import dims
 from kernelyard.dims import Dim
@@ -11,7 +13,7 @@ from kernelyard.legalize.common import broadcast_index
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
 from kernelyard.ops.type_rules import unify
 from kernelyard.tir.buffer import Buffer
-from kernelyard.tir.expr import DimValue, Expr, cast, const, equal, index, select, unary
+from kernelyard.tir.expr import DimValue, Expr, binary, cast, const, equal, index, select, unary
 
 Score = Callable[[Expr, Expr, Expr, Expr, Expr], Expr]  # score, batch, head, row, column -> what is added up to
 
@@ -62,6 +64,47 @@ def attention_var_len(
     return _attend(b, q, k, v, scale, body)
 
 
+@legalize("nn.attention_cached", widen=True)
+def attention_cached(
+    b: RuleBuilder,
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    cached_k: Operand,
+    cached_v: Operand,
+    lengths: Operand,
+    *,
+    scale: float | None,
+    window: int | None,
+    softcap: float | None,
+) -> Buffer:
+    """One softmax over two parts: neither is copied to lie behind the other."""
+
+    def capped(score: Expr) -> Expr:
+        return score if softcap is None else unary("tanh", score / softcap) * softcap
+
+    def old(score: Expr, batch: Expr, head: Expr, row: Expr, column: Expr) -> Expr:
+        length = cast(lengths[batch], "int64")
+        near = () if window is None else (length + row - column < window,)
+        return select(fold(operator.and_, near, column < length), capped(score), const(-math.inf, score.dtype))
+
+    def new(score: Expr, batch: Expr, head: Expr, row: Expr, column: Expr) -> Expr:
+        near = () if window is None else (row - column < window,)
+        return select(fold(operator.and_, near, column <= row), capped(score), const(-math.inf, score.dtype))
+
+    parts = [_scores(b, q, keys, scale, finished) for keys, finished in ((cached_k, old), (k, new))]
+    maxima = [_over_columns(b, "max", part) for part in parts]
+    largest = b.compute(maxima[0].shape, lambda *at: binary("max", maxima[0][at], maxima[1][at]), "largest")
+    powers = [_powers(b, part, largest) for part in parts]
+    totals = [_over_columns(b, "sum", part) for part in powers]
+    weighted = [_weighted(b, part, values) for part, values in zip(powers, (cached_v, v), strict=True)]
+
+    def average(i: Expr, s: Expr, n: Expr, d: Expr) -> Expr:
+        return (weighted[0][i, s, n, d] + weighted[1][i, s, n, d]) / (totals[0][i, n, s] + totals[1][i, n, s])
+
+    return b.compute(weighted[0].shape, average)
+
+
 def _causal(q: Operand, k: Operand, causal: str) -> Score:
     if causal == "none":
         return lambda score, *at: score
@@ -86,34 +129,55 @@ def _sequence_of(b: RuleBuilder, starts: Operand, length: Dim) -> Buffer:
 
 
 def _attend(b: RuleBuilder, q: Operand, k: Operand, v: Operand, scale: float | None, finished: Score) -> Buffer:
+    scores = _scores(b, q, k, scale, finished)
+    powers = _powers(b, scores, _over_columns(b, "max", scores))
+    total = _over_columns(b, "sum", powers)
+    weighted = _weighted(b, powers, v)
+    return b.compute(weighted.shape, lambda i, s, n, d: weighted[i, s, n, d] / total[i, n, s])
+
+
+def _scores(b: RuleBuilder, q: Operand, k: Operand, scale: float | None, finished: Score) -> Buffer:
+    """Return the scores (batch, heads, rows, columns)."""
     _, rows, heads, size = q.shape
-    batch = unify(unify(q.shape[0], k.shape[0], "the batches"), v.shape[0], "the batches")
-    scores_shape, columns = (batch, heads, rows, k.shape[1]), k.shape[1]
-    group = dims.floordiv(heads, k.shape[2])
-
-    def shared(head: Expr) -> Expr:
-        return head if group == 1 else head // index(group)
-
+    shape = (unify(q.shape[0], k.shape[0], "the batches"), heads, rows, k.shape[1])
+    shared = _shared(heads, k.shape[2])
     products = b.reduce(
         "sum",
-        scores_shape,
+        shape,
         (size,),
         lambda at, p: q[at[0], at[2], at[1], p[0]] * k[at[0], at[3], shared(at[1]), p[0]],
         name="products",
     )
     factor = _factor(size, scale, products.dtype)
-    scores = b.compute(scores_shape, lambda *at: finished(products[at] * factor, *at), "scores")
-    largest = b.reduce("max", scores_shape[:3], (columns,), lambda at, p: scores[(*at, *p)], name="largest")
-    powers = b.compute(scores_shape, lambda *at: unary("exp", scores[at] - largest[at[:3]]), "powers")
-    total = b.reduce("sum", scores_shape[:3], (columns,), lambda at, p: powers[(*at, *p)], name="total")
-    weighted = b.reduce(
+    return b.compute(shape, lambda *at: finished(products[at] * factor, *at), "scores")
+
+
+def _shared(heads: Dim, of_keys: Dim) -> Callable[[Expr], Expr]:
+    """Return the function from a head of queries to the head of keys that it reads."""
+    group = dims.floordiv(heads, of_keys)
+    return lambda head: head if group == 1 else head // index(group)
+
+
+def _over_columns(b: RuleBuilder, reducer: str, scores: Buffer) -> Buffer:
+    name = {"max": "largest", "sum": "total"}[reducer]
+    return b.reduce(reducer, scores.shape[:3], scores.shape[3:], lambda at, p: scores[(*at, *p)], name=name)
+
+
+def _powers(b: RuleBuilder, scores: Buffer, largest: Buffer) -> Buffer:
+    return b.compute(scores.shape, lambda *at: unary("exp", scores[at] - largest[at[:3]]), "powers")
+
+
+def _weighted(b: RuleBuilder, powers: Buffer, v: Operand) -> Buffer:
+    """Return the sums of values by their powers (batch, rows, heads, size)."""
+    batch, heads, rows, columns = powers.shape
+    shared = _shared(heads, v.shape[2])
+    return b.reduce(
         "sum",
         (batch, rows, heads, v.shape[3]),
         (columns,),
         lambda at, p: powers[at[0], at[2], at[1], p[0]] * v[at[0], p[0], shared(at[2]), at[3]],
         name="weighted",
     )
-    return b.compute(weighted.shape, lambda i, s, n, d: weighted[i, s, n, d] / total[i, n, s])
 
 
 def _factor(size: Dim, scale: float | None, dtype: str) -> Expr:

@@ -69,6 +69,26 @@ def _var_len_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     return result
 
 
+def _cached_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    queries, keys, values, cached_keys, cached_values, lengths = types
+    new = _attention_type((queries, keys, values), attrs)
+    old = _attention_type((queries, cached_keys, cached_values), attrs)
+    unify(queries.shape[1], keys.shape[1], "the sequences of queries and keys")
+    unify(keys.shape[2], cached_keys.shape[2], "the heads of keys and cached keys")
+    unify(new.shape[3], old.shape[3], "values and cached values")
+    require_rank(lengths, 1, "the lengths")
+    require_dtype(lengths, INDEX_DTYPES, "the lengths")
+    unify(lengths.shape[0], queries.shape[0], "the lengths and the batch")
+    for name in ("window", "softcap"):
+        require(attrs[name] is None or attrs[name] > 0, f"{name} must be positive", found=attrs[name])
+    return new
+
+
+def _cached_flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
+    (batch, rows, heads, size), columns = types[0].shape, types[1].shape[1] + types[3].shape[1]
+    return batch * heads * rows * columns * (2 * size + 2 * types[2].shape[3] + 5)
+
+
 def _flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
     (batch, rows, heads, size), columns = types[0].shape, types[1].shape[1]
     return batch * heads * rows * columns * (2 * size + 2 * types[2].shape[3] + 5)
@@ -76,12 +96,18 @@ def _flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
 
 # --- reference --------------------------------------------------------------------------------------------------------
 def _attend(
-    queries: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float | None, bias: np.ndarray | float
+    queries: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    scale: float | None,
+    bias: np.ndarray | float,
+    softcap: float | None = None,
 ) -> np.ndarray:
     group = queries.shape[2] // keys.shape[2]
     q, k, v = (np.moveaxis(x, 2, 1) for x in (queries, keys.repeat(group, 2), values.repeat(group, 2)))
     factor = 1 / math.sqrt(queries.shape[3]) if scale is None else scale
-    scores = q @ np.swapaxes(k, 2, 3) * factor + bias
+    products = q @ np.swapaxes(k, 2, 3) * factor
+    scores = (products if softcap is None else np.tanh(products / softcap) * softcap) + bias
     powers = np.exp(scores - scores.max(3, keepdims=True))
     return np.moveaxis(powers / powers.sum(3, keepdims=True) @ v, 1, 2)
 
@@ -125,6 +151,29 @@ def _attention_var_len(
     )
     visible = (of_row[:, None] == of_column) & _causal(causal, from_start, from_end)
     return _attend(queries, keys, values, scale, _mask(visible))
+
+
+def _attention_cached(
+    queries: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    cached_keys: np.ndarray,
+    cached_values: np.ndarray,
+    lengths: np.ndarray,
+    *,
+    scale: float | None,
+    window: int | None,
+    softcap: float | None,
+) -> np.ndarray:
+    rows, columns = np.arange(queries.shape[1])[:, None], np.arange(cached_keys.shape[1])
+    begins = lengths.astype(np.int64)[:, None, None]
+    behind_new = np.broadcast_to(rows - rows.T, (len(begins), len(rows), len(rows)))
+    behind_old = begins + rows - columns
+    visible = np.concatenate([np.broadcast_to(columns < begins, behind_old.shape), behind_new >= 0], 2)
+    if window is not None:
+        visible = visible & (np.concatenate([behind_old, behind_new], 2) < window)
+    every = (np.concatenate(pair, 1) for pair in ((cached_keys, keys), (cached_values, values)))
+    return _attend(queries, *every, scale, _mask(visible)[:, None], softcap)
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
@@ -172,6 +221,20 @@ def _var_len_samples() -> Iterator[Sample]:
     yield row((0, 3, 4), (0, 5, 7), "causal from the end", "bottom_right")
 
 
+def _cached_samples() -> Iterator[Sample]:
+    def row(sizes: Sizes, lengths: Sequence[int], label: str, dtype: str = "float32", **attrs: float) -> Sample:
+        batch, rows, columns, heads, shared, size, wide = sizes
+        new = _operands((batch, rows, rows, heads, shared, size, wide), dtype)
+        old = _operands((batch, 1, columns, 1, shared, size, wide), dtype)[1:]
+        return Sample((*new, *old, np.array(lengths, np.int64)), attrs, label)
+
+    yield row((1, 1, 5, 2, 2, 4, 4), (3,), "one query")
+    yield row((2, 3, 5, 4, 2, 4, 3), (5, 0), "a full cache and an empty one")
+    yield row((1, 4, 6, 3, 1, 5, 5), (4,), "a window", window=3)
+    yield row((1, 2, 4, 2, 1, 4, 4), (2,), "a soft cap and a scale", softcap=2.0, scale=1.5)
+    yield row((1, 2, 3, 2, 1, 4, 4), (2,), "float64", "float64")
+
+
 QKV = ("queries", "keys", "values")
 STARTS = ("seqstart_q", "seqstart_k", "max_seqlen_q", "max_seqlen_k")
 
@@ -211,3 +274,17 @@ for _name, _inputs, _rule, _reference, _samples, _summary in (
         flops=_flops,
         summary=_summary,
     )
+declare(
+    "nn.attention_cached",
+    (*QKV, "cached_keys", "cached_values", "lengths"),
+    _cached_type,
+    in_float64(_attention_cached),
+    attributes={
+        "scale": Attribute("float", None),
+        "window": Attribute("int", None),
+        "softcap": Attribute("float", None),
+    },
+    samples=_cached_samples,
+    flops=_cached_flops,
+    summary="causal attention to the first lengths[i] rows of a cache, then to the new ones; window: how far back",
+)

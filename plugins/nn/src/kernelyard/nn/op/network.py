@@ -16,6 +16,7 @@ from kernelyard.nn.tensor import Operand, Tensor, emit, to_expr
 
 __all__ = [
     "avg_pool",
+    "cached_attention",
     "conv1d",
     "conv1d_transpose",
     "conv2d",
@@ -271,6 +272,26 @@ def scaled_dot_product_attention(
     if attn_mask is None:
         return emit("nn.attention", query, key, value, **attrs)
     return emit("nn.attention_bias", query, key, value, attn_mask, **attrs)
+
+
+def cached_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cached_key: Tensor,
+    cached_value: Tensor,
+    lengths: Tensor,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Causal attention (batch, sequence, heads, size) to the rows of a cache, then to new ones; nothing is copied.
+
+    lengths: how many rows of the cache count for each sequence (batch,). window: how many positions a query sees, its
+    own included. softcap: scores are softcap * tanh(score / softcap).
+    """
+    attrs = {"scale": scale, "window": window, "softcap": softcap}
+    return emit("nn.attention_cached", query, key, value, cached_key, cached_value, lengths, **attrs)
 
 
 def get_timestep_embedding(
