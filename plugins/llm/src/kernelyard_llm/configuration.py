@@ -1,0 +1,80 @@
+"""What a network of a language model looks like: its sizes and which of the usual parts it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+# The functions of a program: tokens to hidden states, hidden states to logits.
+FORWARD, HEAD = "forward", "head"
+
+Norm = Literal["rms", "layer"]
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions. size: how many numbers of a head turn; factors: what their wavelengths are multiplied by."""
+
+    base: float
+    size: int
+    linear_factor: float = 1.0
+    factors: tuple[float, ...] | None = None
+
+    def frequencies(self) -> np.ndarray:
+        """Return the angle per position of each pair."""
+        exponents = np.arange(0, self.size, 2, dtype=np.float64) / self.size
+        frequencies = self.base**-exponents / self.linear_factor
+        if self.factors is not None:
+            frequencies = frequencies / np.asarray(self.factors)
+        return frequencies.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts. count of them there are, `used` of which compute each token; normalized: weights sum to 1.
+
+    shared: there is one more, which computes all tokens, behind a gate of its own.
+    """
+
+    count: int
+    used: int
+    normalized: bool
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """What differs between layers. window: how many positions attention sees, None for all; rope: None for none."""
+
+    window: int | None = None
+    rope: Rope | None = None
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A decoder: `layers` of attention and a feed-forward network between an embedding and a head.
+
+    gated: the feed-forward network multiplies two projections. embedding_scale: what embeddings are multiplied by.
+    attention_scale: of scores; None for 1 / sqrt(head_size). context: the positions that it was trained for.
+    """
+
+    family: str
+    layers: tuple[LayerConfig, ...]
+    width: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    context: int
+    epsilon: float
+    norm: Norm = "rms"
+    activation: Activation = "silu"
+    gated: bool = True
+    embedding_scale: float = 1.0
+    attention_scale: float | None = None
+    attention_softcap: float | None = None
+    final_softcap: float | None = None
+    experts: Experts | None = field(default=None)

@@ -1,0 +1,50 @@
+"""Load language models: `kernelyard_llm.load`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import kernelyard
+from kernelyard import Executable
+from kernelyard_llm.description import KEY, Description
+from kernelyard_llm.errors import LanguageModelError
+from kernelyard_llm.model import LanguageModel
+
+ARTIFACT_SUFFIX = ".kyar"
+
+
+def load(path: str | Path, threads: int | None = None, context: int | None = None, **options: Any) -> LanguageModel:
+    """Load a language model: a GGUF file, a folder of HuggingFace's layout, or an artifact that was saved.
+
+    threads: of the processors, None for all. context: the tokens that there is room for; None for what the model was
+    trained for, 8192 at most. options: those of `kernelyard.compile`; an artifact takes none.
+
+    Raises: LanguageModelError, ModelFileError, TokenizerError, and what loading or compiling raises.
+
+    Example:
+        model = kernelyard_llm.load("model.gguf")
+        print(model.chat([{"role": "user", "content": "Who are you?"}]))
+    """
+    path = Path(path)
+    if path.suffix == ARTIFACT_SUFFIX:
+        if options:
+            raise LanguageModelError("an artifact is compiled already", found=", ".join(options))
+        return from_executable(kernelyard.load(path, threads), context, str(path))
+    from kernelyard_llm.program import to_ir
+    from kernelyard_llm.source import read_source
+
+    executable = kernelyard.compile(to_ir(read_source(path)), **options)
+    if threads is not None:
+        executable.threads = threads
+    return from_executable(executable, context, str(path))
+
+
+def from_executable(executable: Executable, context: int | None = None, where: str | None = None) -> LanguageModel:
+    """Return the language model of a program that was compiled of one. Raises: LanguageModelError for another."""
+    text = executable.metadata.get(KEY)
+    if text is None:
+        raise LanguageModelError(
+            "this program is no language model", where=where, hint="compile a .gguf file, or a folder of a model"
+        )
+    return LanguageModel(executable, Description.from_json(text), context)

@@ -1,0 +1,206 @@
+"""LanguageModel: a network with its tokenizer and its chat template."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernelyard import Executable, VirtualMachine
+from kernelyard_llm.description import Description
+from kernelyard_llm.errors import LanguageModelError
+from kernelyard_llm.sampling import Sampler, Sampling
+from kernelyard_llm.state import State
+
+if TYPE_CHECKING:
+    from kernelyard_llm.template import ChatTemplate
+    from kernelyard_llm.tokenizer import Tokenizer
+
+DEFAULT_CONTEXT = 8192
+_UNFINISHED = "\ufffd"  # what bytes of a character that is not whole yet decode to
+
+
+@dataclass(frozen=True)
+class Stats:
+    """How long the last generation took. time_to_first_token: in seconds, from the call on."""
+
+    prompt_tokens: int
+    new_tokens: int
+    prefill_seconds: float
+    decode_seconds: float
+    time_to_first_token: float
+
+    @property
+    def prefill_tokens_per_second(self) -> float:
+        return self.prompt_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        return (self.new_tokens - 1) / self.decode_seconds if self.decode_seconds else 0.0
+
+
+class LanguageModel:
+    """A language model that is loaded; see `kernelyard_llm.load`. Calls from several threads take turns.
+
+    stats: of the last generation, None before the first one.
+    """
+
+    def __init__(self, executable: Executable, description: Description, context: int | None = None) -> None:
+        self.executable, self.description = executable, description
+        self.config = description.config
+        self.context = min(context or DEFAULT_CONTEXT, self.config.context)
+        if self.context < 1:
+            raise LanguageModelError("the context must have room for a token", found=context)
+        self.stats: Stats | None = None
+        self._lock = threading.Lock()
+        self._state = State(VirtualMachine(executable, contexts=1), self.config, self.context)
+        self._tokenizer: Tokenizer | None = None
+        self._template: ChatTemplate | None = None
+
+    # --- text ---------------------------------------------------------------------------------------------------------
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, built when it is first used."""
+        if self._tokenizer is None:
+            self._tokenizer = self.description.tokenizer()
+        return self._tokenizer
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template; ChatML where the file has none."""
+        if self._template is None:
+            self._template = self.description.template(self.tokenizer)
+        return self._template
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text."""
+        return self.tokenizer.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens, without special ones."""
+        return self.tokenizer.decode(ids)
+
+    def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the tokens of messages, up to where the answer begins."""
+        text = self.template.render(messages)
+        return self.tokenizer.encode(text, is_document=False)
+
+    # --- generation ---------------------------------------------------------------------------------------------------
+    def generate(
+        self,
+        ids: Sequence[int],
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        ignore_eos: bool = False,
+        **sampling: Any,
+    ) -> list[int]:
+        """Return the tokens that follow `ids`, the token that ends them included.
+
+        temperature and sampling: the fields of `Sampling`. ignore_eos: go on behind the token that ends a text.
+        Raises: LanguageModelError.
+        """
+        how = Sampling(temperature, **sampling)
+        return list(self.stream(ids, max_new_tokens, how, ignore_eos))
+
+    def stream(
+        self, ids: Sequence[int], max_new_tokens: int, sampling: Sampling | None = None, ignore_eos: bool = False
+    ) -> Iterator[int]:
+        """Yield the tokens that follow `ids`, each as soon as it is chosen. Raises: LanguageModelError."""
+        self._check(ids, max_new_tokens)
+        sampler, ends = Sampler(sampling or Sampling()), () if ignore_eos else self.tokenizer.ends
+        begin = time.perf_counter()
+        with self._lock:
+            kept = self._state
+            kept.clear()
+            token = sampler.choose(kept.append(ids))
+            first = time.perf_counter()
+            count = 0
+            try:
+                while count < max_new_tokens:
+                    count += 1
+                    yield token
+                    if token in ends or count == max_new_tokens or kept.length == kept.capacity:
+                        break
+                    token = sampler.choose(kept.append([token]))
+            finally:
+                now = time.perf_counter()
+                self.stats = Stats(len(ids), count, first - begin, now - first, first - begin)
+
+    def _check(self, ids: Sequence[int], max_new_tokens: int) -> None:
+        wrong = [token for token in ids if not 0 <= token < self.config.vocabulary]
+        if wrong:
+            raise LanguageModelError(
+                "there is no such token", found=wrong[0], expected=f"0 to {self.config.vocabulary - 1}"
+            )
+        if max_new_tokens < 1:
+            raise LanguageModelError("at least one new token is generated", found=max_new_tokens)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], max_new_tokens: int = 512, **how: Any) -> str:
+        """Return the answer to messages, such as `[{"role": "user", "content": "Hello"}]`.
+
+        how: stop (strings at which the answer ends, themselves left out), and the fields of `Sampling`.
+        """
+        return "".join(self.stream_chat(messages, max_new_tokens, **how))
+
+    def stream_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        max_new_tokens: int = 512,
+        stop: str | Sequence[str] = (),
+        **sampling: Any,
+    ) -> Iterator[str]:
+        """Yield the answer to messages in pieces of text; see `chat`."""
+        tokens = self.stream(self.prompt(messages), max_new_tokens, Sampling(**sampling))
+        return self._pieces(tokens, (stop,) if isinstance(stop, str) else tuple(stop))
+
+    def _pieces(self, tokens: Iterator[int], stops: tuple[str, ...]) -> Iterator[str]:
+        """Yield the text of tokens as it becomes certain: neither half of a character, nor what may begin a stop."""
+        ids: list[int] = []
+        shown, text = 0, ""
+        for token in tokens:
+            ids.append(token)
+            text = self.decode(ids)
+            ends = [place for place in (text.find(stop) for stop in stops if stop) if place >= 0]
+            if ends:
+                yield text[shown : min(ends)]
+                return
+            safe = len(text) - _held_back(text, stops)
+            if safe > shown:
+                yield text[shown:safe]
+                shown = safe
+        yield text[shown:]
+
+    # --- numbers ------------------------------------------------------------------------------------------------------
+    def logits(self, ids: Sequence[int]) -> np.ndarray:
+        """Return the logits (tokens, vocabulary) behind every token."""
+        self._check(ids, 1)
+        with self._lock:
+            self._state.clear()
+            return self._state.append_all(ids)
+
+    def perplexity(self, ids: Sequence[int]) -> float:
+        """Return the perplexity of a text of two tokens and more: e to the mean of -log p of each but the first."""
+        if len(ids) < 2:
+            raise LanguageModelError("a perplexity needs two tokens", found=len(ids))
+        logits = self.logits(ids)[:-1].astype(np.float64)
+        logits -= logits.max(axis=1, keepdims=True)
+        chosen = logits[np.arange(len(logits)), np.asarray(ids[1:])]
+        return float(np.exp((np.log(np.exp(logits).sum(axis=1)) - chosen).mean()))
+
+    def save(self, path: str | Path) -> None:
+        """Save program, weights, tokenizer and template as one artifact, which `kernelyard_llm.load` takes."""
+        self.executable.save(path)
+
+
+def _held_back(text: str, stops: tuple[str, ...]) -> int:
+    """Return how many characters at the end may change, or be the beginning of a stop string."""
+    held = len(text) - len(text.rstrip(_UNFINISHED))
+    for stop in stops:
+        longest = min(len(stop) - 1, len(text))
+        held = max([held, *(size for size in range(1, longest + 1) if text.endswith(stop[:size]))])
+    return held

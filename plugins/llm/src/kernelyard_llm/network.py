@@ -1,0 +1,295 @@
+"""The network of a language model in `kernelyard.nn`: a decoder over a cache of keys and values.
+
+Weights keep GGUF's names (`blk.0.attn_q.weight`), whatever file they come from; which optional parts there are follows
+from which weights there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from kernelyard import nn
+from kernelyard_llm.blocks import Planes
+from kernelyard_llm.configuration import Experts, LayerConfig, ModelConfig
+from kernelyard_llm.errors import ModelFileError
+from kernelyard_llm.stored import Dense, Embedding, stacked
+
+Weight: TypeAlias = "np.ndarray | Planes"
+Weights: TypeAlias = "Mapping[str, Weight]"
+
+
+class Decoder(nn.Module):
+    """All of the network. `forward` turns tokens into hidden states and new rows of the cache, `head` into logits."""
+
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+        self.config = config
+        part = _Part(weights, config)
+        self.embedding = Embedding(part.weight("token_embd.weight"))
+        positions = part.find("position_embd.weight")
+        self.positions = None if positions is None else Embedding(positions)
+        self.layers = nn.ModuleList(
+            [Layer(config, layer, part.inner(f"blk.{number}.")) for number, layer in enumerate(config.layers)]
+        )
+        self.norm = part.norm("output_norm")
+        self.output = Dense(part.weight("output.weight" if "output.weight" in weights else "token_embd.weight"))
+
+    def forward(
+        self,
+        tokens: nn.Tensor,
+        lengths: nn.Tensor,
+        cached_keys: tuple[nn.Tensor, ...],
+        cached_values: tuple[nn.Tensor, ...],
+    ) -> dict[str, nn.Tensor]:
+        """tokens (batch, n) behind `lengths` cached rows of each sequence -> hidden states (batch, n, width)."""
+        places = nn.op.unsqueeze(lengths, 1) + nn.op.arange(tokens.shape[1])
+        x = self.embedding(tokens)
+        if self.config.embedding_scale != 1.0:
+            x = x * self.config.embedding_scale
+        if self.positions is not None:
+            x = x + self.positions(places)
+        angles = Angles(places)
+        results: dict[str, nn.Tensor] = {}
+        for number, layer in enumerate(self.layers):
+            cache = Cache(cached_keys[number], cached_values[number], lengths)
+            x, results[f"keys_{number}"], results[f"values_{number}"] = layer(x, angles, cache)
+        return {"hidden": x, **results}
+
+    def head(self, hidden: nn.Tensor) -> nn.Tensor:
+        """Hidden states (rows, width) -> logits (rows, vocabulary)."""
+        return _capped(self.output(self.norm(hidden)), self.config.final_softcap)
+
+
+class Cache:
+    """Of one layer: keys and values (batch, rows, heads, size), of which `lengths` rows count."""
+
+    def __init__(self, keys: nn.Tensor, values: nn.Tensor, lengths: nn.Tensor) -> None:
+        self.keys, self.values, self.lengths = keys, values, lengths
+
+
+class Angles:
+    """Cosines and sines of rotary positions (batch, n, 1, pairs), once for all layers that turn alike."""
+
+    def __init__(self, places: nn.Tensor) -> None:
+        self._places = places
+        self._made: dict[object, tuple[nn.Tensor, nn.Tensor]] = {}
+
+    def of(self, layer: LayerConfig) -> tuple[nn.Tensor, nn.Tensor]:
+        """Return cosines and sines of a layer."""
+        rope = layer.rope
+        assert rope is not None
+        if rope not in self._made:
+            places = self._places.astype("float32").reshape(*self._places.shape, 1, 1)
+            angles = places * rope.frequencies()
+            self._made[rope] = nn.op.cos(angles), nn.op.sin(angles)
+        return self._made[rope]
+
+
+class Layer(nn.Module):
+    """Attention and a feed-forward network, each between a norm and an addition."""
+
+    def __init__(self, config: ModelConfig, layer: LayerConfig, part: _Part) -> None:
+        self.attention = Attention(config, layer, part)
+        self.attention_norm, self.attention_post_norm = part.norm("attn_norm"), part.find_norm("post_attention_norm")
+        self.feed_forward = feed_forward(config, part)
+        self.feed_forward_norm, self.feed_forward_post_norm = part.norm("ffn_norm"), part.find_norm("post_ffw_norm")
+
+    def forward(self, x: nn.Tensor, angles: Angles, cache: Cache) -> tuple[nn.Tensor, nn.Tensor, nn.Tensor]:
+        y, keys, values = self.attention(self.attention_norm(x), angles, cache)
+        x = x + _maybe(self.attention_post_norm, y)
+        y = self.feed_forward(self.feed_forward_norm(x))
+        return x + _maybe(self.feed_forward_post_norm, y), keys, values
+
+
+class Attention(nn.Module):
+    """Grouped-query attention over a cache."""
+
+    def __init__(self, config: ModelConfig, layer: LayerConfig, part: _Part) -> None:
+        self.config, self.layer = config, layer
+        size = config.head_size
+        self.widths = (config.heads * size, config.kv_heads * size, config.kv_heads * size)
+        self.qkv = part.projections("attn_qkv", ("attn_q", "attn_k", "attn_v"), self.widths)
+        self.output = part.dense("attn_output")
+        self.query_norm, self.key_norm = part.find_norm("attn_q_norm"), part.find_norm("attn_k_norm")
+
+    def forward(self, x: nn.Tensor, angles: Angles, cache: Cache) -> tuple[nn.Tensor, nn.Tensor, nn.Tensor]:
+        config = self.config
+        batch, n, _ = x.shape
+        q, k, v = (part.reshape(batch, n, -1, config.head_size) for part in self.qkv(x))
+        q, k = _maybe(self.query_norm, q), _maybe(self.key_norm, k)
+        if self.layer.rope is not None:
+            q, k = (_turned(each, *angles.of(self.layer), self.layer.rope.size) for each in (q, k))
+        y = nn.op.cached_attention(
+            *(q, k, v, cache.keys, cache.values, cache.lengths),
+            scale=config.attention_scale,
+            window=self.layer.window,
+            softcap=config.attention_softcap,
+        )
+        return self.output(y.reshape(batch, n, self.widths[0])), k, v
+
+
+def _turned(x: nn.Tensor, cosine: nn.Tensor, sine: nn.Tensor, size: int) -> nn.Tensor:
+    """Return heads whose first `size` numbers are turned in pairs: a number and the one half of `size` behind it."""
+    half = size // 2
+    first, second, *rest = nn.op.split(x, [half, size] if size < _known(x.shape[-1]) else [half], -1)
+    return nn.op.concat([first * cosine - second * sine, second * cosine + first * sine, *rest], -1)
+
+
+def _known(size: object) -> int:
+    assert isinstance(size, int)
+    return size
+
+
+def feed_forward(config: ModelConfig, part: _Part) -> nn.Module:
+    """Return the feed-forward network of a layer, or its mixture of experts."""
+    return FeedForward(config, part) if config.experts is None else MixtureOfExperts(config, config.experts, part)
+
+
+class FeedForward(nn.Module):
+    """Two projections, with an activation between them, and a gate where there is one."""
+
+    def __init__(self, config: ModelConfig, part: _Part, suffix: str = "") -> None:
+        self.activation, self.gated = config.activation, config.gated
+        self.up = (
+            part.projections(f"ffn_up{suffix}", (f"ffn_gate{suffix}", f"ffn_up{suffix}"), None)
+            if config.gated
+            else part.projections(f"ffn_up{suffix}", (f"ffn_up{suffix}",), None)
+        )
+        self.down = part.dense(f"ffn_down{suffix}")
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        first, *rest = self.up(x)
+        activated = _ACTIVATIONS[self.activation](first)
+        return self.down(activated * rest[0] if rest else activated)
+
+
+class MixtureOfExperts(nn.Module):
+    """Feed-forward networks of which each token uses a few. All are computed, those that are not used with weight 0."""
+
+    def __init__(self, config: ModelConfig, experts: Experts, part: _Part) -> None:
+        self.experts = experts
+        self.router = part.dense("ffn_gate_inp")
+        self.parts = nn.ModuleList([FeedForward(config, part.expert(n)) for n in range(experts.count)])
+        self.shared = FeedForward(config, part, "_shexp") if experts.shared else None
+        self.shared_gate = part.dense("ffn_gate_inp_shexp") if experts.shared else None
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        count, used = self.experts.count, self.experts.used
+        shares = nn.op.softmax(self.router(x))
+        best, chosen = nn.op.topk(shares, used, -1)
+        if self.experts.normalized:
+            best = best / nn.op.sum(best, -1, keepdims=True)
+        marks = nn.op.one_hot(chosen, count)  # (batch, n, used, count)
+        weights = nn.op.sum(marks * nn.op.unsqueeze(best, -1), -2)
+        total = None
+        for each, weight in zip(self.parts, nn.op.split(weights, count, -1), strict=True):
+            y = each(x) * weight
+            total = y if total is None else total + y
+        assert total is not None
+        if self.shared is not None and self.shared_gate is not None:
+            total = total + self.shared(x) * nn.op.sigmoid(self.shared_gate(x))
+        return total
+
+
+class Projections(nn.Module):
+    """Several projections of one tensor: one product, where their weights are stored alike."""
+
+    def __init__(self, parts: list[Dense], widths: tuple[int, ...]) -> None:
+        self.parts, self.widths = nn.ModuleList(parts), widths
+
+    def forward(self, x: nn.Tensor) -> tuple[nn.Tensor, ...]:
+        if len(self.parts) == len(self.widths):
+            return tuple(part(x) for part in self.parts)
+        ends = np.cumsum(self.widths)[:-1].tolist()
+        return tuple(nn.op.split(self.parts[0](x), ends, -1))
+
+
+class _Norm(nn.Module):
+    def __init__(self, weight: np.ndarray, bias: np.ndarray | None, epsilon: float, is_rms: bool) -> None:
+        self.weight = nn.Parameter(weight.shape, "float32", weight.astype(np.float32))
+        self.bias = None if bias is None else nn.Parameter(bias.shape, "float32", bias.astype(np.float32))
+        self.epsilon, self.is_rms = epsilon, is_rms
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        if self.is_rms:
+            return nn.op.rms_norm(x, self.weight, eps=self.epsilon)
+        return nn.op.layer_norm(x, _known(x.shape[-1]), self.weight, self.bias, self.epsilon)
+
+
+class _Part:
+    """The weights of a part of the network: those whose names begin alike."""
+
+    def __init__(self, weights: Weights, config: ModelConfig, prefix: str = "", expert: int | None = None) -> None:
+        self._weights, self._config, self._prefix, self._expert = weights, config, prefix, expert
+
+    def inner(self, prefix: str) -> _Part:
+        return _Part(self._weights, self._config, self._prefix + prefix)
+
+    def expert(self, number: int) -> _Part:
+        return _Part(self._weights, self._config, self._prefix, number)
+
+    def find(self, name: str) -> Weight | None:
+        if self._expert is not None and name.endswith(".weight"):
+            stem = name.removesuffix(".weight")
+            return self._weights.get(f"{self._prefix}{stem}.{self._expert}.weight")
+        return self._weights.get(self._prefix + name)
+
+    def weight(self, name: str) -> Weight:
+        found = self.find(name)
+        if found is None:
+            raise ModelFileError(
+                f"the model has no weight {self._prefix}{name}", expected=f"the weights of {self._config.family}"
+            )
+        return found
+
+    def _floats(self, name: str) -> np.ndarray | None:
+        found = self.find(name)
+        return found.floats() if isinstance(found, Planes) else found
+
+    def norm(self, name: str) -> _Norm:
+        self.weight(f"{name}.weight")
+        found = self.find_norm(name)
+        assert found is not None
+        return found
+
+    def find_norm(self, name: str) -> _Norm | None:
+        weight = self._floats(f"{name}.weight")
+        if weight is None:
+            return None
+        return _Norm(weight, self._floats(f"{name}.bias"), self._config.epsilon, self._config.norm == "rms")
+
+    def dense(self, name: str) -> Dense:
+        return Dense(self.weight(f"{name}.weight"), self._floats(f"{name}.bias"))
+
+    def projections(self, whole: str, names: tuple[str, ...], widths: tuple[int, ...] | None) -> Projections:
+        """Return projections that are stored one by one (`names`), or as one (`whole`)."""
+        if any(self.find(f"{name}.weight") is None for name in names):
+            together = self.dense(whole)
+            even = (together.columns // len(names),) * len(names)
+            return Projections([together], widths or even)
+        parts = [self.weight(f"{name}.weight") for name in names]
+        biases = [self._floats(f"{name}.bias") for name in names]
+        found = tuple(part.shape[0] for part in parts)
+        one = stacked(parts)
+        if one is None or len(parts) == 1:
+            return Projections([Dense(*pair) for pair in zip(parts, biases, strict=True)], found)
+        known = [np.zeros(n, np.float32) if b is None else b for n, b in zip(found, biases, strict=True)]
+        has_bias = any(bias is not None for bias in biases)
+        return Projections([Dense(one, np.concatenate(known) if has_bias else None)], found)
+
+
+def _maybe(module: nn.Module | None, x: nn.Tensor) -> nn.Tensor:
+    return x if module is None else module(x)
+
+
+def _capped(x: nn.Tensor, cap: float | None) -> nn.Tensor:
+    return x if cap is None else nn.op.tanh(x / cap) * cap
+
+
+_ACTIVATIONS = {
+    "silu": nn.op.silu,
+    "gelu": nn.op.gelu,
+    "gelu_tanh": lambda x: nn.op.gelu(x, approximate=True),
+}

@@ -1,0 +1,34 @@
+"""The program of a language model: two functions over symbolic lengths, compiled once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernelyard import nn
+from kernelyard_llm.configuration import FORWARD, HEAD, ModelConfig
+from kernelyard_llm.description import KEY
+from kernelyard_llm.network import Decoder, Weights
+
+if TYPE_CHECKING:
+    from kernelyard.plugins.api import IRModule
+    from kernelyard_llm.source import Source
+
+
+def model_spec(config: ModelConfig, weights: Weights) -> nn.ModuleSpec:
+    """Return the network with the inputs of its functions: any number of new tokens, any number of cached rows."""
+    row = nn.spec.Tensor([1, "rows", config.kv_heads, config.head_size])
+    caches = nn.spec.Tuple([row] * len(config.layers))
+    forward = {
+        "tokens": nn.spec.Tensor([1, "n"], "int64"),
+        "lengths": nn.spec.Tensor([1], "int64"),
+        "cached_keys": caches,
+        "cached_values": caches,
+    }
+    head = {"hidden": nn.spec.Tensor(["m", config.width])}
+    return nn.ModuleSpec(Decoder(config, weights), {FORWARD: forward, HEAD: head})
+
+
+def to_ir(source: Source) -> IRModule:
+    """Return the module of a network; its metadata have what a program does not need: tokenizer and template."""
+    module = model_spec(source.description.config, source.weights).to_ir()
+    return module.with_attrs(metadata={KEY: source.description.to_json()})

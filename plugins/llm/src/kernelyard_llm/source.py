@@ -1,0 +1,50 @@
+"""Sources of language models: what is read of a file or a folder, whatever its format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernelyard_llm.description import Description
+from kernelyard_llm.errors import LanguageModelError
+
+if TYPE_CHECKING:
+    from kernelyard_llm.network import Weights
+
+GGUF_SUFFIX = ".gguf"
+
+
+class Source(NamedTuple):
+    """A network to be compiled: its description, and its weights, which are read as they are asked for."""
+
+    description: Description
+    weights: Weights
+
+
+def read_source(path: Path) -> Source:
+    """Read a GGUF file, or a folder of HuggingFace's layout.
+
+    Raises: LanguageModelError where there is neither, ModelFileError, TokenizerError.
+    """
+    if path.is_file() and path.suffix.lower() == GGUF_SUFFIX:
+        return _gguf(path)
+    raise LanguageModelError(
+        "this is no language model" if path.exists() else "there is no such language model",
+        where=str(path),
+        expected="a GGUF file, or an artifact (.kyar) that was made of one",
+    )
+
+
+def _gguf(path: Path) -> Source:
+    from kernelyard_llm.from_gguf import GGUFWeights, gguf_config
+    from kernelyard_llm.gguf import read_gguf
+    from kernelyard_llm.tokenizer import gguf_tokenizer
+
+    file = read_gguf(path)
+    config = gguf_config(file)
+    tokenizer = gguf_tokenizer(file.metadata)
+    chat = file.metadata.get("tokenizer.chat_template")
+    description = Description(
+        config, tokenizer.document, tokenizer.begin, tokenizer.ends, chat if isinstance(chat, str) else None
+    )
+    return Source(description, GGUFWeights(file, config))

@@ -1,0 +1,73 @@
+"""The state of a conversation: keys and values of the tokens so far, in arrays of a fixed capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernelyard import VirtualMachine
+from kernelyard_llm.configuration import FORWARD, HEAD, ModelConfig
+from kernelyard_llm.errors import LanguageModelError
+
+# The program is given whole pages of the cache: tokens on one page share a plan.
+PAGE = 64
+# Tokens that are computed at once: enough for products to be bound by arithmetic, few enough for caches.
+CHUNK = 256
+
+
+class State:
+    """A sequence of tokens that the network has seen. New rows are written behind those that are there."""
+
+    def __init__(self, machine: VirtualMachine, config: ModelConfig, capacity: int) -> None:
+        self._forward, self._head = machine[FORWARD], machine[HEAD]
+        self.capacity, self.length, self._width = capacity, 0, config.width
+        shape = (1, -(-capacity // PAGE) * PAGE, config.kv_heads, config.head_size)
+        count = 2 * len(config.layers)
+        # Memory of zeros is the system's until it is written.
+        self._caches = [np.zeros(shape, np.float32) for _ in range(count)]
+
+    def clear(self) -> None:
+        """Forget all tokens."""
+        self.length = 0
+
+    def truncate(self, length: int) -> None:
+        """Forget the tokens from a position on."""
+        self.length = min(self.length, length)
+
+    def append(self, tokens: Sequence[int]) -> np.ndarray:
+        """Compute tokens behind those that are there; the logits (vocabulary,) of what follows the last one."""
+        return self._logits(self._computed(tokens)[-1][-1:])[0]
+
+    def append_all(self, tokens: Sequence[int]) -> np.ndarray:
+        """As `append`, for the logits (tokens, vocabulary) behind every one."""
+        return np.concatenate([self._logits(hidden) for hidden in self._computed(tokens)])
+
+    def _computed(self, tokens: Sequence[int]) -> list[np.ndarray]:
+        """Return the hidden states, chunk by chunk."""
+        if not tokens:
+            raise LanguageModelError("there are no tokens to compute", hint="give at least one")
+        if self.length + len(tokens) > self.capacity:
+            raise LanguageModelError(
+                "the text is longer than the context",
+                found=f"{self.length + len(tokens)} tokens",
+                expected=f"at most {self.capacity}",
+                hint="shorten it, or load the model with a larger context",
+            )
+        return [self._chunk(tokens[start : start + CHUNK]) for start in range(0, len(tokens), CHUNK)]
+
+    def _chunk(self, tokens: Sequence[int]) -> np.ndarray:
+        begin, end = self.length, self.length + len(tokens)
+        rows = max(1, -(-begin // PAGE)) * PAGE
+        cached = [cache[:, :rows] for cache in self._caches]
+        half = len(cached) // 2
+        hidden, *new = self._forward(
+            np.array([tokens], np.int64), np.array([begin], np.int64), *cached[:half], *cached[half:]
+        )
+        for number, part in enumerate(new):  # keys and values of a layer come in turns
+            self._caches[number // 2 + (number % 2) * half][:, begin:end] = part.numpy()
+        self.length = end
+        return hidden.numpy()[0]
+
+    def _logits(self, hidden: np.ndarray) -> np.ndarray:
+        return self._head(hidden).numpy()

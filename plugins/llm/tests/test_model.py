@@ -1,0 +1,153 @@
+"""A whole model: its numbers against transformers, its state, its texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_llama import CONTEXT, HEADS, KV_HEADS, LAYERS, TOKENS, WIDTH
+
+import kernelyard
+import kernelyard_llm
+from kernelyard_llm import LanguageModel, LanguageModelError
+from kernelyard_llm.blocks import Planes
+from kernelyard_llm.from_gguf import GGUFWeights, gguf_config
+from kernelyard_llm.gguf import read_gguf
+
+IDS = [5, 77, 130, 9, 258, 3, 44, 201, 17, 99, 260, 31]
+RNG = np.random.default_rng(1)
+
+
+class Reference:
+    """The network in float64, written down from the definition of Llama."""
+
+    def __init__(self, path: Path) -> None:
+        file = read_gguf(path)
+        weights = GGUFWeights(file, gguf_config(file))
+        self.weights = {
+            name: np.asarray(w.floats() if isinstance(w := weights[name], Planes) else w, np.float64)
+            for name in weights
+        }
+
+    def norm(self, x: np.ndarray, name: str) -> np.ndarray:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * self.weights[f"{name}.weight"]
+
+    def logits(self, ids: list[int]) -> np.ndarray:
+        size = WIDTH // HEADS
+        angles = np.arange(len(ids))[:, None] * 10000.0 ** (-np.arange(0, size, 2) / size)
+        x = self.weights["token_embd.weight"][ids]
+        for layer in range(LAYERS):
+
+            def product(y: np.ndarray, name: str, layer: int = layer) -> np.ndarray:
+                return y @ self.weights[f"blk.{layer}.{name}.weight"].T
+
+            y = self.norm(x, f"blk.{layer}.attn_norm")
+            q, k, v = (product(y, f"attn_{n}").reshape(len(ids), -1, size) for n in "qkv")
+            q, k = (self.turned(part, angles) for part in (q, k))
+            k, v = (part.repeat(HEADS // KV_HEADS, 1) for part in (k, v))
+            scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(size)
+            scores[:, np.triu(np.ones(scores.shape[1:], bool), 1)] = -np.inf
+            powers = np.exp(scores - scores.max(-1, keepdims=True))
+            y = np.einsum("hij,jhd->ihd", powers / powers.sum(-1, keepdims=True), v).reshape(len(ids), -1)
+            x = x + product(y, "attn_output")
+            y = self.norm(x, f"blk.{layer}.ffn_norm")
+            gate = product(y, "ffn_gate")
+            x = x + product(gate / (1 + np.exp(-gate)) * product(y, "ffn_up"), "ffn_down")
+        return self.norm(x, "output_norm") @ self.weights["token_embd.weight"].T
+
+    @staticmethod
+    def turned(x: np.ndarray, angles: np.ndarray) -> np.ndarray:
+        first, second = np.split(x, 2, -1)
+        cosine, sine = np.cos(angles)[:, None], np.sin(angles)[:, None]
+        return np.concatenate([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+
+def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K"])
+def test_logits_are_those_of_the_definition(kind: str, llama_file: Callable[[str], Path]) -> None:
+    model = kernelyard_llm.load(llama_file(kind), threads=1)
+    assert_near(model.logits(IDS), Reference(llama_file(kind)).logits(IDS))
+
+
+def test_weights_are_read_as_they_are_stored(llama: LanguageModel, llama_file: Callable[[str], Path]) -> None:
+    constants = llama.executable.constants.values()
+    stored = llama_file("Q4_1").stat().st_size
+    embedding = len(TOKENS) * WIDTH
+    assert sum(constant.nbytes for constant in constants) < 1.25 * stored + 2 * embedding
+    largest = 4 * WIDTH * WIDTH  # of a float32 matrix
+    assert not [c for c in constants if c.dtype == np.float32 and c.nbytes >= largest]
+
+
+def test_one_token_at_a_time_is_the_same_text(llama: LanguageModel) -> None:
+    whole = llama.logits(IDS)
+    state = llama._state
+    state.clear()
+    parts = [state.append(IDS[:3]), *(state.append([token]) for token in IDS[3:])]
+    assert_near(np.stack(parts), whole[2:])
+
+
+def test_chunks_and_pages_are_the_same_text(llama: LanguageModel, llama_file: Callable[[str], Path]) -> None:
+    ids = RNG.integers(3, len(TOKENS), 300).tolist()  # more than a chunk, and than several pages
+    assert_near(
+        llama.logits(ids)[[0, 63, 64, 255, 256, 299]],
+        Reference(llama_file("Q4_1")).logits(ids)[[0, 63, 64, 255, 256, 299]],
+    )
+
+
+def test_greedy_tokens_are_those_of_the_definition(llama: LanguageModel, llama_file: Callable[[str], Path]) -> None:
+    reference, ids = Reference(llama_file("Q4_1")), list(IDS)
+    found = llama.generate(IDS, max_new_tokens=8, ignore_eos=True)
+    for token in found:
+        logits = reference.logits(ids)[-1]
+        assert logits[token] >= logits.max() - 1e-3 * np.abs(logits).max()
+        ids.append(token)
+    assert llama.stats is not None
+    assert (llama.stats.prompt_tokens, llama.stats.new_tokens) == (len(IDS), 8)
+    assert llama.stats.decode_tokens_per_second > 0
+    assert llama.stats.prefill_tokens_per_second > 0
+    assert llama.generate(IDS, max_new_tokens=8, ignore_eos=True) == found
+
+
+def test_no_plan_is_made_for_each_length(llama: LanguageModel) -> None:
+    llama.generate(IDS, max_new_tokens=4, ignore_eos=True)
+    misses = llama.executable.cache_info()["plans"].misses
+    llama.generate(IDS, max_new_tokens=40, ignore_eos=True)
+    assert llama.executable.cache_info()["plans"].misses == misses
+
+
+def test_a_saved_model_says_the_same(llama: LanguageModel, tmp_path: Path) -> None:
+    llama.save(tmp_path / "x.kyar")
+    again = kernelyard_llm.load(tmp_path / "x.kyar", threads=1)
+    messages = [{"role": "user", "content": "the"}]
+    assert again.prompt(messages) == llama.prompt(messages)
+    assert again.chat(messages, max_new_tokens=5) == llama.chat(messages, max_new_tokens=5)
+
+
+def test_compile_reads_the_file(llama_file: Callable[[str], Path]) -> None:
+    executable = kernelyard.compile(llama_file("Q4_1"))
+    assert sorted(executable.entries) == ["forward", "head"]
+    assert kernelyard_llm.from_executable(executable).config.width == WIDTH
+
+
+def test_too_long_a_text(llama: LanguageModel) -> None:
+    with pytest.raises(LanguageModelError, match="longer than the context"):
+        llama.generate([5] * (CONTEXT + 1))
+    assert len(llama.generate([5] * (CONTEXT - 2), max_new_tokens=9, ignore_eos=True)) == 3
+    with pytest.raises(LanguageModelError, match="no such token"):
+        llama.generate([len(TOKENS)])
+    with pytest.raises(LanguageModelError, match="no tokens"):
+        llama.generate([])
+
+
+def test_what_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(LanguageModelError, match="no such"):
+        kernelyard_llm.load(tmp_path / "x.gguf")
+    b = kernelyard.ir.FunctionBuilder()
+    exe = kernelyard.compile(kernelyard.IRModule({"main": b.function(b.op("exp", b.input("x", (2,))))}), backends=[])
+    with pytest.raises(LanguageModelError, match="no language model"):
+        kernelyard_llm.from_executable(exe)
