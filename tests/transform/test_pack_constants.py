@@ -105,3 +105,17 @@ def test_every_element_is_where_its_index_says(shape, packing):
         place = at[packing.axis]
         rest = at[: packing.axis] + at[packing.axis + 1 :]
         assert packed[(place // packing.block, *rest, place % packing.block)] == data[at]
+
+
+@pytest.mark.parametrize(("shape", "stored"), [((6, 8), 1), ((6, 9), 2)])
+def test_functions_share_a_packed_constant(shape, stored):
+    """One block for both, where it divides the axis."""
+    weight = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    b = FunctionBuilder()
+    few, many = b.input("few", (1, 6)), b.input("many", (4, 6))
+    module = b.function(b.op("matmul", many, weight), b.op("matmul", few, weight.copy()))
+    legal = get_pipeline("legalize")(IRModule({"main": module}))
+    blocks = {4: 4, 1: 2}
+    packed = verify(PackConstants(lambda f, at: {n: Packing(1, blocks[f.outputs[0].shape[0]]) for n in at})(legal))
+    assert len({constants(call)[0].digest for call in calls(packed)}) == stored
+    assert_same_meaning(legal, packed, [np.ones((1, 6), np.float32), np.ones((4, 6), np.float32)])

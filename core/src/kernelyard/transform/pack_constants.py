@@ -23,6 +23,8 @@ class PackConstants(Pass):
     """Pack constant arguments of `call_tir`, and let the functions read them so.
 
     choose: of a function and the positions of its constant inputs, how each is to be packed; others stay as they are.
+    A constant that several functions read, as one for any number of rows and one for a single row, is packed as the
+    first of them wants it, where all cut the same axis: it is stored once.
     Run it after FuseTIR; the code generator of the target knows what to choose (`CodeGenerator.packings`).
     """
 
@@ -47,8 +49,10 @@ class _Packer(FunctionMutator):
         self.module = module
         self.choose = choose
         self.functions = PrimFuncTable(module)
-        self.chosen: dict[tuple[str, tuple[int, ...]], tuple[str, Mapping[int, Packing]]] = {}
-        self.packed: dict[tuple[int, Packing], Constant] = {}  # by identity: weights are large
+        self.chosen: dict[tuple[str, tuple[int, ...]], Mapping[int, Packing]] = {}
+        self.names: dict[tuple[str, tuple[tuple[int, Packing], ...]], str] = {}
+        self.shared: dict[tuple[str, int], Packing] = {}
+        self.packed: dict[tuple[str, Packing], Constant] = {}
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         function = callee(value, self.module)
@@ -58,23 +62,35 @@ class _Packer(FunctionMutator):
         target, *args = value.args
         assert isinstance(target, GlobalVar)
         constants = tuple(n for n, arg in enumerate(args) if isinstance(arg, Constant))
-        name, packings = self._choose(target.name, function, constants)
+        packings = {
+            n: self._shared(args[n], each) for n, each in self._choose(target.name, function, constants).items()
+        }
         if not packings:
             return value
         packed = [self._packed(arg, packings[n]) if n in packings else arg for n, arg in enumerate(args)]
-        return call_tir(name, packed, value.type)
+        return call_tir(self._name_of(target.name, function, packings), packed, value.type)
 
-    def _choose(self, name: str, function: PrimFunc, constants: tuple[int, ...]) -> tuple[str, Mapping[int, Packing]]:
+    def _choose(self, name: str, function: PrimFunc, constants: tuple[int, ...]) -> Mapping[int, Packing]:
         key = (name, constants)
         if key not in self.chosen:
-            packings = self.choose(function, constants) if constants else {}
-            new = self.functions.name_of(pack_inputs(function, packings), f"{name}_packed") if packings else name
-            self.chosen[key] = (new, packings)
+            self.chosen[key] = self.choose(function, constants) if constants else {}
         return self.chosen[key]
+
+    def _shared(self, constant: Expr, chosen: Packing) -> Packing:
+        """Return how an equal constant is packed already, where the same axis is cut into whole blocks."""
+        assert isinstance(constant, Constant)
+        first = self.shared.setdefault((constant.digest, chosen.axis), chosen)
+        return chosen if constant.data.shape[chosen.axis] % first.block else first
+
+    def _name_of(self, name: str, function: PrimFunc, packings: Mapping[int, Packing]) -> str:
+        key = (name, tuple(packings.items()))
+        if key not in self.names:
+            self.names[key] = self.functions.name_of(pack_inputs(function, packings), f"{name}_packed")
+        return self.names[key]
 
     def _packed(self, constant: Expr, packing: Packing) -> Constant:
         assert isinstance(constant, Constant)
-        key = (id(constant), packing)
+        key = (constant.digest, packing)
         if key not in self.packed:
             self.packed[key] = Constant(packing.apply(constant.data))
         return self.packed[key]
