@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-# The functions of a program: tokens to hidden states, hidden states to logits.
-FORWARD, HEAD = "forward", "head"
+# The functions of a program: tokens to hidden states, hidden states to logits, and one token to logits.
+PREFILL, HEAD, DECODE = "prefill", "head", "decode"
 
 Norm = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "gelu_tanh"]

@@ -22,7 +22,11 @@ Weights: TypeAlias = "Mapping[str, Weight]"
 
 
 class Decoder(nn.Module):
-    """All of the network. `forward` turns tokens into hidden states and new rows of the cache, `head` into logits."""
+    """All of the network.
+
+    `prefill` turns tokens into hidden states and new rows of the cache, `head` hidden states into logits; `decode` does
+    both for one token, by kernels that are made for one.
+    """
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config = config
@@ -36,7 +40,7 @@ class Decoder(nn.Module):
         self.norm = part.norm("output_norm")
         self.output = Dense(part.weight("output.weight" if "output.weight" in weights else "token_embd.weight"))
 
-    def forward(
+    def prefill(
         self,
         tokens: nn.Tensor,
         lengths: nn.Tensor,
@@ -56,6 +60,18 @@ class Decoder(nn.Module):
             cache = Cache(cached_keys[number], cached_values[number], lengths)
             x, results[f"keys_{number}"], results[f"values_{number}"] = layer(x, angles, cache)
         return {"hidden": x, **results}
+
+    def decode(
+        self,
+        tokens: nn.Tensor,
+        lengths: nn.Tensor,
+        cached_keys: tuple[nn.Tensor, ...],
+        cached_values: tuple[nn.Tensor, ...],
+    ) -> dict[str, nn.Tensor]:
+        """tokens (batch, 1) behind `lengths` cached rows of each sequence -> logits (batch, vocabulary)."""
+        results = self.prefill(tokens, lengths, cached_keys, cached_values)
+        hidden = results.pop("hidden")
+        return {"logits": self.head(hidden.reshape(tokens.shape[0], self.config.width)), **results}
 
     def head(self, hidden: nn.Tensor) -> nn.Tensor:
         """Hidden states (rows, width) -> logits (rows, vocabulary)."""

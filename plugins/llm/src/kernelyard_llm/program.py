@@ -1,11 +1,11 @@
-"""The program of a language model: two functions over symbolic lengths, compiled once."""
+"""The program of a language model: three functions over symbolic lengths, compiled once."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from kernelyard import nn
-from kernelyard_llm.configuration import FORWARD, HEAD, ModelConfig
+from kernelyard_llm.configuration import DECODE, HEAD, PREFILL, ModelConfig
 from kernelyard_llm.description import KEY
 from kernelyard_llm.network import Decoder, Weights
 
@@ -18,14 +18,13 @@ def model_spec(config: ModelConfig, weights: Weights) -> nn.ModuleSpec:
     """Return the network with the inputs of its functions: any number of new tokens, any number of cached rows."""
     row = nn.spec.Tensor([1, "rows", config.kv_heads, config.head_size])
     caches = nn.spec.Tuple([row] * len(config.layers))
-    forward = {
-        "tokens": nn.spec.Tensor([1, "n"], "int64"),
-        "lengths": nn.spec.Tensor([1], "int64"),
-        "cached_keys": caches,
-        "cached_values": caches,
+    state = {"lengths": nn.spec.Tensor([1], "int64"), "cached_keys": caches, "cached_values": caches}
+    methods = {
+        PREFILL: {"tokens": nn.spec.Tensor([1, "n"], "int64"), **state},
+        DECODE: {"tokens": nn.spec.Tensor([1, 1], "int64"), **state},
+        HEAD: {"hidden": nn.spec.Tensor(["m", config.width])},
     }
-    head = {"hidden": nn.spec.Tensor(["m", config.width])}
-    return nn.ModuleSpec(Decoder(config, weights), {FORWARD: forward, HEAD: head})
+    return nn.ModuleSpec(Decoder(config, weights), methods)
 
 
 def to_ir(source: Source) -> IRModule:

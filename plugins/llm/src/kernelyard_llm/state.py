@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from kernelyard import VirtualMachine
-from kernelyard_llm.configuration import FORWARD, HEAD, ModelConfig
+from kernelyard_llm.configuration import DECODE, HEAD, PREFILL, ModelConfig
 from kernelyard_llm.errors import LanguageModelError
 
 # The program is given whole pages of the cache: tokens on one page share a plan.
@@ -20,7 +21,7 @@ class State:
     """A sequence of tokens that the network has seen. New rows are written behind those that are there."""
 
     def __init__(self, machine: VirtualMachine, config: ModelConfig, capacity: int) -> None:
-        self._forward, self._head = machine[FORWARD], machine[HEAD]
+        self._prefill, self._head, self._decode = (machine[name] for name in (PREFILL, HEAD, DECODE))
         self.capacity, self.length, self._width = capacity, 0, config.width
         shape = (1, -(-capacity // PAGE) * PAGE, config.kv_heads, config.head_size)
         count = 2 * len(config.layers)
@@ -37,6 +38,9 @@ class State:
 
     def append(self, tokens: Sequence[int]) -> np.ndarray:
         """Compute tokens behind those that are there; the logits (vocabulary,) of what follows the last one."""
+        if len(tokens) == 1:
+            self._check(tokens)
+            return self._run(self._decode, tokens)[0]
         return self._logits(self._computed(tokens)[-1][-1:])[0]
 
     def append_all(self, tokens: Sequence[int]) -> np.ndarray:
@@ -45,6 +49,11 @@ class State:
 
     def _computed(self, tokens: Sequence[int]) -> list[np.ndarray]:
         """Return the hidden states, chunk by chunk."""
+        self._check(tokens)
+        chunks = (tokens[start : start + CHUNK] for start in range(0, len(tokens), CHUNK))
+        return [self._run(self._prefill, chunk)[0] for chunk in chunks]
+
+    def _check(self, tokens: Sequence[int]) -> None:
         if not tokens:
             raise LanguageModelError("there are no tokens to compute", hint="give at least one")
         if self.length + len(tokens) > self.capacity:
@@ -54,20 +63,18 @@ class State:
                 expected=f"at most {self.capacity}",
                 hint="shorten it, or load the model with a larger context",
             )
-        return [self._chunk(tokens[start : start + CHUNK]) for start in range(0, len(tokens), CHUNK)]
 
-    def _chunk(self, tokens: Sequence[int]) -> np.ndarray:
+    def _run(self, function: Callable[..., Any], tokens: Sequence[int]) -> np.ndarray:
+        """Return the first result of a function, and keep the new rows of the cache, which are the others."""
         begin, end = self.length, self.length + len(tokens)
         rows = max(1, -(-begin // PAGE)) * PAGE
         cached = [cache[:, :rows] for cache in self._caches]
+        result, *new = function(np.array([tokens], np.int64), np.array([begin], np.int64), *cached)
         half = len(cached) // 2
-        hidden, *new = self._forward(
-            np.array([tokens], np.int64), np.array([begin], np.int64), *cached[:half], *cached[half:]
-        )
         for number, part in enumerate(new):  # keys and values of a layer come in turns
             self._caches[number // 2 + (number % 2) * half][:, begin:end] = part.numpy()
         self.length = end
-        return hidden.numpy()[0]
+        return result.numpy()
 
     def _logits(self, hidden: np.ndarray) -> np.ndarray:
         return self._head(hidden).numpy()
