@@ -18,13 +18,17 @@ KEY = "kernelyard_llm"  # of the module's metadata
 
 @dataclass(frozen=True)
 class Description:
-    """tokenizer_json: a document of the library `tokenizers`; begin, ends: tokens around texts; chat: a template."""
+    """tokenizer_json: a document of the library `tokenizers`; begin, ends: tokens around texts; chat: a template.
+
+    bytes_per_token: the stored bytes of the weights that each token reads, one row of the embedding left out.
+    """
 
     config: ModelConfig
     tokenizer_json: str
     begin: int | None
     ends: tuple[int, ...]
     chat: str | None
+    bytes_per_token: int = 0
 
     def to_json(self) -> str:
         """Return all of it as text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,11 @@ class Stats:
     @property
     def decode_tokens_per_second(self) -> float:
         return (self.new_tokens - 1) / self.decode_seconds if self.decode_seconds else 0.0
+
+    def to_json(self) -> dict[str, float]:
+        """Return all numbers by name."""
+        speeds = ("prefill_tokens_per_second", "decode_tokens_per_second")
+        return {**asdict(self), **{name: getattr(self, name) for name in speeds}}
 
 
 class LanguageModel:

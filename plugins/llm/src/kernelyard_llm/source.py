@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kernelyard_llm.network import Weights
 
 GGUF_SUFFIX = ".gguf"
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 
 
 class Source(NamedTuple):
@@ -44,7 +45,8 @@ def _gguf(path: Path) -> Source:
     config = gguf_config(file)
     tokenizer = gguf_tokenizer(file.metadata)
     chat = file.metadata.get("tokenizer.chat_template")
-    description = Description(
-        config, tokenizer.document, tokenizer.begin, tokenizer.ends, chat if isinstance(chat, str) else None
-    )
+    is_tied = OUTPUT not in file.tensors
+    read = sum(each.data.nbytes for name, each in file.tensors.items() if is_tied or name != EMBEDDING)
+    chat = chat if isinstance(chat, str) else None
+    description = Description(config, tokenizer.document, tokenizer.begin, tokenizer.ends, chat, read)
     return Source(description, GGUFWeights(file, config))
