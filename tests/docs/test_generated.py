@@ -63,7 +63,7 @@ def _code_of(node: ast.ClassDef) -> str | None:
 def errors_table() -> str:
     """Code, class, what it means, where it lives."""
     rows = ["| code | error | what it says | module |", "|---|---|---|---|"]
-    rows += [f"| {each.code} | `{each.name}` | {each.says} | `{each.module}` |" for each in error_classes()]
+    rows += [f'| <a id="{each.code.lower()}"></a>{each.code} | `{each.name}` | {each.says} | `{each.module}` |' for each in error_classes()]
     return "\n".join(rows)
 
 
@@ -71,7 +71,7 @@ def test_every_error_has_a_code_of_its_own() -> None:
     codes = [each.code for each in error_classes()]
     assert len(set(codes)) == len(codes), sorted(code for code in codes if codes.count(code) > 1)
     page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    assert set(codes) == set(re.findall(r"^\| (KY\d{3}) ", page, re.MULTILINE))
+    assert set(codes) == set(re.findall(r"^\| <a id=\"ky\d{3}\"></a>(KY\d{3}) ", page, re.MULTILINE))
 
 
 # --- environment variables --------------------------------------------------------------------------------------------

@@ -86,6 +86,7 @@ def test_a_measured_build_has_times_memory_and_passes(backends: list[str]) -> No
     assert [part.label for step in build.steps for part in step.inside if "/dense.0" in part.label] == (
         ["/dense.0/Relu"] if backends else []
     )
+    assert all(seconds > 0 for seconds, _ in data["shares"])
     counts = [count for _, count in data["shares"]]
     assert counts == ([2, 2, 2, 2, 1] if backends else counts)
     memory = build.memory

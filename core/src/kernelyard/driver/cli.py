@@ -33,6 +33,7 @@ COMMANDS = {
     "run": "Run a model or an artifact once.",
 }
 GROUP = "kernelyard.commands"
+ERRORS_PAGE = "docs/errors.md"  # which has a place for each code
 USAGE = "usage"  # the error code of a command line that makes no sense
 INTERRUPTED = "interrupted"  # likewise, of a command that a signal ended
 
@@ -78,7 +79,8 @@ class LazyGroup(click.Group):
                 with interruptible(), stdout_for_json():
                     return super().invoke(ctx)
             except KernelyardError as error:
-                _fail(ctx, error.to_json(), str(error), 1)
+                page = f"{ERRORS_PAGE}#{error.code.lower()}"
+                _fail(ctx, {**error.to_json(), "page": page}, f"{error}\n  page: {page}", 1)
             except Interrupted as stop:
                 _fail(ctx, {"code": INTERRUPTED, "error": stop.name, "message": stop.says}, stop.says, stop.exit_code)
             except click.UsageError as error:

@@ -89,7 +89,7 @@ class Share:
 
 
 def shares_of_nodes(count: int, steps: Sequence[StepRow]) -> list[Share | None]:
-    """Return for each of so many nodes the library's part that computes it, else the step; None where neither is known.
+    """Return for each of so many nodes the library's parts that compute it, else the step; None where neither is known.
 
     Example:
         >>> shares_of_nodes(2, [StepRow("y", "acme", "f", 0.5, 8, None, (1,))])
@@ -97,8 +97,9 @@ def shares_of_nodes(count: int, steps: Sequence[StepRow]) -> list[Share | None]:
     """
     shares: list[Share | None] = [None] * count
     for step in steps:
+        is_told = any(part.nodes for part in step.inside)  # then what no part computes is a view, and takes no time
         for node in step.nodes:
-            shares[node] = Share(step.seconds, len(step.nodes))
+            shares[node] = Share(0.0, 1) if is_told else Share(step.seconds, len(step.nodes))
         seconds: dict[tuple[int, ...], float] = {}
         for part in step.inside:  # a group may take several: reorders, then the product
             seconds[part.nodes] = seconds.get(part.nodes, 0.0) + part.seconds

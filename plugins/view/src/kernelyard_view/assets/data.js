@@ -67,7 +67,7 @@ const other = build => builds[1 - builds.indexOf(build)];
 // How long an op took, with those that it was timed together with.
 const timeText = (build, node) => {
   const share = build.shares[node];
-  return share ? duration(share[0]) + (share[1] > 1 ? " (" + share[1] + " ops)" : "") : "";
+  return share && share[0] ? duration(share[0]) + (share[1] > 1 ? " (" + share[1] + " ops)" : "") : "";
 };
 
 // What changed of a node between two builds: nothing, its place, or that it is not there.

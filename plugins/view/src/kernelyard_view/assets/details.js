@@ -36,10 +36,11 @@ function describe(build, node, into) {
 function stepFacts(build, node) {
   const step = build.steps[build.step_of[node]];
   if (!step) return [];
+  const shared = build.shares[node][1] === step.nodes.length; // else the step's speed is not that of the op
   const share = build.call_seconds ? ", " + percent(step.seconds / build.call_seconds) + " of a call" : "";
   const rows = [["time", timeText(build, node)], ["step", step.symbol + ": " + duration(step.seconds) + share]];
   const rate = step.flops && step.seconds ? step.flops / step.seconds / 1e9 : 0, { gflops } = build.roof;
-  if (rate) rows.push(["speed", +rate.toPrecision(3) + " GFLOP/s" + (gflops ? ", " + percent(rate / gflops) + " of the roof" : "")]);
+  if (rate && shared) rows.push(["speed", +rate.toPrecision(3) + " GFLOP/s" + (gflops ? ", " + percent(rate / gflops) + " of the roof" : "")]);
   return rows;
 }
 

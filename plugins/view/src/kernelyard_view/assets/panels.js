@@ -99,7 +99,7 @@ const PANELS = {
       });
       const added = right.nodes.flatMap((_, i) => left.byKey.has(right.key[i]) ? [] : [i]);
       make("h2", rows.length + " ops differ in place or time, " + added.length + " are only in " + right.title, into);
-      const row = tableOf(into, ["node", "op", left.title, right.title, "time", "time", "times"], new Set([4, 5, 6]));
+      const row = tableOf(into, ["node", "op", left.title, right.title, "time", "time", "ratio"], new Set([4, 5, 6]));
       const place = (of, i) => i === undefined ? "–" : [BACKEND, PATTERN].map(field => of.text(i, field)).filter(Boolean).join(" ");
       rows.sort((a, b) => Math.abs((b[2] || 0) - (b[3] || 0)) - Math.abs((a[2] || 0) - (a[3] || 0)));
       for (const [i, there, a, b] of rows.slice(0, MAX_ROWS)) {
