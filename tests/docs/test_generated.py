@@ -63,7 +63,10 @@ def _code_of(node: ast.ClassDef) -> str | None:
 def errors_table() -> str:
     """Code, class, what it means, where it lives."""
     rows = ["| code | error | what it says | module |", "|---|---|---|---|"]
-    rows += [f'| <a id="{each.code.lower()}"></a>{each.code} | `{each.name}` | {each.says} | `{each.module}` |' for each in error_classes()]
+    rows += [
+        f'| <a id="{each.code.lower()}"></a>{each.code} | `{each.name}` | {each.says} | `{each.module}` |'
+        for each in error_classes()
+    ]
     return "\n".join(rows)
 
 

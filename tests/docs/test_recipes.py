@@ -139,7 +139,7 @@ class LayerError(Exception):
 TABLES_OF_PLUGINS = (
     ("README.md", "[`kernelyard-acme`](plugins/acme/README.md)"),
     ("docs/architecture.md", "| `plugins/acme/` | `kernelyard_acme` | backend | cpu |"),
-    ("docs/errors.md", "| KY999 | `LayerError` | A layer that ACME refuses | `kernelyard_acme.codegen` |"),
+    ("docs/errors.md", "</a>KY999 | `LayerError` | A layer that ACME refuses | `kernelyard_acme.codegen` |"),
 )
 
 

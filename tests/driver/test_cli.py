@@ -311,8 +311,9 @@ def test_a_missing_file(cli, name: str) -> None:
     assert "absent" in result.stderr
     assert "Traceback" not in result.stderr
     error = json.loads(cli(name, "absent.onnx", "--json").stdout)["error"]
-    assert list(error) == ["code", "error", "message", "where", "found", "expected", "hint"]
+    assert list(error) == ["code", "error", "message", "where", "found", "expected", "hint", "page"]
     assert error["code"] in {"KY400", "KY600"}
+    assert error["page"] == f"docs/errors.md#{error['code'].lower()}"
 
 
 @pytest.mark.parametrize(
