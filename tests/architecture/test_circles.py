@@ -39,6 +39,7 @@ ALLOWED: dict[Import, str] = {
     ("kernelyard.runtime.artifact.loader", "kernelyard.runtime.artifact.kyar"): METHOD,
     ("kernelyard.runtime.execute.profile", "kernelyard.runtime.execute.executable"): PARTS,
     ("kernelyard.runtime.execute.profile_text", "kernelyard.runtime.execute.profile"): MAKER,
+    ("kernelyard.runtime.execute.trace", "kernelyard.runtime.execute.profile"): MAKER,
     ("kernelyard.runtime.execute.run_environment", "kernelyard.runtime.execute.executable"): PARTS,
     ("kernelyard.runtime.execute.step_errors", "kernelyard.runtime.artifact.loader"): METHOD,
     ("kernelyard.runtime.execute.virtual_machine", "kernelyard.runtime.execute.bound_device_program"): KINDS,

@@ -15,6 +15,8 @@ import onnx
 import onnx.parser
 import pytest
 from distributions import ROOT, plugins
+from gguf_writer import write_gguf
+from small_llama import llama_metadata, llama_tensors
 
 from kernelyard import transform
 from kernelyard.driver import cli
@@ -96,6 +98,7 @@ def folder(tmp_path: Path) -> Path:
     weight = np.random.default_rng(0).standard_normal((8, 3, 3, 3)).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "weight"))
     onnx.save(model, tmp_path / "model.onnx")
+    write_gguf(tmp_path / "model.gguf", llama_metadata(), llama_tensors("Q4_1"))
     return tmp_path
 
 

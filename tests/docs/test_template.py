@@ -35,7 +35,7 @@ exe = ky.load("layer.kyar")
 result = exe(np.float32([[1.5, 2, 3], [4, 5, 6]])).numpy()
 assert result.tolist() == [[2.0, 0.0], [5.0, 0.0]], result
 assert exe.report.coverage["acme"]["ops"] == 3
-allowed = {"lazy", "records", "cached_property", "runtime", "errors", "dtypes", "dims"}
+allowed = {"lazy", "records", "cached_property", "variables", "runtime", "errors", "dtypes", "dims"}
 loaded = {name.split(".")[1] for name in sys.modules if name.startswith("kernelyard.")}
 assert loaded <= allowed, loaded
 assert "kernelyard_acme.runtime" in sys.modules

@@ -7,7 +7,7 @@ import pytest
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.ir import Call, FunctionBuilder
 from kernelyard.placement.rest import REFERENCE, Rest
-from kernelyard.runtime.report import VIEW
+from kernelyard.runtime.report_words import VIEW
 
 ACME, NOBODY = Rest("acme"), Rest(None)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fake_distribution import GOOD_PLUGIN, MANIFEST, install
 
-PATTERNS = "from kernelyard.patterns import Accept, FusionPattern, is_op, wildcard\n            return [FusionPattern('{name}.relu', is_op('nn.relu')(wildcard()), lambda match: Accept())]"
+PATTERNS = "from kernelyard.patterns import Accept, FusionPattern, is_op, wildcard\n            from kernelyard.plugins.api import Cost\n            return [FusionPattern('{name}.relu', is_op('nn.relu')(wildcard()), lambda match: Accept(Cost(0.0, True)))]"
 TAKES_RELU = GOOD_PLUGIN.replace("return []", PATTERNS)
 FIRST = MANIFEST + "priority = 99\n"  # asked before all others
 WRONG_MODULE = "from interpreted_backend import InterpretedModule\n            return InterpretedModule([])"

@@ -55,6 +55,5 @@ def test_a_link_in_the_shared_folder_is_not_followed(tmp_path: Path, monkeypatch
     victim.write_text("kept")
     (tmp_path / f"perf-{os.getpid()}.map").symlink_to(victim)
     monkeypatch.setattr(perf_map, "FOLDER", str(tmp_path))
-    monkeypatch.setenv("KERNELYARD_PERF_MAP", "1")
-    perf_map.note(lambda: [perf_map.MappedFunction(1, 2, "f")])
+    perf_map.add_to_perf_map([perf_map.MappedFunction(1, 2, "f")])
     assert victim.read_text() == "kept"

@@ -21,7 +21,13 @@ from kernelyard_onnx_export.registry import CONVERTERS
 
 WITHOUT_CONVERTER = {
     *("cumprod", "expm1", "log1p", "left_shift", "right_shift", "reinterpret", "round_to_format"),
-    *("image.roi_align", "image.roi_max_pool", "image.non_max_suppression", "nn.attention_var_len"),
+    *(
+        "image.roi_align",
+        "image.roi_max_pool",
+        "image.non_max_suppression",
+        "nn.attention_var_len",
+        "nn.attention_cached",
+    ),
     *(
         "nn.dynamic_quantize_lstm",
         "nn.gru",

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from kernelyard.runtime.abi.threads import processors
-from kernelyard.runtime.installed.disk_cache import all_caches
+from kernelyard.runtime.installed.disk_cache import cache_folders, cache_size
 from kernelyard.variables import PREFIX
 
 # An absolute path, one in the home folder, or an address with a scheme, where a text may hold one.
@@ -25,7 +25,8 @@ FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf
 
 def bug_report(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `doctor` found with what else matters, every path and name of a person taken out."""
-    caches = {use.folder.name: {"entries": use.entries, "bytes": use.nbytes} for use in all_caches() if use.folder}
+    sizes = {folder.name: cache_size(folder) for folder in cache_folders()}
+    caches = {name: {"entries": entries, "bytes": nbytes} for name, (entries, nbytes) in sizes.items()}
     plugins = [{name: info[name] for name in TOLD if info[name]} for info in found["plugins"]]
     machine = {"processor": _processor(), "processors": processors(), "libc": " ".join(platform.libc_ver())}
     settings = {"variables": _variables(), "caches": caches}

@@ -21,7 +21,8 @@ from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import PluginManager
 from kernelyard.runtime.device.device import CPU, device_kinds
 from kernelyard.runtime.installed.distributions import install_line
-from kernelyard.runtime.report import ON_HOST, Reason
+from kernelyard.runtime.report import Reason
+from kernelyard.runtime.report_words import ON_HOST
 from kernelyard.target import Target
 
 log = logging.getLogger(__name__)
@@ -102,8 +103,8 @@ class GeneratorChoice(NamedTuple):
         return {self.generator.name: Reason(program.kind, "", ON_HOST, message)}
 
     def policy_in(self, program: Target, wanted: Sequence[str] | str) -> Policy:
-        """Return the policy: where the user leaves the choice to us, and on one device, costs decide; libraries that are
-        named get all they can run."""
+        """Return the policy: where the user leaves the choice to us, and on one device, costs decide; libraries
+        that are named get all they can run."""
         if self.generator is None or wanted != AUTO or self.target.kind != program.kind:
             return TakeAll()
         return LeastCost(self.generator, self.target)

@@ -16,7 +16,8 @@ from kernelyard.legalize import CUSTOM, op_of
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.guard import within_time
 from kernelyard.runtime.abi.module import RuntimeModule
-from kernelyard.runtime.report import EXTERN, Kernel
+from kernelyard.runtime.report import Kernel
+from kernelyard.runtime.report_words import EXTERN
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.transform.compile_pipeline import OFFLOAD

@@ -9,7 +9,8 @@ from html import escape
 from itertools import groupby
 
 from kernelyard.driver.layered_layout import Layout, layered_layout
-from kernelyard.runtime.report import VIEW, Node
+from kernelyard.runtime.report import Node
+from kernelyard.runtime.report_words import VIEW
 
 MAX_BOXES = 400
 MAX_ROWS = 6  # ops that a box names

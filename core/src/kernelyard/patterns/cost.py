@@ -10,8 +10,8 @@ class Cost:
     """Estimate of what a match or a region costs the plugin that states it; `placement/policy.py` compares them.
 
     seconds: one call on one core of the target, at the rates of `kernelyard.placement.roofline`; None where the plugin
-    would rather yield the work than guess. is_sure: it was measured on such targets; what is not sure displaces nothing.
-    reason: a sentence for reports, why it takes so long or so short.
+    would rather yield the work than guess. is_sure: it was measured on such targets; what is not displaces
+    nothing. reason: a sentence for reports, why it takes so long or so short.
 
     Example:
         >>> Cost(2e-6, is_sure=True, reason="it is read once").seconds

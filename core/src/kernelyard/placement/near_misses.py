@@ -9,7 +9,8 @@ from kernelyard.patterns.matcher import Matcher
 from kernelyard.patterns.near_miss import NearMisses
 from kernelyard.patterns.registry import FusionPattern
 from kernelyard.placement.recorder import Recorder
-from kernelyard.runtime.report import EXCLUDED, NO_MATCH, Reason
+from kernelyard.runtime.report import Reason
+from kernelyard.runtime.report_words import EXCLUDED, NO_MATCH
 
 NOT_TOGETHER = "each operand matches by itself, but values or shapes that must be equal differ"
 

@@ -12,7 +12,8 @@ from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
 from kernelyard.patterns.matcher import Match
 from kernelyard.placement.recorder import Recorder, node_label
 from kernelyard.placement.roofline import bytes_of, flops_of
-from kernelyard.runtime.report import NO_MATCH, VIEW, VM, Node, Reason
+from kernelyard.runtime.report import Node, Reason
+from kernelyard.runtime.report_words import NO_MATCH, VIEW, VM
 
 TAKEN = "taken"
 CONTRACT_VIOLATION = "contract-violation"

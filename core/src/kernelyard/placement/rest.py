@@ -8,7 +8,7 @@ from kernelyard.ir import Call, GlobalVar
 from kernelyard.ir.control_flow import is_control_flow
 from kernelyard.ir.scopes import introduces_symbols
 from kernelyard.legalize import has_rule, is_compiled
-from kernelyard.runtime.report import EXTERN, VIEW, VM
+from kernelyard.runtime.report_words import EXTERN, VIEW, VM
 from kernelyard.transform.legalize_ops import VIEWS, custom_kernel_of
 
 REFERENCE = "reference"

@@ -23,5 +23,5 @@ class PlacementSettings:
     recorder: Recorder = field(default_factory=Recorder)
     strict: bool = False
     exclude_patterns: tuple[str, ...] = ()
-    policy: Policy = TakeAll()
+    policy: Policy = field(default_factory=TakeAll)
     bind_constants: bool = True

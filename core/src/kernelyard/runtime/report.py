@@ -10,29 +10,11 @@ from typing import Any, TypeVar
 from kernelyard.cached_property import cached_property
 from kernelyard.records import record
 from kernelyard.runtime.abi.spec import MAX_ITEMS, Fields
+from kernelyard.runtime.report_words import EXCLUDED, NO_MATCH, ON_HOST, explained
 from kernelyard.runtime.text_table import aligned, amount, fold
 
 SYMBOL_SIZE = 64  # what every symbolic dim is taken as where work is estimated
 MAX_COUNT = 1 << 62
-VM = "vm"  # likewise: branches, loops and calls, which the virtual machine carries out
-EXTERN = "extern"  # in place of a backend: functions that a model or its user brought along
-ON_HOST = "host"  # the code of a reason: the device has no code generator, and its host's is used
-NO_MATCH, EXCLUDED = "no-match", "excluded"  # likewise: no pattern matches there, or the caller left it out
-VIEW = "view"  # in place of a backend: ops that show the same bytes in another shape, so that nothing runs them
-# What stands in place of a backend, and reasons that the compiler itself gives, in words.
-WORDS = {
-    VIEW: "ops that show the same bytes in another shape: nothing runs them",
-    VM: "branches, loops and calls, carried out by the virtual machine",
-    EXTERN: "functions that the model or its user brought along",
-    ON_HOST: "ops that run beside the device, on the host",
-    "reference": "the reference interpreter (NumPy)",
-    NO_MATCH: "no pattern matches there",
-    EXCLUDED: "left out by the caller",
-    "generated": "the code generator is quicker there",
-    "cycle": "the group would need its own result",
-    "leaking-intermediate": "a value inside the group is read outside",
-    "contract-violation": "a backend accepted it, and failed",
-}
 MAX_NAMED = 8  # functions of a violation that the table names; `violations` has all
 MAX_LISTED = 40  # declines and reasons that a table shows; `declined` and `nodes` have all
 MAX_NODES = 3  # nodes that a reason names; `nodes` has all
@@ -345,7 +327,7 @@ def _coverage_lines(report: Report, width: int | None) -> list[str]:
 def _word_lines(report: Report, width: int | None) -> list[str]:
     """Explain the words of the summary that are no backend's name."""
     used = dict.fromkeys([*report.coverage, *(entry.code for entry in report.untaken)])
-    return [part for word in used if word in WORDS for part in fold(f"{word}: {WORDS[word]}", width)]
+    return [part for line in explained(used) for part in fold(line, width)]
 
 
 def _host_lines(report: Report, width: int | None) -> list[str]:

@@ -90,19 +90,26 @@ def _blocked(value: Expr, value_of: Values) -> StoredWeights | None:
     product = value_of(sum_.args[0]) if minima is not None else sum_
     if not _is_call(product, "multiply"):
         return None
-    cast, scales = value_of(product.args[0]), _widened(product.args[1], value_of)
-    codes = value_of(cast.args[0]) if _is_call(cast, "astype") else None
-    if not isinstance(codes, Constant) or codes.data.dtype != np.int8 or codes.data.ndim != 3 or scales is None:
+    codes, scales = _blocks(product.args[0], value_of), _widened(product.args[1], value_of)
+    if codes is None or scales is None:
         return None
-    groups, group, n = codes.data.shape
-    shape = (groups, 1, n)
-    if value.tensor_type.shape != (groups * group, n) or not codes.data.size:
-        return None
-    if scales.shape != shape or (minima is not None and minima.shape != shape):
+    groups, group, n = codes.shape
+    parameters = [scales] if minima is None else [scales, minima]
+    is_whole = value.tensor_type.shape == (groups * group, n)
+    if not is_whole or any(each.shape != (groups, 1, n) for each in parameters):
         return None
     if minima is None:
-        return _packable(codes.data.reshape(-1, n), group, scales[:, 0], np.zeros((groups, n), np.float32))
-    return _moved(codes.data, scales[:, 0], minima[:, 0], groups * group)
+        return _packable(codes.reshape(-1, n), group, scales[:, 0], np.zeros((groups, n), np.float32))
+    return _moved(codes, scales[:, 0], minima[:, 0], groups * group)
+
+
+def _blocks(expr: Expr, value_of: Values) -> np.ndarray | None:
+    """Return constants of int8 in blocks (groups, group, N), which are widened to floats."""
+    cast = value_of(expr)
+    codes = value_of(cast.args[0]) if _is_call(cast, "astype") else None
+    if not isinstance(codes, Constant) or codes.data.dtype != np.int8 or codes.data.ndim != 3:
+        return None
+    return codes.data if codes.data.size else None
 
 
 def _is_call(value: Expr, name: str) -> TypeGuard[Call]:

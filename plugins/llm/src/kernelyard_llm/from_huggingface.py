@@ -21,19 +21,33 @@ FAMILIES = (
 )
 _GEMMA = ("gemma", "gemma2", "gemma3_text")
 _ACTIVATIONS: dict[str, Activation] = {
-    **{"silu": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
+    "silu": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
 }
 # Names of weights behind `model.layers.N.`, in GGUF's words.
 _LAYER = {
     **{f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"},
-    **{"self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv"},
-    **{"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "input_layernorm": "attn_norm"},
-    **{"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"},
-    **{"mlp.gate_up_proj": "ffn_up", "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp"},
+    "self_attn.o_proj": "attn_output",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "input_layernorm": "attn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.gate": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
     **{f"mlp.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    **{"ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output"},
-    **{"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+    "ln_1": "attn_norm",
+    "ln_2": "ffn_norm",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
 }
 _NORMS = {
     "post_attention_layernorm": ("ffn_norm", "post_attention_norm"),  # the second one where there are four norms
@@ -41,13 +55,21 @@ _NORMS = {
     "post_feedforward_layernorm": ("post_ffw_norm", "post_ffw_norm"),
 }
 _WHOLE = {
-    **{"embed_tokens": "token_embd", "wte": "token_embd", "wpe": "position_embd", "norm": "output_norm"},
-    **{"ln_f": "output_norm", "lm_head": "output"},
+    "embed_tokens": "token_embd",
+    "wte": "token_embd",
+    "wpe": "position_embd",
+    "norm": "output_norm",
+    "ln_f": "output_norm",
+    "lm_head": "output",
 }
 _EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)$")
 _EXPERT_PARTS = {
-    **{"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"},
-    **{"w1": "ffn_gate", "w3": "ffn_up", "w2": "ffn_down"},
+    "gate_proj": "ffn_gate",
+    "up_proj": "ffn_up",
+    "down_proj": "ffn_down",
+    "w1": "ffn_gate",
+    "w3": "ffn_up",
+    "w2": "ffn_down",
 }
 
 

@@ -73,8 +73,10 @@ def stacked(parts: Sequence[np.ndarray | Planes]) -> np.ndarray | Planes | None:
     if not planes:
         return np.concatenate(arrays) if len({array.dtype for array in arrays}) == 1 else None
     ways = {(part.bits, part.group, part.minima is None, part.scales.dtype) for part in planes}
-    if arrays or len(ways) > 1:
-        return None
+    return None if arrays or len(ways) > 1 else _stacked_planes(planes)
+
+
+def _stacked_planes(planes: Sequence[Planes]) -> Planes:
     minima = [part.minima for part in planes if part.minima is not None]
     return Planes(
         planes[0].bits,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from kernelyard.driver.layered_layout import layered_layout
+from kernelyard.driver.layered_layout import Layout, layered_layout
 from kernelyard.runtime.report import Node
 from kernelyard_view.names import plain_name
 
@@ -16,6 +16,7 @@ HEIGHT, END_HEIGHT = 36.0, 22.0
 LEAST_WIDTH = 76.0
 
 Tensor = tuple[str, str]
+Size = tuple[float, float]
 
 
 def short(text: str, letters: int = MAX_LETTERS) -> str:
@@ -30,30 +31,36 @@ def short(text: str, letters: int = MAX_LETTERS) -> str:
 
 
 def graph_data(nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return the layout: `x`, `y`, `w` and `h` of boxes, their `labels` and `ends`, and `edges` with their points.
+    """Return the layout: `x`, `y`, `w` and `h` of boxes, their `labels`, and `edges` with their points.
 
     Boxes: the model's inputs, its ops in order (`first` is the number of inputs), then its outputs. x is the middle of
     a box, y its top. An edge: from, to, and the coordinates of its points one after the other.
     """
     reads = list(dict.fromkeys((node.entry, name) for node in nodes for name in node.reads))
     gives = list(dict.fromkeys((node.entry, name) for node in nodes for name in node.gives))
-    boxes = [(short(name), "") for _, name in reads]
-    boxes += [(short(plain_name(node.name)), node.op) for node in nodes]
-    boxes += [(short(name), "") for _, name in gives]
+    boxes = _boxes(nodes, reads, gives)
     sizes = [_size(label, op) for label, op in boxes]
     edges = _edges(nodes, reads, gives)
-    layout = layered_layout(sizes, edges)
-    points = [[round(number) for number in chain.from_iterable(path)] for path in layout.paths]
+    counts = {"first": len(reads), "count": len(nodes), "labels": [label for label, _ in boxes]}
+    return {**counts, **_drawn(layered_layout(sizes, edges), sizes, edges)}
+
+
+def _boxes(nodes: Sequence[Node], reads: Sequence[Tensor], gives: Sequence[Tensor]) -> list[tuple[str, str]]:
+    """Return the label and the op of each box; those of inputs and outputs have no op."""
+    inputs, outputs = ([(short(name), "") for _, name in tensors] for tensors in (reads, gives))
+    return [*inputs, *((short(plain_name(node.name)), node.op) for node in nodes), *outputs]
+
+
+def _drawn(layout: Layout, sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return a layout in whole numbers, which are short to write."""
+    points = [map(round, chain.from_iterable(path)) for path in layout.paths]
     return {
-        "first": len(reads),
-        "count": len(nodes),
         "width": round(layout.width),
         "height": round(layout.height),
         "x": [round(x) for x, _ in layout.centres],
         "y": [round(y) for _, y in layout.centres],
         "w": [round(width) for width, _ in sizes],
         "h": [round(height) for _, height in sizes],
-        "labels": [label for label, _ in boxes],
         "edges": [[*edge, *path] for edge, path in zip(edges, points, strict=True)],
     }
 
@@ -71,6 +78,6 @@ def _edges(nodes: Sequence[Node], reads: Sequence[Tensor], gives: Sequence[Tenso
     return list(dict.fromkeys(edges))
 
 
-def _size(label: str, op: str) -> tuple[float, float]:
+def _size(label: str, op: str) -> Size:
     width = max(LEAST_WIDTH, len(op) * LETTER + 18, len(label) * NOTE_LETTER + 18)
     return width, HEIGHT if op else END_HEIGHT

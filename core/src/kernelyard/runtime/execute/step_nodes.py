@@ -7,7 +7,8 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import groupby
 
 from kernelyard.runtime.program.program import Step
-from kernelyard.runtime.report import VIEW, Report
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_words import VIEW
 
 
 class StepNodes:

@@ -87,12 +87,17 @@ class CacheUse(NamedTuple):
         )
 
 
-def all_caches() -> list[CacheUse]:
-    """Return the location and the size of each cache in the cache folder, by name."""
+def cache_folders() -> list[Path]:
+    """Return the folder of each cache in the cache folder, by name."""
     with suppress(OSError), os.scandir(cache_folder()) as found:
-        folders = sorted(Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False))
-        return [_use(folder) for folder in folders]
+        return sorted(Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False))
     return []
+
+
+def cache_size(folder: Path) -> tuple[int, int]:
+    """Return how many entries a cache has, and of how many bytes."""
+    sizes = [status.st_size for path, status in _files(folder) if _ENTRY.fullmatch(path.name)]
+    return len(sizes), sum(sizes)
 
 
 def clear_cache(folder: Path) -> tuple[int, int]:
@@ -106,11 +111,6 @@ def clear_cache(folder: Path) -> tuple[int, int]:
             _delete(path)
             count, nbytes = count + 1, nbytes + status.st_size
     return count, nbytes
-
-
-def _use(folder: Path) -> CacheUse:
-    sizes = [status.st_size for path, status in _files(folder) if _ENTRY.fullmatch(path.name)]
-    return CacheUse(folder, len(sizes), sum(sizes), max_bytes())
 
 
 class DiskCache:

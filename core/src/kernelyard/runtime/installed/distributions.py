@@ -122,14 +122,19 @@ RELEASED = {
     "cuda",
     "cudnn",
     "cutlass",
+    "debug",
+    "deploy",
     "dnnl",
+    "llm",
     "llvm",
     "native-cpu",
     "native-cuda",
     "nn",
     "onnx",
+    "onnx-export",
     "ort-compat",
     "quantize",
+    "serve",
     "testing",
     "torch",
     "tvm-compat",
@@ -141,8 +146,8 @@ def package_line(name: str) -> str | None:
     """Return the pip line for the package of a plugin or frontend; None where no package of ours is called so.
 
     Example:
-        >>> package_line("dnnl"), package_line("dnl")
-        ('pip install kernelyard-dnnl', None)
+        >>> package_line("a-misspelt-name") is None
+        True
     """
     return f"pip install {CORE}-{name}" if name in RELEASED else None
 

@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelyard.runtime.abi.memory import address_of
-from kernelyard.runtime.jit import perf_map
-from kernelyard.runtime.jit.perf_map import MappedFunction
+from kernelyard.variables import EnvironmentVariable
 
 _IDENTITY = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _RELOCATABLE, _X86_64 = 1, 62
@@ -38,6 +37,11 @@ _CALL = 4
 _SLOT = struct.Struct("<Q2si2x")
 _JUMP, _JUMP_OFFSET = b"\xff\x25", 8
 _MAX_ALIGNMENT = 4096
+PERF_MAP = EnvironmentVariable(
+    "KERNELYARD_PERF_MAP",
+    "1: list generated kernels in `perf-PID.map`, where `perf` and `py-spy` look for their names",
+    "off",
+)
 
 
 class UnlinkableError(ValueError):
@@ -88,7 +92,10 @@ class ObjectCode:
         except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
             raise UnlinkableError(f"a damaged object: {error}") from error
         linked.protect()
-        perf_map.note(linked.functions)
+        if PERF_MAP.get() == "1":
+            from kernelyard.runtime.jit.perf_map import MappedFunction, add_to_perf_map  # for those who look for it
+
+            add_to_perf_map(MappedFunction(*each) for each in linked.functions())
         self._memory = linked.memory
 
 
@@ -221,10 +228,10 @@ class _Linking:
             raise UnlinkableError(f"{symbol.name!r} lies in no section of code or data")
         return self._base + each.places[symbol.section] + symbol.value
 
-    def functions(self) -> list[MappedFunction]:
-        """Return all functions of the objects, those that only they call too."""
+    def functions(self) -> list[tuple[int, int, str]]:
+        """Return address, bytes and name of all functions of the objects, those that only they call too."""
         return [
-            MappedFunction(self._defined(each, symbol), symbol.nbytes, symbol.name)
+            (self._defined(each, symbol), symbol.nbytes, symbol.name)
             for each in self._objects
             for symbol in each.symbols
             if symbol.is_function and symbol.section in each.places

@@ -9,7 +9,8 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.ops.numeric import NARROW_FLOATS
 from kernelyard.runtime.device.tensor import as_array
-from kernelyard.runtime.report import NO_MATCH, Report
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_words import NO_MATCH
 
 # dtype: (relative, absolute). The relative part allows for a few roundings and another order of summation; integers
 # and booleans must be equal.

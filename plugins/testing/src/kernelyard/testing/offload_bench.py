@@ -25,7 +25,7 @@ from kernelyard.errors import DeviceError
 from kernelyard.ir import FunctionBuilder, IRModule, Var
 from kernelyard.runtime.device.device import Device
 from kernelyard.runtime.execute.executable import Executable
-from kernelyard.runtime.report import VIEW
+from kernelyard.runtime.report_words import VIEW
 from kernelyard.testing.assertions import assert_allclose, assert_declined
 from kernelyard.testing.conformance.place import device_of
 from kernelyard.testing.reference import evaluate

@@ -17,7 +17,8 @@ from kernelyard.ir import IRModule
 from kernelyard.plugins.worker_process import Worker
 from kernelyard.runtime.device.tensor import as_array
 from kernelyard.runtime.execute.executable import Executable
-from kernelyard.runtime.report import VIEW, Report
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_words import VIEW
 from kernelyard.testing.assertions import assert_allclose
 from kernelyard.testing.conformance.layouts import in_memory
 from kernelyard.testing.conformance.place import device_of
