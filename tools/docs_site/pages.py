@@ -66,9 +66,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     origin = outside().get(place, ROOT / "docs" / place)
     parts, last = [], 0
     for block in _BLOCK.finditer(markdown):
-        parts += [_relinked(markdown[last : block.start()], place, origin), block[0]]
+        parts += [_relinked(markdown[last : block.start()], place, origin), block[0]]  # pyright: ignore
         last = block.end()
-    return "".join([*parts, _relinked(markdown[last:], place, origin)])
+    return "".join([*parts, _relinked(markdown[last:], place, origin)])  # pyright: ignore
 
 
 def _reference(door: str) -> str:

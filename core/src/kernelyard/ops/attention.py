@@ -173,7 +173,7 @@ def _attention_cached(
     if window is not None:
         visible = visible & (np.concatenate([behind_old, behind_new], 2) < window)
     every = (np.concatenate(pair, 1) for pair in ((cached_keys, keys), (cached_values, values)))
-    return _attend(queries, *every, scale, _mask(visible)[:, None], softcap)
+    return _attend(queries, *every, scale, _mask(visible)[:, None], softcap)  # pyright: ignore
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------

@@ -78,5 +78,5 @@ class DiffReport:
             lines += ["layers measured (x: departs):", *(f"  {layer}" for layer in self.layers)]
         if self.first:
             fused = f" (one kernel: {', '.join(layer.op for layer in self.first)})" if len(self.first) > 1 else ""
-            lines.append(f"first layer that departs: {self.first[0].label}, {self.first[0].op}{fused}")
+            lines.append(f"first layer that departs: {self.first[0].label}, {self.first[0].op}{fused}")  # pyright: ignore
         return "\n".join(lines)

@@ -68,10 +68,10 @@ def isolated(function: Callable[[Announce], T], timeout: float) -> Finished[T] |
         with warnings.catch_warnings(action="ignore"):  # threads of libraries are idle here, and the copy has its own
             child = os.fork()
         if child == 0:
-            _work(function, sender, output)
+            _work(function, sender, output)  # pyright: ignore
         sender.close()
         try:
-            return _verdict(child, receiver, output, timeout)
+            return _verdict(child, receiver, output, timeout)  # pyright: ignore
         except BaseException:  # Ctrl-C
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

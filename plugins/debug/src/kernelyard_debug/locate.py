@@ -117,7 +117,7 @@ def announced_step(stage: str) -> Place | None:
     if not stage.startswith(STEP):
         return None
     facts = json.loads(stage.removeprefix(STEP))
-    return Place(**{key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()})
+    return Place(**{key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()})  # pyright: ignore
 
 
 def _run_watched(exe: Executable, case: Case, instrument: Callable[..., Any]) -> None:

@@ -47,12 +47,12 @@ def _step(fields: Fields, nodes: int) -> StepRow:
     flops = None if fields.any("flops") is None else fields.integer("flops", most=MAX_COUNT)
     nbytes = fields.integer("nbytes", most=MAX_COUNT)
     inside = fields.each("inside", lambda item, place: _part(Fields(item, place), nodes))
-    return StepRow(*names, _number(fields, "seconds"), nbytes, flops, fields.indices("nodes", nodes), inside)
+    return StepRow(*names, _number(fields, "seconds"), nbytes, flops, fields.indices("nodes", nodes), inside)  # pyright: ignore
 
 
 def _part(fields: Fields, nodes: int) -> PartRow:
     names = (fields.text(name) for name in ("label", "implementation"))
-    return PartRow(*names, _number(fields, "seconds"), fields.indices("nodes", nodes))
+    return PartRow(*names, _number(fields, "seconds"), fields.indices("nodes", nodes))  # pyright: ignore
 
 
 def _memory(fields: Fields) -> MemoryMap:
@@ -63,7 +63,7 @@ def _memory(fields: Fields) -> MemoryMap:
         return Buffer(each.text("label"), offset, nbytes, first, last, each.any("is_input") is True)
 
     sizes = (fields.integer(name, most=MAX_COUNT) for name in ("nbytes", "weights"))
-    return MemoryMap(*sizes, fields.texts("steps"), fields.each("buffers", buffer))
+    return MemoryMap(*sizes, fields.texts("steps"), fields.each("buffers", buffer))  # pyright: ignore
 
 
 def _number(fields: Fields, name: str) -> float:
