@@ -1,4 +1,4 @@
-"""What is installed beside does not make the default placement slower: it stays as it was, to the byte."""
+"""Keep the default placement, to the byte, whatever is installed beside."""
 
 from __future__ import annotations
 

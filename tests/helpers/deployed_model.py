@@ -20,5 +20,5 @@ FACTS = Facts(
 
 
 def expected(x: np.ndarray) -> np.ndarray:
-    """What the model computes."""
+    """Compute the results of the model in NumPy."""
     return np.tanh(x.astype(np.float32) @ WEIGHT)

@@ -63,12 +63,12 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Return a page's text with links that lead to where pages are on the site. MkDocs calls it for each."""
     place = page.file.src_uri
-    origin = outside().get(place, ROOT / "docs" / place)
+    origin = outside().get(place) or ROOT / "docs" / place
     parts, last = [], 0
     for block in _BLOCK.finditer(markdown):
-        parts += [_relinked(markdown[last : block.start()], place, origin), block[0]]  # pyright: ignore
+        parts += [_relinked(markdown[last : block.start()], place, origin), block[0]]
         last = block.end()
-    return "".join([*parts, _relinked(markdown[last:], place, origin)])  # pyright: ignore
+    return "".join([*parts, _relinked(markdown[last:], place, origin)])
 
 
 def _reference(door: str) -> str:

@@ -23,7 +23,7 @@ X = np.linspace(-1, 1, 12).reshape(3, 4)
 
 
 def sent(value: Any) -> Any:
-    """What a worker gets."""
+    """Return the arguments of a worker."""
     return pickle.loads(pickle.dumps(value))
 
 

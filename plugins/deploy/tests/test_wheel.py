@@ -38,7 +38,7 @@ def install(wheel: Path, site: Path) -> None:
 
 
 def run(code: str, site: Path, *arguments: str) -> str:
-    """What Python prints where the wheel is installed and nothing compiles."""
+    """Return the output of Python where the wheel is installed and nothing compiles."""
     environment = {**os.environ, "PYTHONPATH": str(site), "PATH": "", "CC": "/nowhere"}
     command = [sys.executable, "-c", WITHOUT_COMPILER + code, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=site)

@@ -45,7 +45,7 @@ def triton(request: pytest.FixtureRequest, server: Any) -> Iterator[Triton]:
 
 
 def facts(answer: Any) -> dict[str, Any]:
-    """What a client returns, the same for both protocols."""
+    """Return the answer to a client, the same for both protocols."""
     from google.protobuf.json_format import MessageToDict
 
     return answer if isinstance(answer, dict) else MessageToDict(answer, preserving_proto_field_name=True)

@@ -1,4 +1,4 @@
-"""Where models are found, and what happens while they are exchanged."""
+"""Find models in folders, and exchange them while requests run."""
 
 from __future__ import annotations
 

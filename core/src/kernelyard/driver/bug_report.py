@@ -1,4 +1,4 @@
-"""What a bug report says of a machine: versions, states and settings, without paths and secrets."""
+"""Describe a machine for a bug report: versions, states and settings, without paths and secrets."""
 
 from __future__ import annotations
 

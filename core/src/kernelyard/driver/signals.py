@@ -20,12 +20,12 @@ class Interrupted(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """What shells report for a program that the signal ended."""
+        """Return the exit code that shells report for a program that the signal ended."""
         return 128 + self.args[0]
 
     @property
     def says(self) -> str:
-        """What is printed."""
+        """Return the text that is printed."""
         return "interrupted" if self.name == "SIGINT" else f"ended by {self.name}"
 
 

@@ -172,8 +172,8 @@ def _attention_cached(
     visible = np.concatenate([np.broadcast_to(columns < begins, behind_old.shape), behind_new >= 0], 2)
     if window is not None:
         visible = visible & (np.concatenate([behind_old, behind_new], 2) < window)
-    every = (np.concatenate(pair, 1) for pair in ((cached_keys, keys), (cached_values, values)))
-    return _attend(queries, *every, scale, _mask(visible)[:, None], softcap)  # pyright: ignore
+    all_keys, all_values = np.concatenate([cached_keys, keys], 1), np.concatenate([cached_values, values], 1)
+    return _attend(queries, all_keys, all_values, scale, _mask(visible)[:, None], softcap)
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------

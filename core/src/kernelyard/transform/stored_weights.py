@@ -86,8 +86,11 @@ def _blocked(value: Expr, value_of: Values) -> StoredWeights | None:
     if not _is_call(value, "reshape"):
         return None
     sum_ = value_of(value.args[0])
-    minima = _widened(sum_.args[1], value_of) if _is_call(sum_, "add") else None
-    product = value_of(sum_.args[0]) if minima is not None else sum_  # pyright: ignore
+    product, minima = sum_, None
+    if _is_call(sum_, "add"):
+        product, minima = value_of(sum_.args[0]), _widened(sum_.args[1], value_of)
+        if minima is None:
+            return None
     if not _is_call(product, "multiply"):
         return None
     codes, scales = _blocks(product.args[0], value_of), _widened(product.args[1], value_of)
@@ -120,8 +123,9 @@ def _widened(expr: Expr, value_of: Values) -> np.ndarray | None:
     """Return floats that may be widened to float32 before they are used, as float32."""
     value = value_of(expr)
     stored = value_of(value.args[0]) if _is_call(value, "astype") else value
-    is_float = isinstance(stored, Constant) and stored.tensor_type.dtype in _FLOATS
-    return stored.data.astype(np.float32) if is_float else None  # pyright: ignore
+    if not isinstance(stored, Constant) or stored.tensor_type.dtype not in _FLOATS:
+        return None
+    return stored.data.astype(np.float32)
 
 
 def _constants(expr: Expr, value_of: Values) -> Iterator[Constant]:
@@ -218,8 +222,8 @@ def _packable(codes: np.ndarray, group: int, scales: np.ndarray, zeros: np.ndarr
     moved = zeros - middle
     if np.abs(moved).max(initial=0) > _LARGEST_ZERO:
         return None
-    zeros = moved.astype(np.int8) if moved.any() else None  # pyright: ignore
-    return StoredWeights(bits, (codes - np.float32(middle)).astype(np.int8), group, narrowed(scales), zeros)
+    of_bytes = moved.astype(np.int8) if moved.any() else None
+    return StoredWeights(bits, (codes - np.float32(middle)).astype(np.int8), group, narrowed(scales), of_bytes)
 
 
 def narrowed(numbers: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from kernelyard_debug.ways import Way
 
 @dataclass(frozen=True)
 class Steps:
-    """What a run gave: outputs by name, and by the label of each step with one result, in order, that result."""
+    """Hold results of a run: outputs by name, and in order those of steps with one result, by label."""
 
     outputs: Mapping[str, np.ndarray]
     results: Mapping[str, np.ndarray]
@@ -58,7 +58,7 @@ def steps_of_artifact(path: Path, feeds: Mapping[str, np.ndarray], timeout: floa
 
 @dataclass(frozen=True)
 class Recorded(Way):
-    """What an earlier run gave: arrays by the values of the model."""
+    """Hold the results of an earlier run: arrays by the values of the model."""
 
     name: str
     arrays: Mapping[Expr, np.ndarray]

@@ -39,7 +39,7 @@ class Case:
 
     @property
     def results(self) -> tuple[Expr, ...]:
-        """What `main` returns, in order."""
+        """Return the results of `main`, in order."""
         result = self.function.result
         return result.fields if isinstance(result, Tuple) else (result,)
 

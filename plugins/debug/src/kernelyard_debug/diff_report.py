@@ -76,7 +76,7 @@ class DiffReport:
         lines += [f"  output {name!r}: {each}" for name, each in self.outcome.outputs.items()]
         if self.layers:
             lines += ["layers measured (x: departs):", *(f"  {layer}" for layer in self.layers)]
-        if self.first:
+        for first in self.first[:1]:
             fused = f" (one kernel: {', '.join(layer.op for layer in self.first)})" if len(self.first) > 1 else ""
-            lines.append(f"first layer that departs: {self.first[0].label}, {self.first[0].op}{fused}")  # pyright: ignore
+            lines.append(f"first layer that departs: {first.label}, {first.op}{fused}")
         return "\n".join(lines)

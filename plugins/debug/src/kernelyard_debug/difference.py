@@ -42,7 +42,7 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """What is wrong: "shape", "nan", "inf", "values", or "" where the arrays agree."""
+        """Name the kind of difference: "shape", "nan", "inf", "values", or "" where the arrays agree."""
         if self.mismatch:
             return "shape"
         if self.nans:

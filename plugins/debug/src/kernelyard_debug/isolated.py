@@ -63,15 +63,17 @@ def isolated(function: Callable[[Announce], T], timeout: float) -> Finished[T] |
             found=sys.platform,
             expected="Linux or macOS",
         )
+    receiver: Any
+    sender: Any  # the stubs have Windows' class here, too
     receiver, sender = multiprocessing.Pipe(duplex=False)
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         with warnings.catch_warnings(action="ignore"):  # threads of libraries are idle here, and the copy has its own
             child = os.fork()
         if child == 0:
-            _work(function, sender, output)  # pyright: ignore
+            _work(function, sender, output)
         sender.close()
         try:
-            return _verdict(child, receiver, output, timeout)  # pyright: ignore
+            return _verdict(child, receiver, output, timeout)
         except BaseException:  # Ctrl-C
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

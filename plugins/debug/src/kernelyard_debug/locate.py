@@ -116,8 +116,8 @@ def announced_step(stage: str) -> Place | None:
     """Return the place of the step that was announced, if a stage is one."""
     if not stage.startswith(STEP):
         return None
-    facts = json.loads(stage.removeprefix(STEP))
-    return Place(**{key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()})  # pyright: ignore
+    facts: dict[str, Any] = json.loads(stage.removeprefix(STEP))
+    return Place(**{key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()})
 
 
 def _run_watched(exe: Executable, case: Case, instrument: Callable[..., Any]) -> None:

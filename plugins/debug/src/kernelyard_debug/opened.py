@@ -24,7 +24,7 @@ from kernelyard_debug.errors import DebugError
 
 @dataclass(frozen=True)
 class Given:
-    """What a user gave: a model, feeds (arrays by name, an .npz file, or None), and arguments of `compile`.
+    """Open what a user gave: a model, feeds (arrays by name, an .npz file, or None), and arguments of `compile`.
 
     sizes: of symbolic dims, for random feeds; others are 1.
     """

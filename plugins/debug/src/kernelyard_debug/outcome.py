@@ -17,7 +17,7 @@ _DETAIL = re.compile(r"'[^']*'|\"[^\"]*\"|%\w+|@\w+|0x[0-9a-f]+|-?\d+(\.\d+)?")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a failure is. kind: "pass", "region" (of a backend), "kernel" (generated), or "run".
+    """Locate a failure. kind: "pass", "region" (of a backend), "kernel" (generated), or "run".
 
     name: the pass, or the backend. patterns: what a region's composites match. ops: of the region or kernel.
     """
@@ -42,7 +42,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a check.
+    """Hold the outcome of a check.
 
     kind: "agrees", "error", "crash", "hang", "shape", "nan", "inf" or "values"; "unusable" where it says nothing about
     the suspect: the other way failed. code, message: of an error. stage: what was going on when it failed.

@@ -36,7 +36,7 @@ def save(case: Case, folder: Path, report: Mapping[str, Any], against: str, argu
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TEXT).write_text(to_text(case.module), encoding="utf-8")
-        np.savez(folder / FEEDS, **dict(case.feeds))  # pyright: ignore
+        np.savez(folder / FEEDS, **dict(case.feeds))  # pyright: ignore[reportArgumentType]  # inputs may be called as savez calls its options
         facts = {**report, "onnx": _save_onnx(case, folder)}
         (folder / TEST).write_text(_test(case, against, arguments), encoding="utf-8")
         (folder / REPORT).write_text(json.dumps(facts, indent=2, default=str), encoding="utf-8")

@@ -64,7 +64,8 @@ class OnnxRuntime(Way):
         model = to_onnx(case.module).SerializeToString()
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         known = {each.name for each in session.get_inputs()}
-        return session.run(None, {name: np.asarray(feed) for name, feed in case.feeds.items() if name in known})  # pyright: ignore
+        results = session.run(None, {name: np.asarray(feed) for name, feed in case.feeds.items() if name in known})
+        return [np.asarray(result) for result in results]
 
 
 class Announcing(Instrument):

@@ -36,7 +36,7 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What is computed of what: enough for any process that reads the same files to compute any shard.
+    """Describe a batch job: enough for any process that reads the same files to compute any shard.
 
     digest: of the artifact. sources: paths with sizes in bytes. keep: columns that results carry on.
     """

@@ -23,7 +23,7 @@ RETRIES = 3
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What a run of a batch job did.
+    """Summarize a run of a batch job.
 
     rows: of the job. parts: files of results, in the order of the tables' rows. resumed: shards that an earlier run had
     computed. failures: how often a shard failed and was tried again.

@@ -52,7 +52,7 @@ def spark_predict_fn(path: str | os.PathLike[str], threads: int | None = 1) -> S
 
 
 class _BeamHandler:
-    """What Beam's `RunInference` calls: examples are feeds of one row, by name, or arrays for a model of one input."""
+    """Serve Beam's `RunInference`: examples are feeds of one row, by name, or arrays for a model of one input."""
 
     def __init__(self, path: str | os.PathLike[str], threads: int | None = 1, max_batch: int = 256) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,4}\Z")
 
 @dataclass(frozen=True)
 class Facts:
-    """What compiled code does not say.
+    """Hold the facts of a publisher, which compiled code does not say.
 
     name, version: of the model; letters, digits and `._-`, and numbers with dots. license: an SPDX expression.
     source: where the model comes from, an address or a revision. batch: the symbolic size whose rows are independent of

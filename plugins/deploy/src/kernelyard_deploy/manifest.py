@@ -48,7 +48,7 @@ class EntryFunction:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artifact is: the facts that were given, and those that follow from the file.
+    """Describe an artifact: the facts that were given, and those that follow from the file.
 
     requires: distributions whose runtime halves run it. needs: CPU features and libraries, a text for each module.
     sha256, nbytes: of the file.

@@ -64,7 +64,7 @@ def _tensor(info: TensorInfo) -> dict[str, Any]:
 
 
 class Model:
-    """What MLflow calls: arrays by name, a table of columns, or one array for a model of one input."""
+    """Serve MLflow's `predict`: arrays by name, a table of columns, or one array for a model of one input."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor

@@ -57,7 +57,7 @@ class Predictor:
 
     @property
     def facts(self) -> Facts:
-        """What the artifact's publisher says of it. Raises: as `kernelyard.load`; ExportError."""
+        """Return the facts of the artifact's publisher. Raises: as `kernelyard.load`; ExportError."""
         return self._find().facts
 
     def _find(self) -> _Loaded:

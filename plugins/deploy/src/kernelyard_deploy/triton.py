@@ -71,7 +71,7 @@ def _tensor(info: TensorInfo, batched: bool) -> Message:
 
 
 class TritonPythonModel:
-    """What Triton's Python backend calls: the artifact beside `model.py`, prepared before the model is ready."""
+    """Serve Triton's Python backend: the artifact beside `model.py`, prepared before the model is ready."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the artifact of this version, and prepare the sizes that it names. Raises: as `kernelyard.load`."""

@@ -1,4 +1,4 @@
-"""What oneDNN's primitives cost: the roofline over the efficiency that was measured (benchmarks/kernels.py).
+"""Estimate the cost of oneDNN's primitives: the roofline over the efficiency that was measured (benchmarks/kernels.py).
 
 A library's primitive reads its operands from memory and writes its result there. That is next to nothing beside a
 convolution; where products of sequences, norms and softmax follow each other, it is a part of the time.

@@ -1,4 +1,4 @@
-"""What a network of a language model looks like: its sizes and which of the usual parts it has."""
+"""Configure the network of a language model: its sizes and which of the usual parts it has."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """What differs between layers. window: how many positions attention sees, None for all; rope: None for none."""
+    """Configure a layer. window: how many positions attention sees, None for all; rope: None for none."""
 
     window: int | None = None
     rope: Rope | None = None

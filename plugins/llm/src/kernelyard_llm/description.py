@@ -1,4 +1,4 @@
-"""What an artifact keeps of a language model beside its program: configuration, tokenizer, template. It is JSON."""
+"""Keep a language model's configuration, tokenizer and template in an artifact beside its program, as JSON."""
 
 from __future__ import annotations
 

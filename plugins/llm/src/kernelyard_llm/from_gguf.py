@@ -92,7 +92,7 @@ def gguf_config(file: GGUFFile) -> ModelConfig:
         head_size=head_size,
         vocabulary=table.shape[0],
         context=read.size("context_length"),
-        epsilon=float(epsilon),  # pyright: ignore
+        epsilon=1e-5 if epsilon is None else epsilon,
         norm="layer" if is_layer_norm else "rms",
         activation=_ACTIVATIONS.get(str(family), "silu"),
         gated=family != "gpt2",

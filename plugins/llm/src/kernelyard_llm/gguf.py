@@ -70,7 +70,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, eq=False)
 class GGUFFile:
-    """What a GGUF file holds."""
+    """Hold the metadata and tensors of a GGUF file."""
 
     path: Path
     metadata: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""What generated kernels cost: the time at the roofline over the efficiency that was measured (benchmarks/kernels.py).
+"""Estimate the cost of generated kernels: the roofline over the efficiency that was measured (benchmarks/kernels.py).
 
 Products of matrices take with them what follows (bias, activation, residual, norm) without going through memory; so do
 attention, norms, softmax, and whatever goes element by element or moves elements. Convolutions and pools of images keep

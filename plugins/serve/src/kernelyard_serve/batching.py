@@ -47,7 +47,7 @@ class BatchPolicy:
 
 
 class BatchObserver(Protocol):
-    """What is told of every call."""
+    """Observe every call of a batcher."""
 
     def called(self, waited: Sequence[float], rows: int, seconds: float) -> None:
         """Take down a call: for how long each of its requests waited, its rows, and how long it took."""

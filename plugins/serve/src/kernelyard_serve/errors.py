@@ -88,7 +88,7 @@ class InternalServeError(ServeError):
 
 
 class Status(NamedTuple):
-    """What a client gets: the status of HTTP, and the name of that of gRPC."""
+    """Map an error to what a client gets: the status of HTTP, and the name of that of gRPC."""
 
     http: int
     grpc: str

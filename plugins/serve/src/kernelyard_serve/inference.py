@@ -1,4 +1,4 @@
-"""What a request asks of a model, however it was sent, and how its feeds are checked."""
+"""Represent an inference request, however it was sent, and check its feeds."""
 
 from __future__ import annotations
 

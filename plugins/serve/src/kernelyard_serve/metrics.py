@@ -1,4 +1,4 @@
-"""What a server counts, written as the text that Prometheus reads."""
+"""Count requests and calls, and write the text that Prometheus reads."""
 
 from __future__ import annotations
 

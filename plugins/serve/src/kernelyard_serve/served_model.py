@@ -25,7 +25,7 @@ PLATFORM = "kernelyard"
 
 
 class FileStamp(NamedTuple):
-    """What tells whether a file is another one than it was."""
+    """Identify the content of a file, to see whether it is another one than it was."""
 
     inode: int
     modified: int
@@ -72,7 +72,7 @@ class ServedModel:
         """Prepare every number of rows that a batch may have, at the sizes that are known; returns how many shapes."""
         symbol = rows.batch_symbol(self._exe)
         counts = range(1, options.batch.max_rows + 1) if self.not_batched is None else (1,)
-        sets = [({symbol: 1} if symbol else {}) | each for each in sizes]  # which may name rows, too  # pyright: ignore[reportOperatorIssue]
+        sets = [{**({symbol: 1} if symbol else {}), **each} for each in sizes]  # which may name rows, too
         sets += [{**each, symbol: count} for each in sizes for count in counts if symbol]
         shapes = list({tuple(s.items()): s for s in (rows.shapes(self._exe, each) for each in sets)}.values())
         self._exe.max_plans = max(self._exe.max_plans, len(shapes) + 16)

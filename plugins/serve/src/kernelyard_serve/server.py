@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens. grpc_port: None for none. Port 0 is any that is free. connections: the most at a time."""
+    """Set where a server listens. grpc_port: None for none. 0: any free one. connections: the most at a time."""
 
     host: str = "127.0.0.1"
     port: int = 8000

@@ -57,7 +57,7 @@ class Parts:
 
 @record
 class Shift:
-    """What is added to one factor and is the same along the inner reduced axes: `by`, with all else that is, is
+    """Shift one factor by what is the same along the inner reduced axes: `by`, with all else that is, is
     multiplied by the sums of the other factors, `times`, which all columns share."""
 
     by: Expr
