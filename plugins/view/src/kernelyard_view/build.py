@@ -10,7 +10,7 @@ from kernelyard.runtime.report import Node, Report
 
 @dataclass(frozen=True)
 class PartRow:
-    """What a library does in a step. nodes: of the report, by number, that it is done for."""
+    """Describe a part of a step inside a library. nodes: of the report, by number, that it is done for."""
 
     label: str
     implementation: str

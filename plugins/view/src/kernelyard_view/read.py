@@ -20,7 +20,7 @@ from kernelyard_view.watch_passes import WatchPasses
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be found out of models and artifacts. calls: that are timed, 0 for none."""
+    """Choose what to measure of models and artifacts. calls: that are timed, 0 for none."""
 
     how: CompileOptions
     inputs: tuple[str, ...] = ()

@@ -43,16 +43,17 @@ def build_from_json(value: Any, where: str) -> Build:
 
 
 def _step(fields: Fields, nodes: int) -> StepRow:
-    names = (fields.text(name) for name in ("label", "module", "symbol"))
+    label, module, symbol = (fields.text(name) for name in ("label", "module", "symbol"))
     flops = None if fields.any("flops") is None else fields.integer("flops", most=MAX_COUNT)
     nbytes = fields.integer("nbytes", most=MAX_COUNT)
     inside = fields.each("inside", lambda item, place: _part(Fields(item, place), nodes))
-    return StepRow(*names, _number(fields, "seconds"), nbytes, flops, fields.indices("nodes", nodes), inside)  # pyright: ignore
+    seconds, of_report = _number(fields, "seconds"), fields.indices("nodes", nodes)
+    return StepRow(label, module, symbol, seconds, nbytes, flops, of_report, inside)
 
 
 def _part(fields: Fields, nodes: int) -> PartRow:
-    names = (fields.text(name) for name in ("label", "implementation"))
-    return PartRow(*names, _number(fields, "seconds"), fields.indices("nodes", nodes))  # pyright: ignore
+    label, implementation = fields.text("label"), fields.text("implementation")
+    return PartRow(label, implementation, _number(fields, "seconds"), fields.indices("nodes", nodes))
 
 
 def _memory(fields: Fields) -> MemoryMap:
@@ -62,8 +63,8 @@ def _memory(fields: Fields) -> MemoryMap:
         first, last = (each.integer(name, -1, MAX_ITEMS) for name in ("first", "last"))
         return Buffer(each.text("label"), offset, nbytes, first, last, each.any("is_input") is True)
 
-    sizes = (fields.integer(name, most=MAX_COUNT) for name in ("nbytes", "weights"))
-    return MemoryMap(*sizes, fields.texts("steps"), fields.each("buffers", buffer))  # pyright: ignore
+    nbytes, weights = (fields.integer(name, most=MAX_COUNT) for name in ("nbytes", "weights"))
+    return MemoryMap(nbytes, weights, fields.texts("steps"), fields.each("buffers", buffer))
 
 
 def _number(fields: Fields, name: str) -> float:

@@ -16,7 +16,7 @@ MAX_ROWS = 40
 
 
 class Row(NamedTuple):
-    """What one step, or one part of a library's step, took. flops: None where they are not known."""
+    """Time one step, or one part of a library's step. flops: None where they are not known."""
 
     seconds: float
     nbytes: int

@@ -19,6 +19,7 @@ from kernelyard.driver.commands.common import (
     terminal_width,
     threads_option,
 )
+from kernelyard_view.output_file import check_output, write_output
 
 
 @click.command("trace")
@@ -50,8 +51,8 @@ def command(
     from kernelyard_view.step_table import step_lines
     from kernelyard_view.trace import take_trace
 
-    if output is not None and not output.parent.is_dir():  # known before the work is done
-        raise click.BadParameter(f"there is no folder {output.parent}", param_hint="-o")
+    if output is not None:
+        check_output(output)
     with busy(f"preparing {model}"):
         executable = open_executable(model, how, threads)
         feeds = make_feeds(executable, inputs, dim_values)
@@ -59,10 +60,7 @@ def command(
     with live_table(calls, roof) as watch:
         trace = take_trace(executable, model.name, feeds, calls, callers, roof, watch)
     if output is not None:
-        try:
-            output.write_text(json.dumps(trace.to_json()) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise click.BadParameter(f"{output} cannot be written: {error.strerror}", param_hint="-o") from error
+        write_output(output, json.dumps(trace.to_json()) + "\n")
     if as_json:
         facts = {"trace": str(output) if output is not None else None, "callers": callers, "roof": roof}
         print_json({**facts, "threads": executable.threads, "profile": trace.profiles[0].to_json()})

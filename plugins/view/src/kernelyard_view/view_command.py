@@ -15,6 +15,7 @@ from kernelyard.driver.commands.common import (
     print_json,
     threads_option,
 )
+from kernelyard_view.output_file import check_output, write_output
 
 
 @click.command("view")
@@ -44,17 +45,13 @@ def command(
     from kernelyard_view.read import Wanted, read_builds
 
     output = output or Path(files[0].name).with_suffix(".html")
-    if not output.parent.is_dir():  # known before the work is done
-        raise click.BadParameter(f"there is no folder {output.parent}", param_hint="-o")
+    check_output(output)
     with busy(f"looking at {', '.join(file.name for file in files)}"):
         builds = read_builds(files, Wanted(how, inputs, dim_values, threads, calls, with_passes))
         if len(builds) > 2:
             raise click.UsageError(f"{len(builds)} builds are given; a page shows one, or two side by side")
         page = view_page(builds)
-    try:
-        output.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise click.BadParameter(f"{output} cannot be written: {error.strerror}", param_hint="-o") from error
+    write_output(output, page)
     if as_json:
         facts = [{"title": build.title, "ops": len(build.report.nodes), "steps": len(build.steps)} for build in builds]
         print_json({"page": str(output), "bytes": len(page.encode()), "builds": facts})

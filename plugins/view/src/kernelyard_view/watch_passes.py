@@ -1,4 +1,4 @@
-"""What each pass changed in the text of a module, gathered while a model is compiled."""
+"""Record what each pass changes in the text of a module, while a model is compiled."""
 
 from __future__ import annotations
 
