@@ -117,7 +117,8 @@ def announced_step(stage: str) -> Place | None:
     if not stage.startswith(STEP):
         return None
     facts: dict[str, Any] = json.loads(stage.removeprefix(STEP))
-    return Place(**{key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()})
+    facts.update({key: tuple(value) for key, value in facts.items() if isinstance(value, list)})
+    return Place(**facts)
 
 
 def _run_watched(exe: Executable, case: Case, instrument: Callable[..., Any]) -> None:
