@@ -154,6 +154,6 @@ def chart(found: Sequence[Comparison], peers: Sequence[str], path: Path, threads
         loc="lower right",
     )
     title = f"Best of {', '.join(peers)} / Kernelyard, processor time of a call, {threads} thread"
-    axes.set_title(f"{title} (right of 1: Kernelyard is faster)", fontsize=9, loc="left")
+    axes.set_title(f"{title}\n(right of 1: Kernelyard is faster)", fontsize=9, loc="left")
     figure.savefig(path, dpi=140)
     plt.close(figure)
