@@ -38,7 +38,7 @@ class Measured:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(model: Path, prompt_tokens: int, new_tokens: int, rounds: int, threads: int | None, as_json: bool) -> None:
     """Measure MODEL: time to the first token, tokens per second, and the bytes of weights that are read for them."""
-    from kernelyard_llm.load import load
+    from kernelyard_llm.loading import load
 
     begin = time.perf_counter()
     loaded = load(model, threads=threads, context=prompt_tokens + new_tokens)

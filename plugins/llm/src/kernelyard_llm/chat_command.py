@@ -28,7 +28,7 @@ def command(
     model: Path, prompt: str | None, system: str | None, threads: int | None, as_json: bool, **how: Any
 ) -> None:
     """Talk to MODEL: a .gguf file, a folder of a model, or a .kyar artifact. An empty line ends the talk."""
-    from kernelyard_llm.load import load
+    from kernelyard_llm.loading import load
 
     loaded = load(model, threads=threads)
     messages = [{"role": "system", "content": system}] if system else []
