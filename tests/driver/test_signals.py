@@ -19,7 +19,10 @@ from kernelyard.runtime.artifact import container
 MODEL = """<ir_version: 8, opset_import: ["": 17]> net (float[2] x) => (float[2] y) { y = Exp(x) }"""
 # The signal comes where it does most harm: the artifact is written, and not yet renamed.
 PROGRAM = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored,
+for number in (signal.SIGTERM, signal.SIGHUP):  # and so does what runs under nohup
+    signal.signal(number, signal.SIG_DFL)
 from kernelyard.driver.cli import main
 def interrupted(descriptor):
     os.kill(os.getpid(), int(sys.argv[1]))
