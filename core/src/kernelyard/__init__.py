@@ -54,6 +54,7 @@ _SUBPACKAGES = (
 
 _OF_OTHER_DISTRIBUTIONS = ("nn", "testing")  # each comes with a distribution named after it
 _FUNCTIONS_OF_OTHER_DISTRIBUTIONS = {  # each in a package kernelyard_<value>
+    "bisect": "debug",
     "diff": "debug",
     "quantize": "quantize",
     "reduce": "debug",

@@ -30,6 +30,7 @@ from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.program.program import SizeCheck
 from kernelyard.runtime.report import Report
 from kernelyard.target import Target
+from kernelyard.transform.bisect import BISECT_LIMIT, bisection_of_environment
 from kernelyard.transform.compile_pipeline import OFFLOAD, PRECISION, CompilePipeline
 from kernelyard.transform.pass_base import Instrument, Pass, PassContext
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES
@@ -167,6 +168,8 @@ def watched(session: CompileSession, instruments: Sequence[Instrument]) -> PassC
         from kernelyard.transform.instruments import VerifyEach  # inside: most compiles run the default pipeline
 
         instruments = [VerifyEach(), *instruments]
+    if BISECT_LIMIT.is_set:
+        instruments = [*instruments, bisection_of_environment()]
     return PassContext.current().extended(instruments)
 
 

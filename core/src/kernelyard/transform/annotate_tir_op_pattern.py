@@ -12,6 +12,7 @@ class AnnotateTIROpPattern(Pass):
     """Set the attribute "op_pattern" (see `kernelyard.tir.op_pattern`) of PrimFuncs that have none."""
 
     name = "annotate_tir_op_pattern"
+    is_required = True
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         return module.with_functions(

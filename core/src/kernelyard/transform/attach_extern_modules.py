@@ -32,6 +32,7 @@ class AttachExternModules(Pass):
     """
 
     name = "attach_extern_modules"
+    is_required = True
 
     def __init__(self, modules: Sequence[ExternModule]) -> None:
         self._modules = tuple(modules)

@@ -38,6 +38,7 @@ class BindParams(Pass):
     """
 
     name = "bind_params"
+    is_required = True
 
     def __init__(self, function: str, params: Mapping[Any, Any]) -> None:
         self._function = function

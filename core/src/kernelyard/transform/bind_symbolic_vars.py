@@ -39,6 +39,7 @@ class BindSymbolicVars(Pass):
     """
 
     name = "bind_symbolic_vars"
+    is_required = True
 
     def __init__(self, values: Mapping[str, Dim], function: str | None = None) -> None:
         self._values = dict(values)

@@ -36,6 +36,7 @@ class DecomposeDataDependent(Pass):
     """
 
     name = "decompose_data_dependent"
+    is_required = True
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         mutated = {name: _Decomposer().mutate(each) for name, each in module.entry_functions().items()}

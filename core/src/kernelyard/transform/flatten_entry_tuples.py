@@ -27,6 +27,7 @@ class FlattenEntryTuples(FunctionPass):
     """
 
     name = "flatten_entry_tuples"
+    is_required = True
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
         results = function.result.fields if isinstance(function.result, Tuple) else (function.result,)

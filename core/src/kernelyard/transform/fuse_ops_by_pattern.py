@@ -37,7 +37,7 @@ from kernelyard.patterns.registry import (
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.transform.chosen_entries import chosen_entries
 from kernelyard.transform.fresh_names import FreshNames
-from kernelyard.transform.pass_base import Pass, PassContext
+from kernelyard.transform.pass_base import Pass, PassContext, place_of
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,7 @@ class FuseOpsByPattern(Pass):
     """
 
     name = "FuseOpsByPattern"
+    is_required = True
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class FuseOpsByPattern(Pass):
         lifting = _Lifting(module, self.bind_constants, self.annotate_codegen)
         for name, given in chosen_entries(module, self.entry_functions).items():
             function = without_aliases(given)
-            groups = self._groups(function, name, module)
+            groups = self._groups(function, name, module, context)
             if not groups:
                 continue
             lifting.rewrite(name, function, groups)
@@ -112,7 +113,7 @@ class FuseOpsByPattern(Pass):
             message = f"no pattern matches, and {', '.join(hidden)} are loop-level functions already"
             warnings.warn(f"{message}: partition before legalize", PerformanceWarning, stacklevel=2)
 
-    def _groups(self, function: Function, name: str, module: IRModule) -> dict[Var, Group]:
+    def _groups(self, function: Function, name: str, module: IRModule, context: PassContext) -> dict[Var, Group]:
         """Accepted matches by root, in order of the roots."""
         matcher = Matcher(function, module)
         prefilter = Prefilter(matcher.dataflow, [pattern.pattern for pattern in self.patterns])
@@ -122,7 +123,7 @@ class FuseOpsByPattern(Pass):
             if binding.var in taken or not isinstance(binding.value, (Call, TupleGetItem)):
                 continue
             group = self._first_accepted(binding, matcher, prefilter, taken, name)
-            if group is not None:
+            if group is not None and context.allows("region", group.pattern.name, place_of(binding.var)):
                 taken |= group.match.members
                 groups.append(group)
         return {group.match.root: group for group in reversed(groups)}

@@ -37,6 +37,7 @@ class FuseTIR(Pass):
     """Replace groups by PrimFuncs, and the calls of groups by `call_tir`; PrimFuncs that nobody calls any more go."""
 
     name = "fuse_tir"
+    is_required = True
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         groups = {n: f for n, f in module.graph_functions().items() if is_primitive(f)}

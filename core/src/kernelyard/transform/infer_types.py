@@ -13,6 +13,7 @@ class InferTypes(Pass):
     """Rebuild calls whose type is no longer what the operator, or the called function, says; callees come first."""
 
     name = "infer_types"
+    is_required = True
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         for name in list(_callees_first(module)):

@@ -29,6 +29,7 @@ class InlinePrivateFunctions(Pass):
     """
 
     name = "inline_private_functions"
+    is_required = True
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         calls = {name: _callees(function) for name, function in module.entry_functions().items()}

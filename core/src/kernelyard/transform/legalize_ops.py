@@ -29,7 +29,7 @@ from kernelyard.tir.expr import Load, const
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.tir.simplify import simplify
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
-from kernelyard.transform.pass_base import Pass, PassContext
+from kernelyard.transform.pass_base import Pass, PassContext, place_of
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 
 # Another view of the same memory, made without running anything.
@@ -48,6 +48,7 @@ class LegalizeOps(Pass):
     """
 
     name = "legalize_ops"
+    is_required = True
 
     def __init__(self, skip: Collection[str] = (), rules: Mapping[str, Rule] = MappingProxyType({})) -> None:
         self.skip = frozenset((*VIEWS, *skip))
@@ -55,7 +56,7 @@ class LegalizeOps(Pass):
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         compiled: dict[str, CustomKernel] = {}
-        module = mutate_with_prim_funcs(module, lambda table: _Legalizer(table, self.skip, self.rules, compiled))
+        module = mutate_with_prim_funcs(module, lambda table: _Legalizer(table, self, context, compiled))
         if compiled:
             from kernelyard.transform.attach_extern_modules import AttachExternModules  # inside: few users bring any
 
@@ -106,14 +107,15 @@ class _Legalizer(FunctionMutator):
     def __init__(
         self,
         functions: PrimFuncTable,
-        skip: Collection[str],
-        rules: Mapping[str, Rule],
+        legalize: LegalizeOps,
+        context: PassContext,
         compiled: dict[str, CustomKernel],
     ) -> None:
         super().__init__()
         self.functions = functions
-        self.skip = skip
-        self.rules = rules
+        self.skip = legalize.skip
+        self.rules = legalize.rules
+        self.context = context
         self.compiled = compiled  # custom kernels that are called as they are, by name
         self.made: dict[tuple[object, ...], str] = {}
 
@@ -121,6 +123,8 @@ class _Legalizer(FunctionMutator):
         if not isinstance(value, Call) or not isinstance(value.op, Op):
             return value
         if value.op.name in self.skip or not (value.op.name in self.rules or has_rule(value.op.name)):
+            return value
+        if not self.context.allows("kernel", value.op.name, place_of(var)):
             return value
         custom = custom_kernel_of(value)
         if custom is not None and is_compiled(custom):

@@ -22,6 +22,7 @@ class MergeCompositeFunctions(Pass):
     """
 
     name = "MergeCompositeFunctions"
+    is_required = True
 
     def __init__(self, backends: Sequence[str] | None = None, is_wanted: Wanted | None = None) -> None:
         self.backends = backends

@@ -35,6 +35,7 @@ class OutlineContinuations(Pass):
     """
 
     name = "outline_continuations"
+    is_required = True
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         for name, function in module.entry_functions().items():

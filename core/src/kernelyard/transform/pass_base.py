@@ -8,7 +8,7 @@ from contextvars import ContextVar, Token
 from typing import Any, ClassVar
 
 from kernelyard.errors import KernelyardError, PassError
-from kernelyard.ir import Function, IRModule
+from kernelyard.ir import Function, IRModule, Var
 
 
 class Instrument:
@@ -19,6 +19,14 @@ class Instrument:
 
     def exit(self, context: PassContext) -> None:
         """The context is left."""
+
+    def should_apply(self, kind: str, name: str, place: str) -> bool:
+        """Return False to have something left out.
+
+        kind: "pass" (those that are not required), "region" (a match that a backend has accepted) or "kernel" (of an
+        operator). name: of the pass, pattern or operator; place: the node of the model, or "".
+        """
+        return True
 
     def before_pass(self, pass_: Pass, module: IRModule, depth: int) -> None:
         """A pass is about to run."""
@@ -63,6 +71,11 @@ class PassContext:
         """Return the value of an option, or `default`."""
         return self.options.get(name, default)
 
+    def allows(self, kind: str, name: str, place: str = "") -> bool:
+        """Return True where each instrument's `should_apply` lets something be applied; all of them are asked."""
+        answers = [each.should_apply(kind, name, place) for each in self.instruments]
+        return all(answers)
+
     def __enter__(self) -> PassContext:
         self._tokens.append(_CURRENT.set(self))
         for instrument in self._own:
@@ -82,6 +95,8 @@ class PassContext:
         Raises: PassError for anything that is not already one of our errors; ours are raised as they are, with a
         note that names the pass and those that ran before it.
         """
+        if not pass_.is_required and not self.allows("pass", pass_.name):
+            return module
         depth, self._depth = self._depth, self._depth + 1
         try:
             for instrument in self.instruments:
@@ -106,13 +121,22 @@ class PassContext:
         return f"pass {pass_.name!r}, run after: {', '.join(self.history) or 'nothing'}"
 
 
+def place_of(var: Var) -> str:
+    """Return what to call the node that computes a value: its name in the model, else the variable."""
+    return var.origin or f"%{var.name}"
+
+
 _CURRENT: ContextVar[PassContext | None] = ContextVar("kernelyard_pass_context", default=None)
 
 
 class Pass(ABC):
-    """A transformation of modules. Subclasses set `name` and give `run`; calling the pass runs it with instruments."""
+    """A transformation of modules. Subclasses set `name` and give `run`; calling the pass runs it with instruments.
+
+    is_required: a compile cannot do without it, so that a bisection does not leave it out.
+    """
 
     name: str
+    is_required: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, module: IRModule, context: PassContext) -> IRModule:
@@ -186,6 +210,8 @@ def function_pass(name: str) -> Callable[[Callable[[Function, IRModule, PassCont
 
 class Sequential(Pass):
     """Passes run one after another, as one pass."""
+
+    is_required = True  # its passes are asked for one by one
 
     def __init__(self, passes: Sequence[Pass], name: str = "sequential") -> None:
         self.passes = tuple(passes)

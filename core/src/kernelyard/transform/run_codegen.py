@@ -103,6 +103,7 @@ class RunCodegen(Pass):
     """
 
     name = "RunCodegen"
+    is_required = True
 
     def __init__(
         self,

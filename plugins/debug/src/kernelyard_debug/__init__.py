@@ -1,7 +1,9 @@
-"""Debug compiled models: `kernelyard.diff` and `kernelyard.reduce`, and the commands of these names."""
+"""Debug compiled models: `kernelyard.diff`, `reduce` and `bisect`, and the commands of these names."""
 
 from __future__ import annotations
 
+from kernelyard_debug.bisect import BisectReport as BisectReport
+from kernelyard_debug.bisect import bisect as bisect
 from kernelyard_debug.case import Case as Case
 from kernelyard_debug.diff import diff as diff
 from kernelyard_debug.diff_report import DiffReport as DiffReport

@@ -86,11 +86,6 @@ def record(case: Case) -> dict[Var, np.ndarray]:
     }
 
 
-def label_of(var: Var) -> str:
-    """Return what to call a value: the model's node, else the variable."""
-    return var.origin or f"%{var.name}"
-
-
 def unique(names: Iterable[str]) -> tuple[str, ...]:
     """Return names with numbers appended where one occurs again."""
     found: dict[str, None] = {}

@@ -14,13 +14,13 @@ from kernelyard.driver.commands.common import (
     print_json,
     say,
 )
-from kernelyard_debug.options import feeds_option, how_to_compare, sizes_of
+from kernelyard_debug.options import check_option, feeds_option, how_to_compare, one_oracle, sizes_of
 
 
 @click.command("reduce")
 @click.argument("model", type=click.Path(path_type=Path))
 @how_to_compare
-@click.option("--check", metavar="CMD", help="A command that fails where the failure is; {model} is an ONNX file.")
+@check_option
 @feeds_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the result.")
 @dim_option
@@ -41,8 +41,7 @@ def command(
     """Reduce MODEL, which fails, to a few ops that fail in the same way."""
     from kernelyard_debug.reduce import reduce
 
-    if check is not None and against is not None:
-        raise click.UsageError("--check and --against exclude each other: one oracle at a time")
+    one_oracle(check, against)
     reduction = reduce(
         model,
         against or "reference",

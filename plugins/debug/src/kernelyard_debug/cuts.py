@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from kernelyard.ir import Binding
 from kernelyard_debug.case import Case, Recorded, cut
+from kernelyard_debug.halving import least_by_halves
 
 Fails: TypeAlias = "Callable[[Case], bool]"
 Bindings: TypeAlias = "Sequence[Binding]"
@@ -19,7 +20,7 @@ def shortest_prefix(case: Case, bindings: Bindings, recorded: Recorded, fails: F
         part = cut(case, bindings[:length], recorded)
         return part is not None and fails(part)
 
-    return bindings[: _least_by_halves(0, len(bindings), prefix_fails)]
+    return bindings[: least_by_halves(0, len(bindings), prefix_fails)]
 
 
 def latest_start(case: Case, bindings: Bindings, recorded: Recorded, fails: Fails) -> Bindings:
@@ -33,7 +34,7 @@ def latest_start(case: Case, bindings: Bindings, recorded: Recorded, fails: Fail
     low, high = 0, 1  # most faults are in few bindings: by doubling
     while high < length and not suffix_fails(high):
         low, high = high, 2 * high
-    return bindings[length - _least_by_halves(low, min(high, length), suffix_fails) :]
+    return bindings[length - least_by_halves(low, min(high, length), suffix_fails) :]
 
 
 def without_each(case: Case, bindings: Bindings, recorded: Recorded, fails: Fails) -> Bindings:
@@ -51,14 +52,3 @@ def without_each(case: Case, bindings: Bindings, recorded: Recorded, fails: Fail
         if size == 1 and not removed:
             return kept
         size = max(1, size // 2)
-
-
-def _least_by_halves(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the least number for which something holds, which does for `high` and not for `low`."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high

@@ -11,8 +11,9 @@ import numpy as np
 from kernelyard.driver.commands.common import is_artifact
 from kernelyard.driver.precision import DEFAULT
 from kernelyard.ir import Call, TupleGetItem, Var
+from kernelyard.transform.pass_base import place_of
 from kernelyard_debug.artifacts import Recorded, recorded_by, steps_of_artifact
-from kernelyard_debug.case import Case, label_of, record
+from kernelyard_debug.case import Case, record
 from kernelyard_debug.cuts import shortest_prefix
 from kernelyard_debug.departure import DepartureSearch
 from kernelyard_debug.diff_artifacts import diff_artifacts
@@ -133,4 +134,4 @@ class _Diff:
         if isinstance(value, TupleGetItem) and isinstance(value.tuple_value, Var):
             value = self._made.get(value.tuple_value)
         op = value.op_name if isinstance(value, Call) else "input"
-        return Layer(self._numbers.get(var, -1), label_of(var), op, repr(var.type), found)
+        return Layer(self._numbers.get(var, -1), place_of(var), op, repr(var.type), found)

@@ -18,6 +18,7 @@ from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard.tir import PrimFunc
 from kernelyard.transform.pass_base import Instrument, Pass, Sequential
 from kernelyard_debug.case import Case, record
+from kernelyard_debug.halving import least_by_halves
 from kernelyard_debug.isolated import Announce
 from kernelyard_debug.outcome import Place
 
@@ -66,11 +67,7 @@ def wrong_pass(
 
     if not is_wrong(len(snapshots)):
         return None
-    low, high = 0, len(snapshots)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_wrong(middle) else (middle, high)
-    return Place("pass", snapshots[high - 1].pass_name)
+    return Place("pass", snapshots[least_by_halves(0, len(snapshots), is_wrong) - 1].pass_name)
 
 
 def _means_other(module: IRModule, case: Case, expected: Sequence[np.ndarray], departs: Departs) -> bool:

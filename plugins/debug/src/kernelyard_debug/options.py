@@ -23,6 +23,17 @@ def how_to_compare(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+check_option = click.option(
+    "--check", metavar="CMD", help="A command that fails where the failure is; {model} is an ONNX file."
+)
+
+
+def one_oracle(check: str | None, against: str | None) -> None:
+    """Raises: UsageError where both a command and another way are given."""
+    if check is not None and against is not None:
+        raise click.UsageError("--check and --against exclude each other: one oracle at a time")
+
+
 feeds_option = click.option(
     "--feeds", type=click.Path(path_type=Path), metavar="FILE.npz", help="Arrays by input (default: random numbers)."
 )
