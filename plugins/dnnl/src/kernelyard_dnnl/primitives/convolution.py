@@ -29,6 +29,7 @@ from kernelyard_dnnl.primitives.convolution_geometry import (
     transposed_geometry,
 )
 from kernelyard_dnnl.primitives.post_ops import activations_of, execute
+from kernelyard_dnnl.primitives.strided_rows import is_better_as_products, lower_as_products
 from kernelyard_dnnl.primitives.winograd_choice import winograd_tile
 from kernelyard_dnnl.values import Node, Value
 
@@ -190,6 +191,8 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
         from kernelyard_dnnl.primitives.winograd import lower_winograd
 
         return lower_winograd(node, graph, tile)
+    if is_better_as_products(node):
+        return lower_as_products(node, graph)
     weight = _grouped(node.operands["weight"], node.attrs["groups"], graph)
     fused = None
     if node.attrs["groups"] == node.shape[1]:
