@@ -41,8 +41,9 @@ test: $(VENV)/test lint  ## the whole test suite
 campaign: $(VENV)/test  ## every property test with CAMPAIGN times the examples, at random, on all processors
 	$(BIN)/python -m pytest -q -n auto --dist worksteal --campaign $(CAMPAIGN) --durations=10
 
-test-torch: $(VENV)/torch  ## the tests of the PyTorch plugin, with PyTorch for CPUs
-	$(BIN)/python -m pytest -q -n 2 --durations=10 plugins/torch/tests tests/architecture
+test-torch: $(VENV)/torch  ## the tests of the PyTorch plugin, with PyTorch for CPUs, and language models by transformers
+	$(BIN)/python -m pytest -q -n 2 --durations=10 plugins/torch/tests tests/architecture \
+		plugins/llm/tests/agreement_with_transformers.py
 
 test-onnx: $(VENV)/test  ## ONNX's own tests of engines, compared with docs/onnx-coverage.md
 	$(BIN)/python plugins/onnx/tests/backend_suite.py

@@ -33,9 +33,8 @@ def import_model(manager: PluginManager, model: object, options: Mapping[str, Ma
     Raises: FrontendError when there is no such file, UnknownModelError with the pip line when no frontend takes the
     model, IRError when there is nothing to compile, and what the frontend raises.
     """
-    if isinstance(model, (str, os.PathLike)) and not Path(model).is_file():
-        problem = "this is a folder, no model file" if Path(model).is_dir() else "there is no such model file"
-        raise FrontendError(problem, where=str(model))
+    if isinstance(model, (str, os.PathLike)) and not Path(model).exists():
+        raise FrontendError("there is no such model file", where=str(model))
     if isinstance(model, IRModule):
         module = model
         verify(module)
@@ -68,6 +67,8 @@ _COMPILED = "it is compiled already: kernelyard.load(path), or `kernelyard run`"
 
 def _unknown_model(model: object, frontends: Sequence[str]) -> UnknownModelError:
     is_path = isinstance(model, (str, os.PathLike))
+    if is_path and Path(model).is_dir():
+        return UnknownModelError("this is a folder, no model that an installed frontend reads", where=str(model))
     suffix = Path(model).suffix.lstrip(".").lower() if is_path else ""
     missing = "" if suffix in frontends else _PACKAGES.get(suffix, suffix)
     hint = _COMPILED if suffix == "kyar" else package_line(missing)

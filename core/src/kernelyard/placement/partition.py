@@ -148,14 +148,17 @@ def _offer(
     recorder.offered(backend.name, patterns)
     prepared = _prepare(backend, module)
     judged, annotate = judge.judged(wanted), not backend.merge_composites
-    fused = _match(prepared, judged, annotate, settings, recorder)
+    weights = FloatWeights()
+    fused = _match(prepared, weights, judged, annotate, settings, recorder)
     left_out = [pattern for pattern in patterns if pattern.name in excluded]
     record_near_misses(prepared, fused, backend.name, wanted, left_out, recorder)
-    return merge_regions(fused, judge, wanted, recorder) if backend.merge_composites else fused
+    # A region that is not wanted gives back products with the weights that it was offered.
+    return weights.restored(merge_regions(fused, judge, wanted, recorder)) if backend.merge_composites else fused
 
 
 def _match(
     module: IRModule,
+    weights: FloatWeights,
     patterns: Sequence[FusionPattern],
     annotate: bool,
     settings: PlacementSettings,
@@ -169,7 +172,6 @@ def _match(
     if not any(narrow_weights(function) for function in module.entry_functions().values()):
         return matched(module, patterns)
     of_integers, others = split(patterns)
-    weights = FloatWeights()
     return weights.restored(matched(weights.folded(matched(module, of_integers)), others))
 
 

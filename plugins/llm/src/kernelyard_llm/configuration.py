@@ -16,12 +16,16 @@ Activation = Literal["silu", "gelu", "gelu_tanh"]
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions. size: how many numbers of a head turn; factors: what their wavelengths are multiplied by."""
+    """Rotary positions. size: how many numbers of a head turn; factors: what their wavelengths are multiplied by.
+
+    magnitude: what numbers that turn are multiplied by.
+    """
 
     base: float
     size: int
     linear_factor: float = 1.0
     factors: tuple[float, ...] | None = None
+    magnitude: float = 1.0
 
     def frequencies(self) -> np.ndarray:
         """Return the angle per position of each pair."""
@@ -57,7 +61,8 @@ class LayerConfig:
 class ModelConfig:
     """A decoder: `layers` of attention and a feed-forward network between an embedding and a head.
 
-    gated: the feed-forward network multiplies two projections. embedding_scale: what embeddings are multiplied by.
+    gated: the feed-forward network multiplies two projections. parallel: it reads the norm that attention reads.
+    is_tied: the head is the embedding, whatever else the file has. embedding_scale: what embeddings are multiplied by.
     attention_scale: of scores; None for 1 / sqrt(head_size). context: the positions that it was trained for.
     """
 
@@ -73,8 +78,16 @@ class ModelConfig:
     norm: Norm = "rms"
     activation: Activation = "silu"
     gated: bool = True
+    parallel: bool = False
+    is_tied: bool = False
     embedding_scale: float = 1.0
     attention_scale: float | None = None
     attention_softcap: float | None = None
     final_softcap: float | None = None
     experts: Experts | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError for sizes that no network has."""
+        sizes = (self.width, self.heads, self.kv_heads, self.head_size, self.vocabulary, self.context)
+        if min(sizes) < 1 or self.epsilon < 0 or not self.layers or self.heads % self.kv_heads:
+            raise ValueError("a size of the network is impossible")

@@ -8,19 +8,12 @@ from typing import Any
 import numpy as np
 
 from kernelyard_llm.blocks import Planes, split_blocks
-from kernelyard_llm.configuration import Activation, Experts, LayerConfig, ModelConfig, Rope
+from kernelyard_llm.configuration import Experts, LayerConfig, ModelConfig, Rope
 from kernelyard_llm.errors import LanguageModelError, ModelFileError
+from kernelyard_llm.families import FAMILIES, GGUF_NAMES
 from kernelyard_llm.gguf import GGUFFile, StoredTensor
+from kernelyard_llm.rope_scaling import yarn_rope
 
-# What the architectures of GGUF have beside what their metadata and weights say.
-_ACTIVATIONS: dict[str, Activation] = dict.fromkeys(("gemma", "gemma2", "gemma3", "gpt2"), "gelu_tanh")
-_SCALED_EMBEDDINGS = ("gemma", "gemma2", "gemma3")
-# Pairs that turn lie beside each other in these files; here they lie half a head apart.
-_INTERLEAVED = ("llama",)
-# Every so many-th layer sees all positions, the others a window.
-_PATTERNS = {"gemma2": 2, "gemma3": 6}
-_LOCAL_ROPE_BASE = {"gemma3": 10000.0}
-_FAMILIES = ("llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma", "gemma2", "gemma3", "phi3", "gpt2")
 _MOST = {"block_count": 1024, "embedding_length": 1 << 20, "attention.head_count": 4096}
 
 
@@ -29,7 +22,7 @@ class GGUFWeights(Mapping[str, "np.ndarray | Planes"]):
 
     def __init__(self, file: GGUFFile, config: ModelConfig) -> None:
         self._tensors = _by_expert(file.tensors)
-        self._config, self._turned = config, file.metadata.get("general.architecture") in _INTERLEAVED
+        self._config, self._turned = config, FAMILIES[config.family].interleaved
 
     def __getitem__(self, name: str) -> np.ndarray | Planes:
         found = split_blocks(self._tensors[name])
@@ -70,12 +63,22 @@ def gguf_config(file: GGUFFile) -> ModelConfig:
 
     Raises: LanguageModelError for an unknown architecture, ModelFileError for metadata that are missing or impossible.
     """
-    family = file.metadata.get("general.architecture")
-    if family not in _FAMILIES:
+    architecture = file.metadata.get("general.architecture")
+    if not isinstance(architecture, str) or architecture not in GGUF_NAMES:
         raise LanguageModelError(
-            "this architecture is not supported", where=str(file.path), found=family, expected=", ".join(_FAMILIES)
+            "this architecture is not supported",
+            where=str(file.path),
+            found=architecture,
+            expected=", ".join(GGUF_NAMES),
         )
-    read = _Metadata(file, str(family))
+    try:
+        return _config(_Metadata(file, architecture), GGUF_NAMES[architecture])
+    except (ValueError, ZeroDivisionError, OverflowError) as error:
+        raise ModelFileError("the metadata cannot be used", where=str(file.path), found=str(error)) from error
+
+
+def _config(read: _Metadata, name: str) -> ModelConfig:
+    file, family = read.file, FAMILIES[name]
     heads, width = read.size("attention.head_count"), read.size("embedding_length")
     head_size = read.size("attention.key_length", width // heads)
     table = file.tensors.get("token_embd.weight")
@@ -84,51 +87,77 @@ def gguf_config(file: GGUFFile) -> ModelConfig:
     is_layer_norm = read.number("attention.layer_norm_epsilon", None) is not None
     epsilon = read.number("attention.layer_norm_epsilon" if is_layer_norm else "attention.layer_norm_rms_epsilon", 1e-5)
     return ModelConfig(
-        family=str(family),
-        layers=tuple(_layers(read, str(family), head_size)),
+        family=name,
+        layers=tuple(_layers(read, name, head_size)),
         width=width,
         heads=heads,
         kv_heads=read.size("attention.head_count_kv", heads),
         head_size=head_size,
         vocabulary=table.shape[0],
-        context=read.size("context_length"),
+        context=_context(read),
         epsilon=1e-5 if epsilon is None else epsilon,
         norm="layer" if is_layer_norm else "rms",
-        activation=_ACTIVATIONS.get(str(family), "silu"),
-        gated=family != "gpt2",
-        embedding_scale=float(np.float32(width**0.5)) if family in _SCALED_EMBEDDINGS else 1.0,
+        activation=family.activation,
+        gated=family.gated,
+        parallel=family.parallel,
+        attention_scale=(width // heads) ** -0.5 if (name, read.size("block_count")) in _SCALED_BY_WIDTH else None,
+        embedding_scale=float(np.float32(width**0.5)) if family.scales_embedding else 1.0,
         attention_softcap=read.number("attn_logit_softcapping", None),
         final_softcap=read.number("final_logit_softcapping", None),
-        experts=_experts(read, file, str(family)),
+        experts=_experts(read, name),
     )
 
 
-def _experts(read: _Metadata, file: GGUFFile, family: str) -> Experts | None:
-    count = read.size("expert_count", 0)
+def _experts(read: _Metadata, name: str) -> Experts | None:
+    count, family = read.size("expert_count", 0), FAMILIES[name]
     if not count:
         return None
-    has_shared = "blk.0.ffn_up_shexp.weight" in file.tensors
-    return Experts(count, read.size("expert_used_count"), normalized=family != "qwen2moe", shared=has_shared)
+    return Experts(count, read.size("expert_used_count"), name in _NORMALIZED_EXPERTS, family.shared_expert)
 
 
-def _layers(read: _Metadata, family: str, head_size: int) -> Iterator[LayerConfig]:
-    window, pattern = read.number("attention.sliding_window", None), _PATTERNS.get(family, 1)
-    if family == "gpt2":
-        rope = local = None
-    else:
-        size = read.size("rope.dimension_count", head_size)
-        factor = 1.0
-        if read.text("rope.scaling.type", "none") == "linear":
-            factor = float(read.number("rope.scaling.factor", 1.0) or 1.0)
-        rope = Rope(float(read.number("rope.freq_base", 10000.0) or 10000.0), size, factor, _factors(read.file))
-        local = Rope(_LOCAL_ROPE_BASE[family], size) if family in _LOCAL_ROPE_BASE else rope
-    for number in range(read.size("block_count")):
-        sees_all = not window or (pattern > 1 and number % pattern == pattern - 1)
-        yield LayerConfig(None if sees_all else int(window or 0), rope if sees_all else local)
+# Files do not say it: the largest Gemmas, known by their layers, divide scores by another number than the others.
+_SCALED_BY_WIDTH = (("gemma2", 46), ("gemma3_text", 62))
+# Files do not say it: weights of the chosen experts sum to 1.
+_NORMALIZED_EXPERTS = ("llama", "qwen3_moe")
 
 
-def _factors(file: GGUFFile) -> tuple[float, ...] | None:
-    found = file.tensors.get("rope_freqs.weight")
+def _layers(read: _Metadata, name: str, head_size: int) -> Iterator[LayerConfig]:
+    window, family = read.number("attention.sliding_window", None), FAMILIES[name]
+    rope = None if "position_embd.weight" in read.file.tensors else _rope(read, head_size)
+    local = rope if rope is None or family.local_base is None else Rope(family.local_base, rope.size)
+    for number in range(1, read.size("block_count") + 1):
+        sees_all = not window or (family.pattern > 0 and number % family.pattern == 0)
+        turns = not family.unturned or number % family.unturned != 0
+        yield LayerConfig(None if sees_all else int(window or 0), (rope if sees_all else local) if turns else None)
+
+
+def _rope(read: _Metadata, head_size: int) -> Rope:
+    """Return the rotary positions, stretched as the metadata say. Raises: LanguageModelError for an unknown way."""
+    size, base = read.size("rope.dimension_count", head_size), read.real("rope.freq_base", 10000.0)
+    how, factor = read.text("rope.scaling.type", "none"), read.real("rope.scaling.factor", 1.0)
+    if how == "yarn":
+        return yarn_rope(base, size, factor, read.size("rope.scaling.original_context_length"))
+    if how not in ("none", "linear", "longrope"):
+        raise LanguageModelError(
+            "this scaling of rotary positions is not supported", where=str(read.file.path), found=how
+        )
+    factors = _numbers(read.file, "rope_freqs.weight") or _numbers(read.file, "rope_factors_short.weight")
+    if factors is not None and len(factors) != size // 2:
+        raise ModelFileError("the factors of rotary positions have another size", where=str(read.file.path))
+    magnitude = read.real("rope.scaling.attn_factor", 1.0)
+    return Rope(base, size, factor if how == "linear" else 1.0, factors, magnitude)
+
+
+def _context(read: _Metadata) -> int:
+    """Return the positions of the model: those of short texts, where long ones turn by other factors."""
+    whole = read.size("context_length")
+    if "rope_factors_long.weight" not in read.file.tensors:
+        return whole
+    return min(whole, read.size("rope.scaling.original_context_length", whole))
+
+
+def _numbers(file: GGUFFile, name: str) -> tuple[float, ...] | None:
+    found = file.tensors.get(name)
     if found is None or found.type.name != "F32":
         return None
     return tuple(found.data.view("<f4").reshape(-1).tolist())
@@ -154,6 +183,12 @@ class _Metadata:
         if found is not None and not isinstance(found, (int, float)):
             raise self._wrong(name, found, "a number")
         return found
+
+    def real(self, name: str, default: float) -> float:
+        found = self.number(name, default)
+        if found is None or not 0 < found < float("inf"):
+            raise self._wrong(name, found, "a positive number")
+        return float(found)
 
     def text(self, name: str, default: str) -> str:
         found = self._find(name, default)

@@ -10,34 +10,46 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard_llm.configuration import Activation, Experts, LayerConfig, ModelConfig, Rope
+from kernelyard_llm.configuration import Activation, Experts, LayerConfig, ModelConfig
 from kernelyard_llm.errors import LanguageModelError, ModelFileError
-from kernelyard_llm.rope_scaling import scaled_rope
+from kernelyard_llm.families import FAMILIES, Family
+from kernelyard_llm.rope_scaling import context_of, scaled_rope
 from kernelyard_llm.safetensors import Arrays
 
-FAMILIES = (
-    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe"),
-    *("gemma", "gemma2", "gemma3_text", "phi3", "gpt2"),
-)
-_GEMMA = ("gemma", "gemma2", "gemma3_text")
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
+# The names that configurations have for the same numbers; the first one that is there counts.
+_NUMBERS: dict[str, tuple[str, ...]] = {
+    "width": ("hidden_size", "n_embd"),
+    "heads": ("num_attention_heads", "n_head"),
+    "layers": ("num_hidden_layers", "n_layer"),
+    "context": ("max_position_embeddings", "n_positions"),
+    "epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
+    "experts": ("num_local_experts", "num_experts"),
+}
+# What a name in `config.json` says of a network that has nothing else in place of it: with these it is another one.
+_UNSUPPORTED = {"clip_qkv": None, "qk_layernorm": False, "scale_attn_by_inverse_layer_idx": False}
 # Names of weights behind `model.layers.N.`, in GGUF's words.
 _LAYER = {
     **{f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"},
     "self_attn.o_proj": "attn_output",
+    "self_attn.dense": "attn_output",
     "self_attn.qkv_proj": "attn_qkv",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "input_layernorm": "attn_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
     "mlp.gate_up_proj": "ffn_up",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
     "block_sparse_moe.gate": "ffn_gate_inp",
     **{f"mlp.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
@@ -49,19 +61,20 @@ _LAYER = {
     "mlp.c_fc": "ffn_up",
     "mlp.c_proj": "ffn_down",
 }
-_NORMS = {
-    "post_attention_layernorm": ("ffn_norm", "post_attention_norm"),  # the second one where there are four norms
-    **dict.fromkeys(("pre_feedforward_layernorm",), ("ffn_norm", "ffn_norm")),
-    "post_feedforward_layernorm": ("post_ffw_norm", "post_ffw_norm"),
-}
+_DAMAGED = (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError, IndexError, AttributeError)
+_BEHIND_ATTENTION = "post_attention_layernorm"
 _WHOLE = {
     "embed_tokens": "token_embd",
     "wte": "token_embd",
     "wpe": "position_embd",
     "norm": "output_norm",
+    "final_layernorm": "output_norm",
     "ln_f": "output_norm",
     "lm_head": "output",
 }
+_HEAD = ("output.weight", "output.bias")
+_PREFIX = re.compile(r"^(?:model\.|transformer\.|language_model\.)*")
+_NAME_IN_LAYER = re.compile(r"(?:layers|h)\.(\d+)\.(.+)$")
 _EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)$")
 _EXPERT_PARTS = {
     "gate_proj": "ffn_gate",
@@ -77,18 +90,25 @@ class HuggingFaceWeights(Mapping[str, np.ndarray]):
     """The weights of a folder by GGUF's names."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], config: ModelConfig) -> None:
-        self._arrays, self._config = arrays, config
-        four_norms = any("pre_feedforward_layernorm" in name for name in arrays)
-        self._names = {known: name for name in arrays if (known := _gguf_name(name, four_norms))}
+        self._arrays, self._family = arrays, FAMILIES[config.family]
+        # Where the feed-forward network has a norm behind it, so has attention: the name is that of the norm before
+        # the feed-forward network elsewhere.
+        has_norms_behind = any("post_feedforward_layernorm" in name for name in arrays)
+        behind = "post_attention_norm" if has_norms_behind else "ffn_norm"
+        names = {known: name for name in arrays if (known := _gguf_name(name, behind))}
+        self._names = {known: name for known, name in names.items() if not (config.is_tied and known in _HEAD)}
 
     def __getitem__(self, name: str) -> np.ndarray:
         array = self._arrays[self._names[name]]
-        family = self._config.family
-        if family == "gpt2" and name.endswith(".weight") and array.ndim == 2 and name.startswith("blk."):
-            return np.ascontiguousarray(array.T)  # it stores them by input
-        if family in _GEMMA and "norm" in name:
-            return array.astype(np.float32) + 1  # it stores them less one
+        if self._family.by_input and name.endswith(".weight") and array.ndim == 2 and name.startswith("blk."):
+            return np.ascontiguousarray(array.T)
+        if self._family.less_one and "norm" in name:
+            return array.astype(np.float32) + 1
         return array
+
+    def stored(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the weights as they lie in the files."""
+        return ((name, self._arrays[stored]) for name, stored in self._names.items())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -97,37 +117,49 @@ class HuggingFaceWeights(Mapping[str, np.ndarray]):
         return len(self._names)
 
 
-def _gguf_name(name: str, four_norms: bool) -> str | None:
-    stem, _, kind = name.rpartition(".")
-    stem = stem.removeprefix("model.").removeprefix("transformer.")
+def _gguf_name(name: str, behind_attention: str) -> str | None:
+    stem, _, kind = _PREFIX.sub("", name).rpartition(".")
     if stem in _WHOLE:
         return f"{_WHOLE[stem]}.{kind}"
-    found = re.match(r"(?:layers|h)\.(\d+)\.(.+)$", stem)
+    found = _NAME_IN_LAYER.match(stem)
     if found is None:
         return None
     layer, part = found.groups()
     expert = _EXPERT.match(part)
     if expert is not None:
         return f"blk.{layer}.{_EXPERT_PARTS.get(expert[2], expert[2])}.{expert[1]}.{kind}"
-    if part in _NORMS:
-        return f"blk.{layer}.{_NORMS[part][four_norms]}.{kind}"
-    return f"blk.{layer}.{_LAYER[part]}.{kind}" if part in _LAYER else None
+    known = behind_attention if part == _BEHIND_ATTENTION else _LAYER.get(part)
+    return None if known is None else f"blk.{layer}.{known}.{kind}"
 
 
 def read_folder(folder: Path) -> tuple[ModelConfig, HuggingFaceWeights]:
     """Read `config.json` and the safetensors files of a folder. Raises: LanguageModelError, ModelFileError."""
     config = huggingface_config(read_json(folder / "config.json"), str(folder))
-    paths = sorted(folder.glob("*.safetensors"))
+    return config, HuggingFaceWeights(Arrays(_weight_files(folder)), config)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files of weights: those of the index, where there is one; beside them may lie others with the same."""
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        named = read_json(index).get("weight_map")
+        if not isinstance(named, dict) or not all(isinstance(each, str) for each in named.values()):
+            raise ModelFileError("the index of the weights is damaged", where=str(index))
+        files = sorted(set(named.values()))
+        if any(Path(each).name != each for each in files):
+            raise ModelFileError("the index names files outside of its folder", where=str(index))
+        return [folder / each for each in files]
+    paths = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
     if not paths:
         raise ModelFileError("the folder has no weights", where=str(folder), expected="*.safetensors")
-    return config, HuggingFaceWeights(Arrays(paths), config)
+    return paths
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read an object of JSON. Raises: ModelFileError."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelFileError("a file of the model cannot be read", where=str(path), found=str(error)) from error
     if not isinstance(found, dict):
         raise ModelFileError("a file of the model holds no object", where=str(path), found=type(found).__name__)
@@ -136,37 +168,50 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def huggingface_config(given: Mapping[str, Any], where: str) -> ModelConfig:
     """Return the configuration that a `config.json` describes. Raises: LanguageModelError, ModelFileError."""
+    if given.get("model_type") not in FAMILIES and isinstance(given.get("text_config"), dict):
+        given = given["text_config"]  # of a model that sees pictures as well
     family = given.get("model_type")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise LanguageModelError(
             "this architecture is not supported", where=where, found=family, expected=", ".join(FAMILIES)
         )
+    if given.get("quantization_config"):
+        raise LanguageModelError(
+            "weights that are quantized like this are not supported",
+            where=where,
+            found=given["quantization_config"],
+            hint="take the model's float weights, or a GGUF file of it",
+        )
+    unsupported = [name for name, usual in _UNSUPPORTED.items() if given.get(name, usual) != usual]
+    if unsupported:
+        raise LanguageModelError("a setting of this model is not supported", where=where, found=unsupported[0])
     try:
-        return _config(given, str(family))
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        return _config(given, family)
+    except _DAMAGED as error:
         raise ModelFileError("the configuration of the model cannot be used", where=where, found=repr(error)) from error
 
 
-def _config(given: Mapping[str, Any], family: str) -> ModelConfig:
-    is_gpt2 = family == "gpt2"
-    width, heads = (int(given[name]) for name in (("n_embd", "n_head") if is_gpt2 else _SIZES))
+def _config(given: Mapping[str, Any], name: str) -> ModelConfig:
+    family = FAMILIES[name]
+    width, heads = int(_first(given, "width")), int(_first(given, "heads"))
     head_size = int(given.get("head_dim") or width // heads)
-    act = given.get("hidden_activation") or given.get("activation_function") or given.get("hidden_act") or "silu"
     scalar = given.get("query_pre_attn_scalar")
     return ModelConfig(
-        family=family,
+        family=name,
         layers=tuple(_layers(given, family, head_size)),
         width=width,
         heads=heads,
         kv_heads=int(given.get("num_key_value_heads") or heads),
         head_size=head_size,
         vocabulary=int(given["vocab_size"]),
-        context=int(given["n_positions"] if is_gpt2 else given["max_position_embeddings"]),
-        epsilon=float(given["layer_norm_epsilon"] if is_gpt2 else given["rms_norm_eps"]),
-        norm="layer" if is_gpt2 else "rms",
-        activation="gelu_tanh" if family == "gemma" else _ACTIVATIONS[act],
-        gated=not is_gpt2,
-        embedding_scale=float(np.float32(width**0.5)) if family in _GEMMA else 1.0,
+        context=context_of(given, int(_first(given, "context"))),
+        epsilon=float(_first(given, "epsilon")),
+        norm="rms" if "rms_norm_eps" in given else "layer",
+        activation=_activation(given, family),
+        gated=family.gated,
+        parallel=family.parallel,
+        is_tied=bool(given.get("tie_word_embeddings", name in _TIED)),
+        embedding_scale=float(np.float32(width**0.5)) if family.scales_embedding else 1.0,
         attention_scale=None if scalar is None else float(scalar) ** -0.5,
         attention_softcap=given.get("attn_logit_softcapping"),
         final_softcap=given.get("final_logit_softcapping"),
@@ -174,30 +219,44 @@ def _config(given: Mapping[str, Any], family: str) -> ModelConfig:
     )
 
 
-_SIZES = ("hidden_size", "num_attention_heads")
+# Families whose configurations leave out that head and embedding are one matrix.
+_TIED = ("gemma", "gemma2", "gemma3_text", "gpt2", "smollm3")
 
 
-def _experts(given: Mapping[str, Any], family: str) -> Experts | None:
-    count = given.get("num_local_experts") or given.get("num_experts")
+def _first(given: Mapping[str, Any], what: str) -> Any:
+    return given[next(name for name in _NUMBERS[what] if name in given or name == _NUMBERS[what][-1])]
+
+
+def _activation(given: Mapping[str, Any], family: Family) -> Activation:
+    if family.scales_embedding:
+        return family.activation  # configurations of Gemma name another one than it has
+    return _ACTIVATIONS[given.get("activation_function") or given.get("hidden_act") or family.activation]
+
+
+def _experts(given: Mapping[str, Any], family: Family) -> Experts | None:
+    count = next((given[name] for name in _NUMBERS["experts"] if given.get(name)), None)
     if not count:
         return None
-    normalized = family == "mixtral" or bool(given.get("norm_topk_prob"))
-    return Experts(int(count), int(given["num_experts_per_tok"]), normalized, shared=family == "qwen2_moe")
+    normalized = family.normalizes_experts
+    is_normalized = bool(given.get("norm_topk_prob")) if normalized is None else normalized
+    return Experts(int(count), int(given["num_experts_per_tok"]), is_normalized, family.shared_expert)
 
 
-def _layers(given: Mapping[str, Any], family: str, head_size: int) -> Iterator[LayerConfig]:
-    count = int(given["n_layer"] if family == "gpt2" else given["num_hidden_layers"])
+def _layers(given: Mapping[str, Any], family: Family, head_size: int) -> Iterator[LayerConfig]:
+    count = int(_first(given, "layers"))
     window = given.get("sliding_window") if given.get("use_sliding_window", True) else None
-    kinds = given.get("layer_types") or [_kind(number, family, given, window) for number in range(count)]
+    kinds = given.get("layer_types") or _kinds(given, family, count)
+    turns = given.get("no_rope_layers") or [not family.unturned or (n + 1) % family.unturned > 0 for n in range(count)]
+    has_places = "n_positions" in given  # learned ones, instead
     for number in range(count):
         is_local = kinds[number] == "sliding_attention"
-        rope: Rope | None = None if family == "gpt2" else scaled_rope(given, head_size, kinds[number])
+        rope = scaled_rope(given, head_size, kinds[number]) if turns[number] and not has_places else None
         yield LayerConfig(int(window) if is_local and window else None, rope)
 
 
-def _kind(number: int, family: str, given: Mapping[str, Any], window: object) -> str:
-    """Return the kind of attention of a layer that the configuration does not list."""
-    pattern = {"gemma2": 2, "gemma3_text": int(given.get("sliding_window_pattern") or 6)}.get(family)
-    if pattern is not None:
-        return "full_attention" if number % pattern == pattern - 1 else "sliding_attention"
-    return "sliding_attention" if window and family in ("mistral", "mixtral", "phi3") else "full_attention"
+def _kinds(given: Mapping[str, Any], family: Family, count: int) -> list[str]:
+    """Return the kinds of attention of layers that the configuration does not list."""
+    if not family.windowed or not given.get("sliding_window"):
+        return ["full_attention"] * count
+    pattern = int(given.get("sliding_window_pattern") or family.pattern) or count + 1
+    return ["sliding_attention" if number % pattern else "full_attention" for number in range(1, count + 1)]

@@ -1,4 +1,4 @@
-"""LanguageModelFrontend: read GGUF files, as `kernelyard compile model.gguf` does."""
+"""LanguageModelFrontend: read GGUF files and folders, as `kernelyard compile model.gguf` does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelyard.plugins.api import Frontend, IRModule
+from kernelyard_llm.source import GGUF_SUFFIX, is_folder
 
 
 class LanguageModelFrontend(Frontend):
@@ -16,11 +17,14 @@ class LanguageModelFrontend(Frontend):
     name = "llm"
 
     def accepts(self, model: object) -> bool:
-        """Return True for paths that end in `.gguf`."""
-        return isinstance(model, (str, os.PathLike)) and Path(os.fsdecode(model)).suffix.lower() == ".gguf"
+        """Return True for paths that end in `.gguf`, and for folders of HuggingFace's layout."""
+        if not isinstance(model, (str, os.PathLike)):
+            return False
+        path = Path(os.fsdecode(model))
+        return path.suffix.lower() == GGUF_SUFFIX or is_folder(path)
 
     def import_model(self, model: object, options: Mapping[str, Any]) -> IRModule:
-        """Read a file. Raises: LanguageModelError, ModelFileError, TokenizerError."""
+        """Read a file or a folder. Raises: LanguageModelError, ModelFileError, TokenizerError."""
         from kernelyard_llm.program import to_ir
         from kernelyard_llm.source import read_source
 

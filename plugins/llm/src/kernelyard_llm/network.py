@@ -38,7 +38,8 @@ class Decoder(nn.Module):
             [Layer(config, layer, part.inner(f"blk.{number}.")) for number, layer in enumerate(config.layers)]
         )
         self.norm = part.norm("output_norm")
-        self.output = Dense(part.weight("output.weight" if "output.weight" in weights else "token_embd.weight"))
+        has_head = "output.weight" in weights
+        self.output = part.dense("output") if has_head else Dense(part.weight("token_embd.weight"))
 
     def prefill(
         self,
@@ -99,23 +100,29 @@ class Angles:
         if rope not in self._made:
             places = self._places.astype("float32").reshape(*self._places.shape, 1, 1)
             angles = places * rope.frequencies()
-            self._made[rope] = nn.op.cos(angles), nn.op.sin(angles)
+            turns = nn.op.cos(angles), nn.op.sin(angles)
+            self._made[rope] = (
+                turns if rope.magnitude == 1.0 else (turns[0] * rope.magnitude, turns[1] * rope.magnitude)
+            )
         return self._made[rope]
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward network, each between a norm and an addition."""
+    """Attention and a feed-forward network, each with a norm before it, behind it, or both, and an addition."""
 
     def __init__(self, config: ModelConfig, layer: LayerConfig, part: _Part) -> None:
         self.attention = Attention(config, layer, part)
-        self.attention_norm, self.attention_post_norm = part.norm("attn_norm"), part.find_norm("post_attention_norm")
-        self.feed_forward = feed_forward(config, part)
-        self.feed_forward_norm, self.feed_forward_post_norm = part.norm("ffn_norm"), part.find_norm("post_ffw_norm")
+        self.feed_forward, self.is_parallel = feed_forward(config, part), config.parallel
+        self.attention_norm, self.attention_post_norm = part.norms("attn_norm", "post_attention_norm")
+        self.feed_forward_norm, self.feed_forward_post_norm = (
+            (None, None) if config.parallel else part.norms("ffn_norm", "post_ffw_norm")
+        )
 
     def forward(self, x: nn.Tensor, angles: Angles, cache: Cache) -> tuple[nn.Tensor, nn.Tensor, nn.Tensor]:
-        y, keys, values = self.attention(self.attention_norm(x), angles, cache)
+        read = _maybe(self.attention_norm, x)
+        y, keys, values = self.attention(read, angles, cache)
         x = x + _maybe(self.attention_post_norm, y)
-        y = self.feed_forward(self.feed_forward_norm(x))
+        y = self.feed_forward(read if self.is_parallel else _maybe(self.feed_forward_norm, x))
         return x + _maybe(self.feed_forward_post_norm, y), keys, values
 
 
@@ -133,8 +140,9 @@ class Attention(nn.Module):
     def forward(self, x: nn.Tensor, angles: Angles, cache: Cache) -> tuple[nn.Tensor, nn.Tensor, nn.Tensor]:
         config = self.config
         batch, n, _ = x.shape
-        q, k, v = (part.reshape(batch, n, -1, config.head_size) for part in self.qkv(x))
-        q, k = _maybe(self.query_norm, q), _maybe(self.key_norm, k)
+        q, k, v = self.qkv(x)
+        q, k = (_normed(norm, each, config.head_size) for norm, each in ((self.query_norm, q), (self.key_norm, k)))
+        v = v.reshape(batch, n, -1, config.head_size)
         if self.layer.rope is not None:
             q, k = (_turned(each, *angles.of(self.layer), self.layer.rope.size) for each in (q, k))
         y = nn.op.cached_attention(
@@ -144,6 +152,14 @@ class Attention(nn.Module):
             softcap=config.attention_softcap,
         )
         return self.output(y.reshape(batch, n, self.widths[0])), k, v
+
+
+def _normed(norm: _Norm | None, x: nn.Tensor, size: int) -> nn.Tensor:
+    """Return projections (batch, n, heads * size) as heads, by a norm of each head, or of all of them together."""
+    batch, n, width = x.shape
+    if norm is not None and norm.weight.shape[0] == width != size:
+        x, norm = norm(x), None
+    return _maybe(norm, x.reshape(batch, n, -1, size))
 
 
 def _turned(x: nn.Tensor, cosine: nn.Tensor, sine: nn.Tensor, size: int) -> nn.Tensor:
@@ -160,7 +176,10 @@ def _known(size: object) -> int:
 
 def feed_forward(config: ModelConfig, part: _Part) -> nn.Module:
     """Return the feed-forward network of a layer, or its mixture of experts."""
-    return FeedForward(config, part) if config.experts is None else MixtureOfExperts(config, config.experts, part)
+    has_experts = config.experts is not None and part.find("ffn_gate_inp.weight") is not None
+    return (
+        MixtureOfExperts(config, config.experts, part) if config.experts and has_experts else FeedForward(config, part)
+    )
 
 
 class FeedForward(nn.Module):
@@ -275,6 +294,11 @@ class _Part:
         if weight is None:
             return None
         return _Norm(weight, self._floats(f"{name}.bias"), self._config.epsilon, self._config.norm == "rms")
+
+    def norms(self, before: str, behind: str) -> tuple[_Norm | None, _Norm | None]:
+        """Return the norms around a part of a layer, of which there is at least one."""
+        last = self.find_norm(behind)
+        return (self.norm(before) if last is None else self.find_norm(before)), last
 
     def dense(self, name: str) -> Dense:
         return Dense(self.weight(f"{name}.weight"), self._floats(f"{name}.bias"))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernelyard import nn
+from kernelyard.errors import ShapeError, TypeInferenceError
 from kernelyard_llm.configuration import DECODE, HEAD, PREFILL, ModelConfig
 from kernelyard_llm.description import KEY
+from kernelyard_llm.errors import ModelFileError
 from kernelyard_llm.network import Decoder, Weights
 
 if TYPE_CHECKING:
@@ -28,6 +30,12 @@ def model_spec(config: ModelConfig, weights: Weights) -> nn.ModuleSpec:
 
 
 def to_ir(source: Source) -> IRModule:
-    """Return the module of a network; its metadata have what a program does not need: tokenizer and template."""
-    module = model_spec(source.description.config, source.weights).to_ir()
+    """Return the module of a network; its metadata have what a program does not need: tokenizer and template.
+
+    Raises: ModelFileError for weights that the network lacks, or that have other sizes than it.
+    """
+    try:
+        module = model_spec(source.description.config, source.weights).to_ir()
+    except (TypeInferenceError, ShapeError) as error:
+        raise ModelFileError("the weights do not fit the configuration", found=error.message) from error
     return module.with_attrs(metadata={KEY: source.description.to_json()})

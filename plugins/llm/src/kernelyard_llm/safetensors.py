@@ -17,7 +17,8 @@ import numpy as np
 
 from kernelyard_llm.errors import ModelFileError
 
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16}
+_INTEGERS = {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)}
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16, "BOOL": "?", **_INTEGERS}
 _MOST_HEAD = 100_000_000  # what the format allows
 
 

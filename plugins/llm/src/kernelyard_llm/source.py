@@ -29,11 +29,31 @@ def read_source(path: Path) -> Source:
     """
     if path.is_file() and path.suffix.lower() == GGUF_SUFFIX:
         return _gguf(path)
+    if is_folder(path):
+        return _folder(path)
     raise LanguageModelError(
         "this is no language model" if path.exists() else "there is no such language model",
         where=str(path),
-        expected="a GGUF file, or an artifact (.kyar) that was made of one",
+        expected="a GGUF file, a folder with config.json, or an artifact (.kyar) that was made of one",
     )
+
+
+def is_folder(path: Path) -> bool:
+    """Return True for a folder of HuggingFace's layout."""
+    return (path / "config.json").is_file()
+
+
+def _folder(path: Path) -> Source:
+    from kernelyard_llm.folder_texts import folder_template, folder_tokenizer
+    from kernelyard_llm.from_huggingface import read_folder
+
+    config, weights = read_folder(path)
+    tokenizer = folder_tokenizer(path)
+    is_tied = OUTPUT not in weights
+    read = sum(each.nbytes for name, each in weights.stored() if is_tied or name != EMBEDDING)
+    chat = folder_template(path)
+    description = Description(config, tokenizer.document, tokenizer.begin, tokenizer.ends, chat, read)
+    return Source(description, weights)
 
 
 def _gguf(path: Path) -> Source:

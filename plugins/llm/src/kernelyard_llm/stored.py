@@ -27,7 +27,9 @@ class Dense(nn.Module):
             self.scales = _parameter(_by_group(weight.scales))
             self.minima = None if weight.minima is None else _parameter(_by_group(weight.minima))
         else:
-            self.weight, self.scales, self.minima = _parameter(weight), None, None
+            # Turned here, not by an operator: a library that declines the product gives the cast back, not more.
+            turned = np.ascontiguousarray(weight.T)
+            self.weight, self.scales, self.minima = _parameter(turned), None, None
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         y = x @ self._matrix()
@@ -37,7 +39,7 @@ class Dense(nn.Module):
         """Return the weight (in, out)."""
         wide = self.weight.astype("float32")
         if self.scales is None:
-            return wide.permute_dims(1, 0)
+            return wide
         wide = wide * self.scales.astype("float32")
         wide = wide if self.minima is None else wide + self.minima.astype("float32")
         groups, group, columns = self.weight.shape

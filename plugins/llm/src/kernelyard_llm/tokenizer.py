@@ -57,6 +57,16 @@ class Tokenizer:
             raise TokenizerError("there is no such token", found=wrong[0], expected=f"0 to {size - 1}")
         return self._library.decode(list(ids), skip_special_tokens=skip_special)
 
+    def begin_of_documents(self) -> int | None:
+        """Return the token that the document of the tokenizer puts before texts, None where it does not put one."""
+        plain, whole = (self._library.encode("a", add_special_tokens=added).ids for added in (False, True))
+        added = len(whole) - len(plain)
+        return whole[0] if added > 0 and whole[1 : len(plain) + 1] == plain else None
+
+    def token_of(self, text: str) -> int | None:
+        """Return the token that is written so, None where there is none."""
+        return self._library.token_to_id(text)
+
     def text_of(self, token: int) -> str:
         """Return a special token as it is written in templates."""
         return self._library.id_to_token(token) or ""
@@ -73,12 +83,12 @@ def gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     adds = entries.get("add_bos_token", kind == "llama")
     begin = entries.get("bos_token_id") if adds else None
     ends = [entries[name] for name in ("eos_token_id", "eot_token_id", "eom_token_id") if name in entries]
-    ends += [number for number, text in enumerate(tokens) if text in _ENDS and number not in ends]
+    ends += [number for number, text in enumerate(tokens) if text in ENDS and number not in ends]
     return Tokenizer(json.dumps(document), begin, ends)
 
 
 # What ends a turn in the usual templates, whether or not the metadata say so.
-_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")
+ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")
 
 
 def _added(tokens: list[str], kinds: np.ndarray | None) -> list[dict[str, Any]]:
