@@ -23,7 +23,7 @@ GPU_WHEELS := apache-tvm-ffi click ml_dtypes packaging platformdirs pluggy rich 
 	cuda-bindings cuda-pathfinder nvidia-cudnn-frontend==1.28.0 nvidia-cutlass==4.2.0.0
 
 .PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs test-kserve test-view test-deploy site gpu-wheels gpu-test gpu-bench
-.PHONY: lint bench clean
+.PHONY: lint bench wheels release clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -83,8 +83,14 @@ lint: $(VENV)/test  ## style, types and import contracts
 bench: $(VENV)/peers  ## whole models beside onnxruntime, OpenVINO and torch.compile, in one run
 	$(BIN)/python benchmarks/models.py
 
+wheels: $(VENV)/test  ## wheels of all distributions in dist/, with digests and a bill of materials, the same bytes everywhere
+	$(BIN)/python tools/wheels.py
+
+release: $(VENV)/test  ## set VERSION in all distributions and date the changelog; prints what is left to do
+	$(BIN)/python tools/release.py $(VERSION)
+
 clean:  ## remove what the commands above made
-	rm -rf $(VENV) $(GPU_SITE) demo-output site .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(GPU_SITE) demo-output site dist .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/base:
 	$(PYTHON) -m venv $(VENV)
