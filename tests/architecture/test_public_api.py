@@ -24,6 +24,8 @@ SIGNATURES = {
         "precision='float32'",
         "pipeline=None",
         "instruments=()",
+        "tune=None",
+        "placement=None",
     ],
     "explain": [
         "model",
@@ -36,6 +38,7 @@ SIGNATURES = {
         "precision='float32'",
         "pipeline=None",
         "instruments=()",
+        "placement=None",
     ],
     "get_default_pipeline": ["target='cpu'"],
     "load": ["path", "threads=None"],

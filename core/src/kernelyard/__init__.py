@@ -32,6 +32,7 @@ _HOME = {
     "Executable": "kernelyard.runtime.execute.executable",
     "Report": "kernelyard.runtime.report",
     "Tensor": "kernelyard.runtime.device.tensor",
+    "Tuning": "kernelyard.driver.measured_placement",
     "Target": "kernelyard.target",
     "backends": "kernelyard.plugins.manager",
     "cpu": "kernelyard.runtime.device.device",
@@ -69,6 +70,7 @@ __all__ = [
     "Report",
     "Target",
     "Tensor",
+    "Tuning",
     "VirtualMachine",
     "backends",
     "compile",
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
     from kernelyard.driver.choose_pipeline import get_default_pipeline as get_default_pipeline
     from kernelyard.driver.compile import compile as compile
     from kernelyard.driver.compile import explain as explain
+    from kernelyard.driver.measured_placement import Tuning as Tuning
     from kernelyard.ir import IRModule as IRModule
     from kernelyard.plugins.manager import backends as backends
     from kernelyard.runtime.artifact.loader import load as load

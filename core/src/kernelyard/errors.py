@@ -147,6 +147,10 @@ class PerformanceWarning(UserWarning):
     """Something runs far slower than it could."""
 
 
+class PlacementWarning(UserWarning):
+    """A measured placement is not used: it holds for another model, machine or version."""
+
+
 class LibraryWarning(UserWarning):
     """A library was made whose functions C programs cannot call, or not all of them."""
 

@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,6 +36,10 @@ from kernelyard.transform.compile_pipeline import OFFLOAD, PRECISION, CompilePip
 from kernelyard.transform.pass_base import Instrument, Pass, PassContext
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 
+if TYPE_CHECKING:
+    from kernelyard.driver.measured_placement import Placements, Tuning
+    from kernelyard.runtime.placement_decision import PlacementDecision
+
 log = logging.getLogger("kernelyard")
 
 
@@ -50,6 +55,8 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     precision: str = DEFAULT,
     pipeline: CompilePipeline | Pass | str | None = None,
     instruments: Sequence[Instrument] = (),
+    tune: Tuning | str | float | None = None,
+    placement: Placements | None = None,
 ) -> Executable:
     """Compile a model.
 
@@ -60,9 +67,11 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     exclude_patterns: names of patterns that are not to be offloaded. precision: "float32" computes as the model says;
     other names of `kernelyard.driver.precision` trade accuracy for speed (docs/precision.md). pipeline: what
     `get_default_pipeline(target)` returns, with changes; a Pass, or the name of a pipeline, is run in place of its
-    stage "simplify". instruments: watch the passes (`kernelyard.transform.instruments`).
+    stage "simplify". instruments: watch the passes (`kernelyard.transform.instruments`). tune: measure placements and
+    take the quickest: "quick", "full", seconds, or a `Tuning`. placement: measured placements, or their
+    file (docs/placement.md).
     Warns: PerformanceWarning where ops are left to the reference interpreter, and where the target is slow in the
-      precision.
+      precision; PlacementWarning where no placement of `placement` fits.
     Raises: FrontendError, UnknownBackendError, BackendUnavailableError, TargetError, OptionError, CoverageError for
       `require`, with `strict` PluginContractError, and what passes raise.
 
@@ -87,11 +96,33 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     )
     session = opened(options)
     try:
+        if tune is not None or placement is not None:
+            opened = decided(session, opened, model, tune, placement)
+            session = opened(options)
         return _compiled(session, opened, model, instruments)
     except UnsupportedOperatorError as error:
         from kernelyard.driver.specialize import specialized  # inside: few models need it
 
         return specialized(session, model, error, lambda fixed: _compiled(opened(fixed), opened, model, instruments))
+
+
+def decided(
+    session: CompileSession,
+    opened: Callable[..., CompileSession],
+    model: object,
+    tune: Tuning | str | float | None,
+    placement: Placements | None,
+) -> Callable[[Options | None], CompileSession]:
+    """Return `opened` with the measured placement in it; as it is, with a warning, where none of `placement` fits."""
+    from kernelyard.driver.measured_placement import decide  # inside: most compiles measure nothing
+
+    module = import_model(session.manager, model, session.options)
+
+    def compile_with(decision: PlacementDecision) -> Executable:
+        return _linked(opened(session.options, decision=decision), lambda: module, ())
+
+    decision = decide(session, module, tune, placement, compile_with)
+    return opened if decision is None else partial(opened, decision=decision)
 
 
 def _compiled(
@@ -140,21 +171,25 @@ def explain(
     precision: str = DEFAULT,
     pipeline: CompilePipeline | Pass | str | None = None,
     instruments: Sequence[Instrument] = (),
+    placement: Placements | None = None,
 ) -> Report:
     """Report what `compile` would offload and what not, with reasons, without generating code.
 
     Raises: as `compile`.
     """
-    session = open_session(
+    opened = partial(
+        open_session,
         target,
         backends,
-        options,
         require=require,
         strict=strict,
         exclude_patterns=exclude_patterns,
         precision=precision,
         pipeline=pipeline,
     )
+    session = opened(options)
+    if placement is not None:
+        session = decided(session, opened, model, None, placement)(options)
     with watched(session, instruments):
         placed = place(session, simplify(session, import_model(session.manager, model, session.options)))
         report = session.report(placed, session.generator, planned_kernels(session, placed))

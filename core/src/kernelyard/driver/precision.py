@@ -7,10 +7,10 @@ import platform
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from kernelyard.errors import OptionError, PerformanceWarning
 from kernelyard.ir import IRModule
+from kernelyard.runtime.installed.processor import processor
 from kernelyard.target import Target
 from kernelyard.transform.pipelines import get_pipeline
 
@@ -48,12 +48,7 @@ def cpu_flags(target: Target) -> frozenset[str]:
     """Return the instruction sets of the CPU that a target means, as Linux calls them; none where nobody says."""
     if target.mcpu not in (None, "native") or target.arch not in (None, platform.machine()):
         return frozenset()  # x86-64 levels have nothing for narrow floats, and of other machines nothing is known
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return frozenset()
-    flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "")
-    return frozenset(flags.split())
+    return processor().flags
 
 
 PRECISIONS: Mapping[str, Precision] = {

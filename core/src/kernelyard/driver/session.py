@@ -16,13 +16,14 @@ from kernelyard.driver.requirements import check_requirements
 from kernelyard.errors import OptionError
 from kernelyard.ir import IRModule
 from kernelyard.placement.build_report import build_report
-from kernelyard.placement.policy import Policy, TakeAll
+from kernelyard.placement.policy import Assigned, LeastCost, Policy, TakeAll
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.rest import Rest
 from kernelyard.placement.settings import PlacementSettings
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.manager import PluginManager, get_manager
+from kernelyard.runtime.placement_decision import ASSIGNED, LEAST_COST, PlacementDecision
 from kernelyard.runtime.report import Kernel, Report
 from kernelyard.target import Target
 from kernelyard.transform.compile_pipeline import CompilePipeline
@@ -38,7 +39,8 @@ class CompileSession:
     target: as the code generator completes it. backends: in the order in which they are offered the model, each
     configured. choice: the code generator for the rest, and its target. options: {plugin: {option: value}}. required:
     {backend: the least share of FLOPs}. policy: decides over what backends accept.
-    recorder: is told what backends take and decline. pipeline: its stages.
+    recorder: is told what backends take and decline. pipeline: its stages. decision: the measured placement that
+    backends and policy come from.
     """
 
     manager: PluginManager
@@ -53,6 +55,7 @@ class CompileSession:
     policy: Policy
     recorder: Recorder
     pipeline: CompilePipeline
+    decision: PlacementDecision | None = None
 
     @property
     def generator(self) -> CodeGenerator | None:
@@ -77,7 +80,7 @@ class CompileSession:
         """
         rest = Rest(generator.name if generator is not None else None)
         report = build_report(placed, self.recorder, str(self.target), rest, kernels, self.precision.name, fallbacks)
-        return replace(report, pipeline=self.pipeline.changes)
+        return replace(report, pipeline=self.pipeline.changes, decision=self.decision)
 
 
 def open_session(
@@ -90,9 +93,11 @@ def open_session(
     exclude_patterns: Sequence[str],
     precision: str,
     pipeline: CompilePipeline | Pass | str | None,
+    decision: PlacementDecision | None = None,
 ) -> CompileSession:
     """Settle what the arguments of `compile` mean on this machine, with the plugins that are installed.
 
+    decision: a measured placement, which says more than `backends` does.
     Warns: PerformanceWarning where the target is slow in the precision.
     Raises: TargetError, OptionError, UnknownBackendError, BackendUnavailableError, PluginContractError, PassError.
     """
@@ -101,7 +106,8 @@ def open_session(
     checked, required = check_options(manager, options), check_requirements(manager, require)
     chosen_precision = get_precision(precision)
     chosen_precision.warn_where_slow(target)
-    configured = choose_backends(manager, target, backends, checked)
+    offered = backends if decision is None else decision.backends
+    configured = choose_backends(manager, target, offered, checked)
     choice = choose_code_generator(manager, target, backends)
     target = choice.target if choice.target.kind == target.kind else target
     return CompileSession(
@@ -114,10 +120,23 @@ def open_session(
         chosen_precision,
         strict,
         _names(exclude_patterns),
-        policy=TakeAll() if required else choice.policy_in(target, backends),
+        policy=TakeAll() if required else _policy(choice, target, backends, decision),
         recorder=Recorder(manager.label_of, choice.reason_in(target)),
         pipeline=choose_pipeline(pipeline, pipeline_for(choice.generator, choice.target)),
+        decision=decision,
     )
+
+
+def _policy(
+    choice: GeneratorChoice, target: Target, backends: Sequence[str] | str, decision: PlacementDecision | None
+) -> Policy:
+    if decision is None:
+        return choice.policy_in(target, backends)
+    if decision.policy == ASSIGNED:
+        return Assigned(decision.assigned)
+    if decision.policy == LEAST_COST and choice.generator is not None:
+        return LeastCost(choice.generator, choice.target)
+    return TakeAll()
 
 
 def _names(exclude_patterns: Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from kernelyard.cached_property import cached_property
 from kernelyard.records import record
 from kernelyard.runtime.abi.spec import MAX_ITEMS, Fields
+from kernelyard.runtime.placement_decision import PlacementDecision
 from kernelyard.runtime.report_words import EXCLUDED, NO_MATCH, ON_HOST, explained
 from kernelyard.runtime.text_table import aligned, amount, fold
 
@@ -125,7 +126,7 @@ class Report:
 
     placed: every op of the model by backend, library backends first and views last. nodes: every op by itself, in the
     order in which they run. precision: what `compile` was asked for. pipeline: how that of the compile differs from the
-    default. Estimates take each symbolic dim as 64.
+    default. decision: the measured placement that was applied. Estimates take each symbolic dim as 64.
 
     Example:
         >>> report = Report("cpu", placed=(Placed("acme", "matmul", 2, 90, 8), Placed("native-cpu", "exp", 1, 10, 8)))
@@ -144,6 +145,7 @@ class Report:
     nodes: tuple[Node, ...] = ()
     precision: str = "float32"
     pipeline: tuple[str, ...] = ()
+    decision: PlacementDecision | None = None
 
     @cached_property
     def coverage(self) -> dict[str, dict[str, float]]:
@@ -184,7 +186,7 @@ class Report:
 
     def text(self, width: int | None = None) -> str:
         """Summary and tables for people, folded where they are wider than `width`."""
-        head = (_target_lines, _pipeline_lines, _coverage_lines, _word_lines, _host_lines)
+        head = (_target_lines, _pipeline_lines, _decision_lines, _coverage_lines, _word_lines, _host_lines)
         parts = [lines(self, width) for lines in (*head, _region_lines, _declined_lines, _unmatched_lines)]
         return "\n".join([*fold(self.summary, width), *(line for part in parts for line in part)])
 
@@ -213,6 +215,8 @@ class Report:
         head: dict[str, Any] = {"target": self.target, "precision": self.precision}
         if self.pipeline:
             head["pipeline"] = list(self.pipeline)
+        if self.decision is not None:
+            head["decision"] = self.decision.to_json()
         return {**head, "summary": self.summary, "coverage": self.coverage, **_with_lists(entries)}
 
     @staticmethod
@@ -227,7 +231,10 @@ class Report:
             for name, read in _READERS.items()
         }
         pipeline = fields.texts("pipeline") if "pipeline" in fields else ()
-        return Report(fields.text("target"), precision=fields.text("precision"), pipeline=pipeline, **entries)
+        decision = PlacementDecision.from_json(fields.any("decision")) if "decision" in fields else None
+        return Report(
+            fields.text("target"), precision=fields.text("precision"), pipeline=pipeline, decision=decision, **entries
+        )
 
 
 _READERS: dict[str, Callable[[Fields], Any]] = {
@@ -308,6 +315,11 @@ def _target_lines(report: Report, width: int | None) -> list[str]:
 
 def _pipeline_lines(report: Report, width: int | None) -> list[str]:
     return fold(f"pipeline: {'; '.join(report.pipeline)}", width) if report.pipeline else []
+
+
+def _decision_lines(report: Report, width: int | None) -> list[str]:
+    """Show what was measured, and what was chosen."""
+    return ["", *report.decision.lines(width)] if report.decision is not None else []
 
 
 def _coverage_lines(report: Report, width: int | None) -> list[str]:

@@ -33,6 +33,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 dim_option = click.option(
     "--dim", "dim_values", multiple=True, metavar="NAME=N", help="Size of a symbolic dimension (default: 1)."
 )
+placement_option = click.option(
+    "--placement", type=click.Path(path_type=Path, exists=True), help="A file of measured placements (kernelyard tune)."
+)
 threads_option = click.option("--threads", type=click.IntRange(1), help="Threads that a run may use (default: all).")
 
 
@@ -169,10 +172,10 @@ def make_feeds(exe: Executable, files: Sequence[str], dim_values: Sequence[str])
     """Feeds for a model: the given NumPy files, and random numbers (always the same) for the rest."""
     import numpy as np
 
-    given = dict(_read_array(item) for item in files)
+    given = dict(read_array(item) for item in files)
     for name in given:
         _check_name(name, [info.name for info in exe.inputs], "input")
-    values = _read_dims(dim_values)
+    values = read_dims(dim_values)
     known = {symbol for info in exe.inputs for dim in info.shape for symbol in _symbols(dim)}
     for name in values:
         _check_name(name, sorted(known), "symbolic dimension")
@@ -190,7 +193,7 @@ def _check_name(name: str, known: Sequence[str], what: str) -> None:
         )
 
 
-def _read_dims(dim_values: Sequence[str]) -> dict[str, int]:
+def read_dims(dim_values: Sequence[str]) -> dict[str, int]:
     """`n=4` as {"n": 4}."""
     values: dict[str, int] = {}
     for item in dim_values:
@@ -207,7 +210,7 @@ def _symbols(dim: int | str) -> frozenset[str]:
     return frozenset(() if isinstance(dim, int) else dims.symbols_of(dims.parse(dim)))
 
 
-def _read_array(item: str) -> tuple[str, np.ndarray]:
+def read_array(item: str) -> tuple[str, np.ndarray]:
     import numpy as np
 
     name, equals, path = item.rpartition("=")  # names may hold an equals sign, and then files may not

@@ -13,6 +13,7 @@ from kernelyard.driver.commands.common import (
     compile_options,
     is_artifact,
     json_option,
+    placement_option,
     print_json,
     say,
     terminal_width,
@@ -27,13 +28,16 @@ if TYPE_CHECKING:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with the graph.")
 @click.option("--kernels", is_flag=True, help="Show the kernels, and what is fused into each, instead.")
+@placement_option
 @compile_options
 @json_option
-def command(model: Path, page: Path | None, kernels: bool, how: CompileOptions, as_json: bool) -> None:
+def command(
+    model: Path, page: Path | None, kernels: bool, placement: Path | None, how: CompileOptions, as_json: bool
+) -> None:
     """Show which backend would run which part of MODEL, what would be declined, and why; nothing is compiled. Of an
     artifact, show which backends run it."""
     with busy(f"placing {model}"):
-        report = _report(model, how)
+        report = _report(model, how, placement)
     if page is not None:
         from kernelyard.driver.report_page import report_page
 
@@ -52,16 +56,18 @@ def command(model: Path, page: Path | None, kernels: bool, how: CompileOptions, 
         click.echo(report.text(terminal_width()))
 
 
-def _report(model: Path, how: CompileOptions) -> Report:
+def _report(model: Path, how: CompileOptions, placement: Path | None) -> Report:
     """Return the report that an artifact was saved with, or that of a compile to be."""
     if not is_artifact(model):
         from kernelyard.driver.compile import explain
 
-        return explain(model, **how.arguments())
+        return explain(model, placement=placement, **how.arguments())
     from kernelyard.runtime.artifact.container import read_container
     from kernelyard.runtime.report import Report
 
     how.refuse(model)
+    if placement is not None:
+        raise click.UsageError(f"--placement is an option of compilation, and {model} is compiled already")
     saved = read_container(model).manifest.any("report")
     if saved is None:
         raise ArtifactError(f"{model} was saved without a report", hint="compile the model again")

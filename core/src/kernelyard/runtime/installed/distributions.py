@@ -137,6 +137,7 @@ RELEASED = {
     "serve",
     "testing",
     "torch",
+    "tune",
     "tvm-compat",
     "view",
 }
