@@ -1,0 +1,111 @@
+"""Run programs in turns in one process, until it is known which is the quickest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kernelyard_tune.paired_test import Comparison, compare
+
+BURST_SECONDS = 0.01  # of one program in one turn: enough calls for its caches to be its own
+MOST_CALLS = 50  # in a turn
+FEWEST_TURNS, MOST_TURNS = 12, 60
+SAME = 1.02  # ratios up to this are no difference
+CERTAIN, LIKELY = 0.005, 0.05  # p-values: to drop a program early, and to decide in the end
+
+Clock = Callable[[], float]
+
+
+@dataclass
+class Racer:
+    """A program, and its seconds of a call in each turn: the least of the turn, which other work disturbs least."""
+
+    name: str
+    call: Callable[[], object]
+    calls: int = 1
+    seconds: list[float] = field(default_factory=list)
+
+
+class Race:
+    """Programs that take turns.
+
+    calls: by name, the simplest first. clock: seconds of what is measured.
+    """
+
+    def __init__(self, calls: Mapping[str, Callable[[], object]], clock: Clock = time.perf_counter) -> None:
+        self._clock = clock
+        self.racers = [Racer(name, call) for name, call in calls.items()]
+        self.running = list(self.racers)
+        self.measurements = 0
+
+    def warm(self) -> None:
+        """Run each program twice, the second time to see how many calls fit in a turn."""
+        for racer in self.racers:
+            racer.call()
+            seconds = max(self._timed(racer), 1e-7)
+            racer.calls = int(min(max(BURST_SECONDS / seconds, 1), MOST_CALLS))
+
+    def turn(self, number: int) -> None:
+        """Give each program that still runs its turn, another one first each time."""
+        first = number % len(self.running)
+        times = [(racer, self._least(racer)) for racer in (*self.running[first:], *self.running[:first])]
+        for racer, seconds in times:  # together, so that an interrupted turn counts for none
+            racer.seconds.append(seconds)
+
+    def run(self, deadline: float, step: Callable[[str], None]) -> None:
+        """Take turns until it is known which is the quickest, or until the deadline by `time.monotonic`.
+
+        step: is told what goes on.
+        """
+        self.warm()
+        for number in range(MOST_TURNS):
+            if number and time.monotonic() > deadline:
+                return
+            step(f"turn {number + 1}, {len(self.running)} candidates")
+            self.turn(number)
+            if number + 1 >= FEWEST_TURNS:
+                self._drop()
+                if self._is_decided():
+                    return
+
+    def compared(self, a: Racer, b: Racer) -> Comparison:
+        """Compare two programs over the turns that both took."""
+        count = min(len(a.seconds), len(b.seconds))
+        return compare(np.array(a.seconds[:count]), np.array(b.seconds[:count]))
+
+    def quickest(self, among: Sequence[Racer]) -> Racer:
+        """Return the program with the least median."""
+        return min(among, key=lambda racer: float(np.median(racer.seconds)))
+
+    def winner(self) -> Racer:
+        """Return the first, and so simplest, program that is as quick as the quickest, as far as can be told."""
+        ran = [racer for racer in self.running if racer.seconds]
+        if not ran:
+            return self.racers[0]
+        best = self.quickest(ran)
+        return next(racer for racer in ran if racer is best or self._is_same(best, racer, LIKELY))
+
+    def _drop(self) -> None:
+        best = self.quickest(self.running)
+        self.running = [each for each in self.running if each is best or self._is_same(best, each, CERTAIN)]
+
+    def _is_same(self, best: Racer, racer: Racer, level: float) -> bool:
+        found = self.compared(best, racer)
+        return found.ratio <= SAME or found.p > level
+
+    def _is_decided(self) -> bool:
+        """Tell if more turns would change nothing: no difference is left open that would matter."""
+        best = self.quickest(self.running)
+        return all(self.compared(best, each).ratio <= SAME for each in self.running if each is not best)
+
+    def _least(self, racer: Racer) -> float:
+        return max(min(self._timed(racer) for _ in range(racer.calls)), 1e-9)
+
+    def _timed(self, racer: Racer) -> float:
+        self.measurements += 1
+        start = self._clock()
+        racer.call()
+        return self._clock() - start

@@ -1,0 +1,126 @@
+"""tune: compile candidates, run them in turns, and decide."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+
+from kernelyard.driver.measured_placement import TuneRequest
+from kernelyard.errors import KernelyardError, PerformanceWarning
+from kernelyard.runtime.abi.threads import default_threads
+from kernelyard.runtime.execute.executable import Executable
+from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+from kernelyard.runtime.placement_decision import PlacementDecision, Timing
+from kernelyard_tune.candidates import whole_candidates
+from kernelyard_tune.errors import TuneError
+from kernelyard_tune.feeds import made_feeds, text_of_sizes
+from kernelyard_tune.progress import Progress
+from kernelyard_tune.race import Race
+
+COMPILING = 0.5  # the part of the budget after which no further candidate is compiled
+
+
+def tune(request: TuneRequest) -> PlacementDecision:
+    """Return the quickest placement of a model on this machine, measured end to end.
+
+    Ctrl-C ends the measuring, and the best that is known by then is returned.
+    Raises: TuneError where the model does not run with these feeds, and what compiling its default placement raises.
+    """
+    start = time.monotonic()
+    with Progress("measuring placements") as progress:
+        return _Tuner(request, start + request.tuning.seconds, progress.step).run(start)
+
+
+class _Tuner:
+    def __init__(self, request: TuneRequest, deadline: float, step: Callable[[str], None]) -> None:
+        self.request, self.deadline, self.step = request, deadline, step
+        self.threads = request.tuning.threads or default_threads()
+        sizes = text_of_sizes(request.module, request.tuning)
+        self.facts = {**request.facts, "threads": str(self.threads), "sizes": sizes}
+        self.compiled: dict[str, tuple[PlacementDecision, Executable]] = {}
+
+    def run(self, start: float) -> PlacementDecision:
+        default, *others = whole_candidates(self.request.session)
+        with _without_warnings():
+            self.add(default)
+            with _ended_by_interrupt():
+                for each in others:
+                    if time.monotonic() < start + COMPILING * self.request.tuning.seconds:
+                        self._try(each)
+            race = self.race(made_feeds(self.compiled[default.name][1], self.request.tuning))
+            with _ended_by_interrupt():
+                race.run(self.deadline, self.step)
+        return self.decision(race)
+
+    def add(self, decision: PlacementDecision) -> None:
+        """Compile a candidate; one that places all as another does is not kept."""
+        self.step(f"compiling: {decision.name}")
+        executable = self.request.compile_with(decision)
+        executable.threads = self.threads
+        placed = [_placed(each) for _, each in self.compiled.values()]
+        if _placed(executable) not in placed:
+            self.compiled[decision.name] = decision, executable
+
+    def _try(self, decision: PlacementDecision) -> None:
+        """Add a candidate, unless it cannot be compiled, as where `require` says that it may not be."""
+        try:
+            self.add(decision)
+        except KernelyardError as error:
+            self.step(f"{decision.name} is left out: {error.message}")
+
+    def race(self, feeds: Mapping[str, np.ndarray]) -> Race:
+        """Return a race of all candidates that are compiled. Raises: TuneError."""
+        is_serial = self.threads == 1 and self.request.session.target.kind == "cpu"
+        # One thread is timed by its own clock, which other work on the machine does not move.
+        race = Race(
+            {name: _call(executable, feeds) for name, (_, executable) in self.compiled.items()},
+            time.thread_time if is_serial else time.perf_counter,
+        )
+        try:
+            race.racers[0].call()
+        except KernelyardError as error:
+            hint = "give feeds (or --input), or sizes that the model takes"
+            raise TuneError(f"the model does not run: {error.message}", found=error.found, hint=hint) from error
+        return race
+
+    def decision(self, race: Race) -> PlacementDecision:
+        """Return the winner, with the times of all."""
+        winner = race.winner()
+        timed = [racer for racer in race.racers if racer.seconds and winner.seconds]
+        ratios = {racer.name: race.compared(winner, racer).ratio for racer in timed}
+        timings = [Timing(each.name, float(np.median(each.seconds)), ratios[each.name]) for each in timed]
+        timings.sort(key=lambda timing: (timing.name != winner.name, timing.ratio))
+        return replace(self.compiled[winner.name][0], timings=tuple(timings), facts=self.facts)
+
+
+def _placed(executable: Executable) -> list[tuple[str, str, str]]:
+    return [(node.backend, node.pattern, node.function) for node in executable.report.nodes]
+
+
+def _call(executable: Executable, feeds: Mapping[str, np.ndarray]) -> Callable[[], object]:
+    """Return a call of the main program until its results are there, on a machine of its own."""
+    machine = VirtualMachine(executable, contexts=1)
+    function = machine.function(executable.main.name)
+    return lambda: machine.wait(function.run(feeds))
+
+
+@contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """Go on after the block where Ctrl-C ends it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        return
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep candidates quiet: the one that is taken is compiled again, and then warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PerformanceWarning)
+        yield

@@ -1,0 +1,80 @@
+"""Programs that take turns, timed by a clock that they move themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from kernelyard_tune.race import FEWEST_TURNS, MOST_TURNS, Race
+
+
+class Clock:
+    """Seconds that pass when a program says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.random = np.random.default_rng(0)
+
+    def program(self, seconds: float, noise: float = 0.0) -> Callable[[], None]:
+        def call() -> None:
+            self.now += seconds * math.exp(noise * self.random.standard_normal())
+
+        return call
+
+
+def race(noise: float = 0.0, **seconds: float) -> Race:
+    clock = Clock()
+    found = Race({name: clock.program(each, noise) for name, each in seconds.items()}, lambda: clock.now)
+    found.run(math.inf, lambda _: None)
+    return found
+
+
+def test_the_quickest_wins() -> None:
+    assert race(default=0.3, quick=0.1, slow=0.5).winner().name == "quick"
+    assert race(noise=0.03, default=0.3, quick=0.27, slow=0.5).winner().name == "quick"
+
+
+def test_what_is_hardly_quicker_does_not_displace_what_is_simpler() -> None:
+    assert race(default=0.101, quick=0.1).winner().name == "default"
+
+
+def test_what_may_be_noise_does_not_either() -> None:
+    assert race(noise=1.0, default=0.1, other=0.0999).winner().name == "default"
+
+
+def test_what_is_slow_runs_no_longer_than_it_has_to() -> None:
+    found = race(noise=0.01, default=0.1, same=0.1015, slow=0.5)
+    turns = {racer.name: len(racer.seconds) for racer in found.racers}
+    assert turns["slow"] == FEWEST_TURNS
+    assert max(turns.values()) <= MOST_TURNS
+
+
+def test_short_programs_are_called_more_often_in_a_turn() -> None:
+    assert [racer.calls for racer in race(default=1.0, short=1e-3, shortest=1e-9).racers] == [1, 10, 50]
+
+
+def test_a_race_that_is_over_before_it_starts_has_the_simplest_winner() -> None:
+    clock = Clock()
+    found = Race({"default": clock.program(2), "quick": clock.program(1)}, lambda: clock.now)
+    assert found.winner().name == "default"
+
+
+def test_an_interrupted_turn_counts_for_none() -> None:
+    clock = Clock()
+    calls = 0
+
+    def interrupted() -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 10:
+            raise KeyboardInterrupt
+        clock.now += 1.0
+
+    found = Race({"default": clock.program(2.0), "quick": interrupted}, lambda: clock.now)
+    with pytest.raises(KeyboardInterrupt):
+        found.run(math.inf, lambda _: None)
+    assert len({len(racer.seconds) for racer in found.racers}) == 1
+    assert found.winner().name == "quick"
