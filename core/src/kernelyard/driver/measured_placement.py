@@ -14,13 +14,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kernelyard import __version__
 from kernelyard.driver.session import CompileSession
 from kernelyard.errors import ArtifactError, OptionError, PlacementWarning
 from kernelyard.ir import IRModule, to_text
 from kernelyard.runtime.abi.spec import read_json
 from kernelyard.runtime.execute.executable import Executable
-from kernelyard.runtime.installed.distributions import find_distribution, package_line
+from kernelyard.runtime.installed.distributions import CORE, find_distribution, package_line
 from kernelyard.runtime.installed.entry_points import load_named
 from kernelyard.runtime.installed.processor import processor
 from kernelyard.runtime.placement_decision import (
@@ -118,12 +117,13 @@ def read_placements(given: Placements) -> tuple[PlacementDecision, ...]:
     return placements_from_json(read_json(data, str(given)))
 
 
-def save_placements(path: Path, decisions: Iterable[PlacementDecision]) -> None:
+def save_placements(path: str | os.PathLike[str], decisions: Iterable[PlacementDecision]) -> None:
     """Write decisions to a file; those that it has of other models and machines stay. Raises: ArtifactError."""
-    known = read_placements(path) if path.exists() else ()
+    file = Path(path)
+    known = read_placements(file) if file.exists() else ()
     text = json.dumps(placements_to_json(merged(known, tuple(decisions))), indent=1, ensure_ascii=False)
     try:
-        path.write_text(text + "\n", encoding="utf-8")
+        file.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise ArtifactError(
             "the file of placements cannot be written", where=str(path), found=error.strerror
@@ -148,7 +148,7 @@ def facts_of(session: CompileSession, module: IRModule) -> dict[str, str]:
         "processor": own.model,
         "instructions": _digest(" ".join(sorted(own.flags)))[:16],
         "caches": ", ".join(own.caches),
-        "kernelyard": __version__,
+        CORE: core.version if (core := find_distribution(CORE)) is not None else "",
         "generator": _versions(session, generator),
         **{f"{BACKEND}{each.name}": _versions(session, each.name) for each in session.backends},
     }
