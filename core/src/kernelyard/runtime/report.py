@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 from kernelyard.cached_property import cached_property
 from kernelyard.records import record
@@ -19,8 +19,6 @@ MAX_COUNT = 1 << 62
 MAX_NAMED = 8  # functions of a violation that the table names; `violations` has all
 MAX_LISTED = 40  # declines and reasons that a table shows; `declined` and `nodes` have all
 MAX_NODES = 3  # nodes that a reason names; `nodes` has all
-
-T = TypeVar("T")
 
 
 @record
@@ -186,7 +184,7 @@ class Report:
 
     def text(self, width: int | None = None) -> str:
         """Summary and tables for people, folded where they are wider than `width`."""
-        head = (_target_lines, _pipeline_lines, _decision_lines, _coverage_lines, _word_lines, _host_lines)
+        head = (_given_lines, _coverage_lines, _word_lines, _host_lines)
         parts = [lines(self, width) for lines in (*head, _region_lines, _declined_lines, _unmatched_lines)]
         return "\n".join([*fold(self.summary, width), *(line for part in parts for line in part)])
 
@@ -230,11 +228,10 @@ class Report:
             name: fields.each(name, lambda item, where, read=read: read(Fields(item, where)))
             for name, read in _READERS.items()
         }
-        pipeline = fields.texts("pipeline") if "pipeline" in fields else ()
-        decision = PlacementDecision.from_json(fields.any("decision")) if "decision" in fields else None
-        return Report(
-            fields.text("target"), precision=fields.text("precision"), pipeline=pipeline, decision=decision, **entries
-        )
+        given: dict[str, Any] = {"pipeline": fields.texts("pipeline")} if "pipeline" in fields else {}
+        if "decision" in fields:
+            given["decision"] = PlacementDecision.from_json(fields.any("decision"))
+        return Report(fields.text("target"), precision=fields.text("precision"), **given, **entries)
 
 
 _READERS: dict[str, Callable[[Fields], Any]] = {
@@ -308,18 +305,12 @@ def _fraction(part: int, whole: int) -> float:
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
-def _target_lines(report: Report, width: int | None) -> list[str]:
-    """Name the target where it is more than a kind of device: an architecture may be one that nobody asked for."""
-    return fold(f"for {report.target}", width) if " " in report.target else []
-
-
-def _pipeline_lines(report: Report, width: int | None) -> list[str]:
-    return fold(f"pipeline: {'; '.join(report.pipeline)}", width) if report.pipeline else []
-
-
-def _decision_lines(report: Report, width: int | None) -> list[str]:
-    """Show what was measured, and what was chosen."""
-    return ["", *report.decision.lines(width)] if report.decision is not None else []
+def _given_lines(report: Report, width: int | None) -> list[str]:
+    """Show the target where it is more than a kind of device, changes of the pipeline, and a measured placement."""
+    target = fold(f"for {report.target}", width) if " " in report.target else []
+    pipeline = fold(f"pipeline: {'; '.join(report.pipeline)}", width) if report.pipeline else []
+    decision = ["", *report.decision.lines(width)] if report.decision is not None else []
+    return [*target, *pipeline, *decision]
 
 
 def _coverage_lines(report: Report, width: int | None) -> list[str]:
