@@ -67,9 +67,8 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     exclude_patterns: names of patterns that are not to be offloaded. precision: "float32" computes as the model says;
     other names of `kernelyard.driver.precision` trade accuracy for speed (docs/precision.md). pipeline: what
     `get_default_pipeline(target)` returns, with changes; a Pass, or the name of a pipeline, is run in place of its
-    stage "simplify". instruments: watch the passes (`kernelyard.transform.instruments`). tune: measure placements and
-    take the quickest: "quick", "full", seconds, or a `Tuning`. placement: measured placements, or their
-    file (docs/placement.md).
+    stage "simplify". instruments: watch the passes (`kernelyard.transform.instruments`). tune: "quick", "full", seconds
+    or a `Tuning`, to measure placements (docs/placement.md). placement: what was measured, or the file of it.
     Warns: PerformanceWarning where ops are left to the reference interpreter, and where the target is slow in the
       precision; PlacementWarning where no placement of `placement` fits.
     Raises: FrontendError, UnknownBackendError, BackendUnavailableError, TargetError, OptionError, CoverageError for
