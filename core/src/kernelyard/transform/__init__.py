@@ -71,6 +71,7 @@ _HOME = {
     "FuseOpsByPattern": "fuse_ops_by_pattern",
     "MergeCompositeFunctions": "merge_composite_functions",
     "MergeParallelConvolutions": "merge_parallel_convolutions",
+    "SinkConcat": "sink_concat",
     "SliceChannels": "slice_channels",
     "OptimizeRegions": "optimize_regions",
     "RunCodegen": "run_codegen",

@@ -52,6 +52,7 @@ from kernelyard.transform.run_codegen import Caller, Codegen, RunCodegen, Violat
 from kernelyard.transform.separate_results import SeparateResults
 from kernelyard.transform.share_dequantize import ShareDequantize
 from kernelyard.transform.simplify_inference import SimplifyInference
+from kernelyard.transform.sink_concat import SinkConcat
 from kernelyard.transform.sink_reshape import SinkReshape
 from kernelyard.transform.slice_channels import SliceChannels
 from kernelyard.transform.widen_floats import NARROW, WidenFloats
@@ -148,6 +149,7 @@ def simplify() -> Sequence[Pass]:
         ComposeOps(),
         DeadCodeElimination(),
         SinkReshape(),
+        SinkConcat(),
         FoldBatchNorm(),
         DeadCodeElimination(),
         FoldScaleAxis(),
