@@ -1,17 +1,17 @@
-"""VM functions without loops are programs with jumps from the second call on, with the same results."""
+"""VM functions are programs with jumps from the second call on, with the same results."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from control_flow_modules import PRIVATE, branching, counting, rows
+from control_flow_modules import COUNT, FLAG, PRIVATE, branching, counting, growing, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernelyard as ky
-from kernelyard.dims import symbol
-from kernelyard.errors import InputShapeError
-from kernelyard.ir import Expr, Function, FunctionBuilder, IRModule, TupleType
+from kernelyard.dims import Dim, symbol
+from kernelyard.errors import CallTimeoutError, InputShapeError, KernelyardError
+from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, IRModule, TensorType, TupleType
 from kernelyard.ops.interpreter import run
 from kernelyard.runtime.execute import call_table
 from kernelyard.runtime.execute.bytecode_interpreter import BytecodeInterpreter
@@ -64,17 +64,92 @@ def test_branches_are_prepared_beforehand(monkeypatch: pytest.MonkeyPatch) -> No
     assert exe.cache_info()["bound programs"].misses == misses
 
 
-def test_loops_are_no_programs() -> None:
-    exe = ky.compile(counting(3), backends=[])
-    exe.warm({info.name: tuple(2 if isinstance(dim, str) else dim for dim in info.shape) for info in exe.inputs})
-    assert flatten_control_flow(exe.vm_functions["main"], exe.vm_functions) is None
+def as_one_program(exe: ky.Executable) -> bool:
+    return flatten_control_flow(exe.vm_functions["main"], exe.vm_functions) is not None
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+def test_loops_are_jumps_from_the_second_call_on(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = counting(turns)
+    exe = ky.compile(module, backends=[])
+    exe(X)
+    forbid_instructions(monkeypatch)
+    for x in (X, -X):
+        for found, expected in zip(exe(x), run(module, [x]), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def scan(turns: Dim, n: Dim = 2, columns: int = 4, collected: Dim | None = None) -> IRModule:
+    """main(x: (turns, n, columns)) = the last running sum of its rows, the one before, and differences, stacked.
+
+    collected: how many of these the type says that there are.
+    """
+    row, count = TensorType((n, columns), "float32"), TensorType((), "int64")
+    b = FunctionBuilder()
+    i = b.input("i", (), "int64")
+    limit = b.op("reshape", b.op("shape_tensor", dims=(turns,)), shape=())
+    types = [row, row, TensorType((turns, n, columns), "float32")]
+    for number, type_ in enumerate(types):
+        b.input(f"unused_{number}", type_.shape)
+    condition = b.function(b.op("less", i, limit), attrs=PRIVATE)
+    b = FunctionBuilder()
+    i, total, before, x = b.input("i", (), "int64"), *(b.input(f"s_{n}", t.shape) for n, t in enumerate(types))
+    new = b.op("add", total, b.op("take", x, i, axis=0))
+    body = b.function(b.op("add", i, 1), new, total, x, b.op("subtract", new, before), attrs=PRIVATE)
+    b = FunctionBuilder()
+    x = b.input("x", types[2].shape)
+    zeros = b.op("multiply", b.op("take", x, np.int64(0), axis=0), np.float32(0))
+    stack = TensorType((turns if collected is None else collected, n, columns), "float32")
+    result = b.while_("goes_on", "turn", [Constant(np.array(0)), zeros, zeros, x], TupleType((count, *types, stack)), 1)
+    main = b.function(*(b.get(result, place) for place in (1, 2, 4)))
+    return IRModule({"main": main, "goes_on": condition, "turn": body})
+
+
+@pytest.mark.parametrize("turns", [1, 2, 7])
+@pytest.mark.parametrize("columns", [4, 5000], ids=["small", "larger than what is copied in"])
+def test_values_of_iterations_are_shifted_and_collected(
+    turns: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = scan(symbol("t"), symbol("n"), columns)
+    exe = ky.compile(module, backends=[])
+    assert as_one_program(exe)
+    x = np.random.default_rng(0).standard_normal((turns, 3, columns), np.float32)
+    exe(x)
+    forbid_instructions(monkeypatch)
+    for feed in (x, x + 1, x[:, ::-1].copy()):
+        for found, expected in zip(exe(feed), run(module, [feed]), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("apart", [-1, 2], ids=["too many", "too few"])
+def test_the_number_of_items_is_checked(apart: int) -> None:
+    exe = ky.compile(scan(symbol("t"), collected=symbol("t") + apart), backends=[])
+    assert as_one_program(exe)
+    for _ in range(3):
+        with pytest.raises(KernelyardError):
+            exe(np.ones((3, 2, 4), np.float32))
+
+
+def test_a_loop_can_be_cancelled_and_run_again() -> None:
+    exe = ky.compile(scan(symbol("t")), backends=[])
+    x = np.ones((100, 2, 4), np.float32)
+    expected = [np.asarray(each) for each in exe(x)]
+    exe(x)
+    with pytest.raises(CallTimeoutError):
+        exe.run({"x": x}, timeout=1e-9)
+    for found, wanted in zip(exe(x), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_loops_whose_sizes_change_are_no_programs() -> None:
+    assert not as_one_program(ky.compile(growing(), backends=[]))
 
 
 OPS = st.lists(st.sampled_from(["exp", "tanh", "nn.relu", "add", "subtract", "matmul"]), min_size=1, max_size=3)
 
 
 class RandomFunctions:
-    """Functions of two tensors and two conditions that give two tensors, with branches inside of branches."""
+    """Functions of two tensors and two conditions that give two tensors, with branches and loops inside of each other."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw = draw
@@ -86,16 +161,37 @@ class RandomFunctions:
         flags: list[Expr] = [b.input("c", (), "bool"), b.input("d", (), "bool")]
         for _ in range(self.draw(st.integers(1, 2)) if depth else 0):
             self.operators(b, values)
-            branches = [self.name(depth - 1), self.name(depth - 1)]
             args = [*map(self.some, (values, values)), *map(self.some, (flags, flags))]
+            if self.draw(st.booleans()):
+                values += self.loop(b, depth, args)
+                continue
+            branches = [self.name(depth - 1), self.name(depth - 1)]
             both = b.if_(self.some(flags), *branches, args, TupleType((rows(2), rows(2))))
             values += [b.get(both, 0), b.get(both, 1)]
         self.operators(b, values)
         results = b.op("sigmoid", self.some(values)), b.op("reshape", b.op("negative", values[-1]), shape=(2, 4))
         return b.function(*results, attrs=PRIVATE if is_private else {})
 
+    def loop(self, b: FunctionBuilder, depth: int, args: list[Expr]) -> list[Expr]:
+        """Values after a loop of few iterations, and the sum of what it collects."""
+        turns, types = self.draw(st.integers(1, 3)), [COUNT, rows(2), rows(2), FLAG, FLAG]
+        inner = FunctionBuilder()
+        i, p, q, c, d = (inner.input(name, t.shape, t.dtype) for name, t in zip("ipqcd", types, strict=True))
+        limit = FunctionBuilder()
+        first, *_ = [limit.input(name, t.shape, t.dtype) for name, t in zip("ipqcd", types, strict=True)]
+        condition = self.add(limit.function(limit.op("less", first, turns), attrs=PRIVATE))
+        both = inner.if_(c, self.name(depth - 1), self.name(depth - 1), [p, q, c, d], TupleType((rows(2), rows(2))))
+        made = [inner.get(both, 0), inner.get(both, 1), p, q]
+        after = [*map(self.some, (made, made)), *self.draw(st.sampled_from([[c, d], [d, c]]))]
+        body = self.add(inner.function(inner.op("add", i, 1), *after, self.some(made), attrs=PRIVATE))
+        type_ = TupleType((*types, TensorType((turns, 2, 4), "float32")))
+        result = b.while_(condition, body, [Constant(np.array(0)), *args], type_, 1)
+        return [b.get(result, 1), b.get(result, 2), b.op("tanh", b.op("sum", b.get(result, 5), axes=(0,)))]
+
     def name(self, depth: int) -> str:
-        function = self.make(depth)
+        return self.add(self.make(max(depth, 0)))
+
+    def add(self, function: Function) -> str:
         name = f"f{len(self.functions)}"
         self.functions[name] = function
         return name
@@ -115,16 +211,17 @@ class RandomFunctions:
 
 
 @st.composite
-def nested_branches(draw: st.DrawFn) -> IRModule:
+def nested_control_flow(draw: st.DrawFn) -> IRModule:
     made = RandomFunctions(draw)
     main = made.make(2, is_private=False)
     return IRModule({"main": main, **made.functions})
 
 
 @settings(deadline=None, max_examples=40)
-@given(nested_branches())
-def test_branches_in_branches_agree_with_the_interpreter(module: IRModule) -> None:
+@given(nested_control_flow())
+def test_branches_and_loops_agree_with_the_interpreter(module: IRModule) -> None:
     exe = ky.compile(module, backends=[])
+    assert not exe.vm_functions or as_one_program(exe)
     for _ in range(2):
         for c, d in ((True, True), (True, False), (False, True), (False, False)):
             feeds = [X, X[::-1].copy(), np.array(c), np.array(d)]

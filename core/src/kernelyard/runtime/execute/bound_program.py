@@ -13,7 +13,7 @@ from kernelyard import dtypes
 from kernelyard.cached_property import cached_property
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT
-from kernelyard.runtime.abi.module import NativeCall
+from kernelyard.runtime.abi.module import BoundTensor, NativeCall
 from kernelyard.runtime.abi.module import Step as NativeStep
 from kernelyard.runtime.execute.call_table import CallTable, TimedStep
 from kernelyard.runtime.execute.fast_call import FastCall, FastCallInput, fast_call
@@ -22,11 +22,12 @@ from kernelyard.runtime.execute.step_binder import Rebinder, StepBinder
 from kernelyard.runtime.execute.step_errors import StepLabel
 from kernelyard.runtime.lru import CacheInfo
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
-from kernelyard.runtime.program.program import Step
+from kernelyard.runtime.program.program import Jump, Step, Transfer
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device.array import AnyArray
     from kernelyard.runtime.execute.call_limit import CallLimit
+    from kernelyard.runtime.execute.loop_transfers import LoopTransfers
 
 # From this size on a tensor moves by telling the steps its address; below, copying it is quicker.
 REBIND_BYTES = 1 << 14
@@ -181,30 +182,54 @@ class BoundProgram:
         return np.ndarray(shape, dtypes.to_numpy(register.dtype), self._arena, plan.offsets.get(root, 0))
 
     def _make_table(self) -> CallTable:
-        """Return the native steps of all calls, with the program's jumps between them."""
+        """Return the native steps of all calls, with the program's jumps and transfers between them."""
         program, binder, bound = self._plan.program, self._binder, self._bound
         if bound.are_rows and not program.jumps:
             return CallTable(bound.rows, binder.labels)
-        jumps = {jump.place: jump for jump in program.jumps}
+        transfers = self._loop_transfers
         numbers = iter(range(len(program.steps)))
         steps: list[NativeStep] = []
         labels: list[StepLabel] = []
-        begins: list[int] = []  # of each step and jump, in the table
-        for place in range(len(program.steps) + len(jumps)):
+        begins: list[int] = []  # of all that the program does in order, in the table
+        for each in program.order:
             begins.append(len(steps))
-            if place in jumps:
+            if isinstance(each, Jump):
                 steps.append(NativeCall(0))
                 labels.append(StepLabel("a jump"))
-                continue
-            number = next(numbers)
-            calls = bound.call(number).steps
-            steps += calls
-            labels += [binder.labels[number]] * len(calls)
+            elif isinstance(each, Transfer):
+                assert transfers is not None
+                steps.append(transfers.call(each))
+                labels.append(StepLabel(f"a loop: {each.kind}"))
+            else:
+                number = next(numbers)
+                calls = bound.call(number).steps
+                steps += calls
+                labels += [binder.labels[number]] * len(calls)
         for jump in program.jumps:
             target = begins[jump.target] if jump.target < len(begins) else len(steps)
             truth = bound.addresses[jump.condition] if jump.condition >= 0 else 0
             steps[begins[jump.place]] = NativeCall(0, truth, n=target)
         return CallTable(steps, labels)
+
+    @cached_property
+    def _loop_transfers(self) -> LoopTransfers | None:
+        program = self._plan.program
+        if not program.transfers:
+            return None
+        from kernelyard.runtime.execute.loop_transfers import LoopTransfers  # few programs have loops
+
+        return LoopTransfers(program.transfers, self._tensor)
+
+    def _tensor(self, number: int) -> BoundTensor:
+        """Return the memory of a register."""
+        register = self._plan.program.registers[number]
+        return BoundTensor(self._bound.addresses[number], self._plan.shapes[number], register.dtype)
+
+    @cached_property
+    def _fixed(self) -> frozenset[int]:
+        """The registers that transfers name, by the one whose bytes they show: they stay where they are."""
+        named = (number for each in self._plan.program.transfers for number in (each.source, each.target))
+        return frozenset(self._plan.roots[number] for number in named if number >= 0)
 
     def _make_inputs(self) -> dict[int, IOBinding]:
         """Return a binding for every input that the program reads, by its number."""
@@ -233,6 +258,8 @@ class BoundProgram:
 
     def _rebinders(self, root: int) -> Sequence[Rebinder]:
         """Return the functions that rebind every use of a register; none if a use cannot be rebound."""
+        if root in self._fixed:
+            return ()
         found = [self._bound.rebinder(*use) for use in self._binder.uses[root]]
         known = [rebinder for rebinder in found if rebinder is not None]
         return known if len(known) == len(found) else ()

@@ -1,6 +1,6 @@
 """BytecodeInterpreter: run a VM function, with its branches and loops (`if`, `while`); its blocks run as programs do.
 
-A VM function without loops is one program (`flatten_control_flow`), which takes its place from the second call with the
+Most VM functions are one program, too (`flatten_control_flow`), which takes their place from the second call with the
 same shapes on: to prepare it is to prepare all branches, also those that are never taken.
 """
 
@@ -99,7 +99,7 @@ class BytecodeInterpreter:
         return self._fitting.get_or_make(shapes, prepare)
 
     def prepare(self, sets: Sequence[Shapes], callers: int = 1) -> None:
-        """As `ProgramRunner.prepare`, where the function is one flattened program; loops are prepared as they run."""
+        """As `ProgramRunner.prepare`, where the function is one flattened program; others are prepared as they run."""
         whole = self._whole
         if whole is None:
             return

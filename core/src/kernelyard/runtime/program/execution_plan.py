@@ -12,7 +12,7 @@ from kernelyard.dims import DimTable
 from kernelyard.errors import InputShapeError, ShapeError
 from kernelyard.runtime.abi.solve_symbols import DimValues, solve_symbols
 from kernelyard.runtime.program.memory_plan import Lifetime, MemoryPlan, MemoryPlanner
-from kernelyard.runtime.program.program import Program
+from kernelyard.runtime.program.program import Jump, Program, Step, Transfer
 from kernelyard.runtime.program.shape_table import ShapeTable, misfit
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -106,25 +106,44 @@ class ExecutionPlan:
 
 
 def spans_of(program: Program) -> dict[int, tuple[int, int]]:
-    """First and last time, in steps, at which inputs and buffers are needed, by register: inputs exist before the first
-    step, results until after the last."""
+    """First and last time, by the program's order, at which inputs and buffers are needed, by register: inputs exist
+    before all steps, results until after them."""
     roots = tuple(map(program.root, range(len(program.registers))))
     kinds = [register.kind for register in program.registers]
     spans = {number: [-1, -1] for number, kind in enumerate(kinds) if kind == "input"}
-    for now, step in enumerate(program.steps):
-        for register in step.outputs:  # a step that is jumped over may have written it before
+    for now, each in enumerate(program.order):
+        read, written = _uses(each)
+        for register in written:  # a step that is jumped over may have written it before
             spans.setdefault(roots[register], [now, now])[1] = now
-        for register in step.inputs:
+        for register in read:
             if roots[register] in spans:
                 spans[roots[register]][1] = now
-    for number, jump in enumerate(program.jumps):
-        span = spans.get(roots[jump.condition]) if jump.condition >= 0 else None
-        if span is not None:
-            span[1] = max(span[1], jump.place - number - 1)  # the step before it
     for register in program.results:
         if roots[register] in spans:
-            spans[roots[register]][1] = len(program.steps)
+            spans[roots[register]][1] = len(program.order)
+    loops = [(jump.target, jump.place) for jump in program.jumps if jump.target <= jump.place]
+    for begin, end in sorted(loops, key=lambda loop: loop[1] - loop[0]):  # inner ones first
+        for span in spans.values():
+            _lengthen(span, begin, end)
     return {register: (first, last) for register, (first, last) in spans.items()}
+
+
+def _uses(each: Step | Jump | Transfer) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the registers that are read, and those that are written."""
+    if isinstance(each, Jump):
+        return (each.condition,) if each.condition >= 0 else (), ()
+    if isinstance(each, Transfer):
+        return (each.source,) if each.source >= 0 else (), (each.target,)
+    return each.inputs, each.outputs
+
+
+def _lengthen(span: list[int], begin: int, end: int) -> None:
+    """Let what an iteration has from the one before, or leaves behind the loop, exist for all of the loop."""
+    first, last = span
+    if first < begin <= last <= end:
+        span[1] = end
+    elif begin <= first <= end < last:
+        span[0] = begin
 
 
 def _check_sizes(program: Program, table: DimTable, values: Mapping[str, int]) -> None:

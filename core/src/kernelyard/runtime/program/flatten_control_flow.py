@@ -1,21 +1,36 @@
 """Flatten the control flow of a VM function: one program of its blocks and those of the functions that it calls.
 
-Jumps lead over what is not run.
+Jumps lead over what is not run, and back to where an iteration of a loop begins. What a loop carries from one iteration
+to the next lies in a buffer of its own, which the next values are copied to when an iteration ends; what it collects
+is put into the result item by item.
 
-So a model with branches is one native call, as one without is. Loops, closures and sizes that only values tell keep a
-VM function from it; it is then carried out instruction by instruction (`bytecode_interpreter`).
+So a model with branches and loops is one native call, as one without is. Closures, sizes that only values tell, and
+carried values whose sizes change keep a VM function from it; it is then carried out instruction by instruction
+(`bytecode_interpreter`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from kernelyard.dims import symbols_of
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.program import vm_function as bytecode
-from kernelyard.runtime.program.program import Jump, Program, Register, SizeCheck, Step
+from kernelyard.runtime.program.program import (
+    CHECK_FULL,
+    CLEAR,
+    COLLECT,
+    COPY,
+    Jump,
+    Program,
+    Register,
+    SizeCheck,
+    Step,
+    Transfer,
+)
 from kernelyard.runtime.program.vm_function import Instruction, VMFunction
 
 # A VM function that is called often is there as often.
@@ -40,6 +55,7 @@ def flatten_control_flow(vm_function: VMFunction, vm_functions: Mapping[str, VMF
         tuple(results),
         tuple(inliner.checks),
         tuple(sorted(inliner.jumps)),
+        tuple(inliner.transfers),
     )
 
 
@@ -47,20 +63,34 @@ class _NoProgramError(Exception):
     """The VM function does something that programs do not."""
 
 
+class _Frame(NamedTuple):
+    """The registers of a function's values.
+
+    merged: values that one branch or the other writes. carried: those that each iteration of a loop writes anew.
+    unchanged: those that a loop hands on as they are.
+    """
+
+    values: dict[int, int]
+    merged: frozenset[int]
+    carried: frozenset[int]
+    unchanged: frozenset[int]
+
+
 class _Inliner:
-    """Appends blocks to one list of registers and one of steps."""
+    """Appends blocks to one list of registers and one of steps, with jumps and transfers between these."""
 
     def __init__(self, vm_functions: Mapping[str, VMFunction], symbols: frozenset[str]) -> None:
         self.registers: list[Register] = []
         self.steps: list[Step] = []
         self.jumps: list[Jump] = []
+        self.transfers: list[Transfer] = []
         self.checks: list[SizeCheck] = []
         self._vm_functions = vm_functions
         self._symbols = symbols
 
     @property
     def _place(self) -> int:
-        return len(self.steps) + len(self.jumps)
+        return len(self.steps) + len(self.jumps) + len(self.transfers)
 
     def add(self, register: Register) -> int:
         """Return the number of a new register."""
@@ -70,41 +100,57 @@ class _Inliner:
     def inline(self, vm_function: VMFunction, inputs: Sequence[int], callers: tuple[str, ...]) -> list[int]:
         """Return the registers of a VM function's results, after its code on some registers. callers: who called it."""
         is_known = set(vm_function.symbols) <= self._symbols
-        if vm_function.name in callers or not is_known or not _goes_forward(vm_function.code):
+        if vm_function.name in callers or not is_known or not _returns_last(vm_function.code):
             raise _NoProgramError
         self._check_types(vm_function.inputs, inputs)
-        values = dict(enumerate(inputs))
-        for number, digest in vm_function.constants.items():
-            values[number] = self._add_buffer(vm_function.values[number], "constant", digest)
-        shared = self._add_shared(vm_function)
-        values |= shared
+        frame = self._frame(vm_function, inputs)
         places: list[int] = []
         pending: list[tuple[int, Instruction, int]] = []  # jumps, with what decides
         for instruction in vm_function.code:
             places.append(self._place)
-            read = [values[number] for number in instruction.inputs]
+            read = [frame.values[number] for number in instruction.inputs]
             if instruction.name in (bytecode.IF, bytecode.GOTO):
                 pending.append((len(self.jumps), instruction, read[0] if read else -1))
                 self.jumps.append(Jump(self._place, -1))
-            elif instruction.name == bytecode.BIND:
-                self._check_types([vm_function.values[n] for n in instruction.inputs], read)
             elif instruction.name != bytecode.RETURN:
-                first = len(self.registers)
-                results = self._results(vm_function, instruction, read, callers)
-                self._write(instruction, results, first, values, shared)
+                self._carry_out(vm_function, instruction, read, frame, callers)
         for number, instruction, condition in pending:
             self.jumps[number] = Jump(self.jumps[number].place, places[instruction.target], condition)
-        results = [values[number] for number in vm_function.code[-1].inputs]
+        results = [frame.values[number] for number in vm_function.code[-1].inputs]
         self._check_types(vm_function.outputs, results)
         return results
 
-    def _add_shared(self, vm_function: VMFunction) -> dict[int, int]:
-        """Add a register for each value that several instructions write."""
-        writers = Counter(number for instruction in vm_function.code for number in instruction.outputs)
-        return {n: self._add_buffer(vm_function.values[n]) for n, times in writers.items() if times > 1}
+    def _frame(self, vm_function: VMFunction, inputs: Sequence[int]) -> _Frame:
+        """Return the registers of inputs and constants, and of the values that several instructions write."""
+        code = vm_function.code
+        values = dict(enumerate(inputs))
+        for number, digest in vm_function.constants.items():
+            values[number] = self._add_buffer(vm_function.values[number], "constant", digest)
+        writers = Counter(number for each in code for number in each.outputs)
+        shared = {number for number, times in writers.items() if times > 1}
+        collected, begun = (_outputs(code, name) for name in (bytecode.STACK, bytecode.MOVE))
+        unchanged = begun & {number for each in code for number in self._unchanged(each)}
+        for number in sorted(shared - unchanged):
+            values[number] = self._add_buffer(vm_function.values[number])
+        for number in sorted(collected):
+            self._transfer(CLEAR, values[number])
+        return _Frame(values, frozenset(shared - begun), frozenset((shared & begun) - unchanged), frozenset(unchanged))
+
+    def _unchanged(self, instruction: Instruction) -> set[int]:
+        """Return the outputs of a call that are its inputs of the same places."""
+        callee = self._vm_functions.get(instruction.symbol) if instruction.name == bytecode.CALL else None
+        if callee is None:
+            return set()
+        triples = zip(instruction.inputs, instruction.outputs, callee.code[-1].inputs, strict=False)
+        return {after for place, (before, after, given) in enumerate(triples) if before == after and given == place}
 
     def _add_buffer(self, spec: TensorSpec, kind: str = "buffer", digest: str = "") -> int:
+        if not {name for dim in spec.shape for name in symbols_of(dim)} <= self._symbols:
+            raise _NoProgramError
         return self.add(Register(spec.shape, spec.dtype, kind, digest=digest))
+
+    def _transfer(self, kind: str, target: int, source: int = -1) -> None:
+        self.transfers.append(Transfer(self._place, kind, target, source))
 
     def _check_types(self, specs: Sequence[TensorSpec], registers: Sequence[int]) -> None:
         """The registers are known to be of these types before anything is run."""
@@ -113,36 +159,74 @@ class _Inliner:
             if (spec.shape, spec.dtype) != (register.shape, register.dtype):
                 raise _NoProgramError
 
-    def _results(
-        self, vm_function: VMFunction, instruction: Instruction, read: list[int], callers: tuple[str, ...]
-    ) -> list[int]:
-        if instruction.name == bytecode.MOVE:
-            return read
-        if instruction.name == bytecode.RUN:
-            return self._run(vm_function.blocks[instruction.target], read)
-        if instruction.name == bytecode.CALL:
-            return self.inline(self._vm_functions[instruction.symbol], read, (*callers, vm_function.name))
-        raise _NoProgramError
-
-    def _write(
+    def _carry_out(
         self,
+        vm_function: VMFunction,
         instruction: Instruction,
-        results: Sequence[int],
-        first: int,
-        values: dict[int, int],
-        shared: Mapping[int, int],
+        read: list[int],
+        frame: _Frame,
+        callers: tuple[str, ...],
     ) -> None:
-        """Each value is what was computed for it. One that several instructions write is one buffer, which is written
-        in the place of their own; first: the first register of the instruction's own."""
+        """Append an instruction that neither jumps nor returns."""
+        first = len(self.registers)
+        written = [frame.values.get(number, -1) for number in instruction.outputs]
+        if instruction.name == bytecode.BIND:
+            self._check_types([vm_function.values[n] for n in instruction.inputs], read)
+        elif instruction.name == bytecode.COLLECT:
+            for source, target in zip(read, written, strict=True):
+                shape = self.registers[target].shape[1:]
+                self._check_types([TensorSpec(shape, self.registers[target].dtype)], [source])
+                self._transfer(COLLECT, target, source)
+        elif instruction.name == bytecode.STACK:
+            for target in written:
+                self._transfer(CHECK_FULL, target)
+        elif instruction.name == bytecode.MOVE:
+            self._write(instruction, read, first, frame)
+        elif instruction.name == bytecode.RUN:
+            self._write(instruction, self._run(vm_function.blocks[instruction.target], read), first, frame)
+        elif instruction.name == bytecode.CALL:
+            results = self.inline(self._vm_functions[instruction.symbol], read, (*callers, vm_function.name))
+            self._write(instruction, results, first, frame)
+        else:
+            raise _NoProgramError
+
+    def _write(self, instruction: Instruction, results: Sequence[int], first: int, frame: _Frame) -> None:
+        """Say where the outputs of an instruction are; first: the first register of the instruction's own."""
+        values = frame.values
+        carried = {value: values[value] for value in instruction.outputs if value in frame.carried}
+        saved: dict[int, int] = {}
+        copied: list[tuple[int, int]] = []
         for value, result in zip(instruction.outputs, results, strict=True):
-            if value not in shared:
-                values[value] = result
-                continue
-            self._check_types([self.registers[shared[value]].spec], [result])
-            root = self._root(result)
-            if root < first or self.registers[root].kind != "buffer":
-                raise _NoProgramError  # it would have to be copied
-            self.registers[root] = replace(self.registers[root], kind="alias", source=shared[value])
+            if value in frame.merged:
+                self._merge(values[value], result, first)
+            elif value in carried:
+                self._check_same(carried[value], result)
+                if self._root(result) != carried[value]:
+                    copied.append((carried[value], self._saved(result, carried.values(), saved)))
+            elif value not in frame.unchanged or value not in values:
+                values[value] = self._saved(result, carried.values(), saved)
+        for target, source in copied:
+            self._transfer(COPY, target, source)
+
+    def _saved(self, register: int, overwritten: Collection[int], saved: dict[int, int]) -> int:
+        """Return the register, or a copy of it where it is to be overwritten; saved: the copies that there are."""
+        if self._root(register) not in overwritten:
+            return register
+        if register not in saved:
+            saved[register] = self._add_buffer(self.registers[register].spec)
+            self._transfer(COPY, saved[register], register)
+        return saved[register]
+
+    def _check_same(self, register: int, other: int) -> None:
+        self._check_types([self.registers[register].spec], [other])
+
+    def _merge(self, target: int, result: int, first: int) -> None:
+        """Let the steps write a result to the one buffer of the branches, in the place of their own."""
+        self._check_same(target, result)
+        root = self._root(result)
+        if root < first or self.registers[root].kind != "buffer":
+            raise _NoProgramError  # it would have to be copied
+        self.registers[root] = replace(self.registers[root], kind="alias", source=target)
 
     def _root(self, number: int) -> int:
         while self.registers[number].kind == "alias":
@@ -170,10 +254,11 @@ class _Inliner:
         return [numbers[number] for number in block.results]
 
 
-def _goes_forward(code: Sequence[Instruction]) -> bool:
-    """Return True for code without loops that returns at its end alone."""
-    jumps = (bytecode.IF, bytecode.GOTO)
-    return not any(
-        each.name == bytecode.RETURN or (each.name in jumps and each.target <= number)
-        for number, each in enumerate(code[:-1])
-    )
+def _outputs(code: Sequence[Instruction], name: str) -> set[int]:
+    """Return all outputs of instructions of a name."""
+    return {number for each in code if each.name == name for number in each.outputs}
+
+
+def _returns_last(code: Sequence[Instruction]) -> bool:
+    """Return True for code that returns at its end alone."""
+    return not any(each.name == bytecode.RETURN for each in code[:-1])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 from kernelyard import dims
+from kernelyard.cached_property import cached_property
 from kernelyard.dims import Dim, Shape
 from kernelyard.records import record
 from kernelyard.runtime.abi.spec import Fields, TensorSpec, corrupted, shape_to_json
@@ -63,12 +65,28 @@ class Step:
 class Jump(NamedTuple):
     """The program goes on at `target` where register `condition` is false; always, where that is -1.
 
-    place, target: positions among steps and jumps, counted together; the target comes later, or is the end.
+    place, target: positions among steps, jumps and transfers, counted together. A target that comes earlier begins a
+    loop.
     """
 
     place: int
     target: int
     condition: int = -1
+
+
+COPY = "copy"  # register `source` to register `target`
+CLEAR = "clear"  # `target`, which collects an item of each iteration along its first axis, has none
+COLLECT = "collect"  # `source` is put behind the items that `target` has
+CHECK_FULL = "check full"  # it is an error if there is room for more items in `target`
+
+
+class Transfer(NamedTuple):
+    """Bytes move between registers; `kind` is one of the above, place is as that of a jump."""
+
+    place: int
+    kind: str
+    target: int
+    source: int = -1
 
 
 class SizeCheck(NamedTuple):
@@ -89,7 +107,7 @@ class Program:
 
     inputs: the feeds, in order. outputs: names of the results; `results` are their registers.
     symbols: names of the symbolic dims; the shapes of the inputs give their values. checks: what these must satisfy.
-    jumps: over steps; programs that are saved have none (see `flatten_control_flow`).
+    jumps, transfers: between steps; programs that are saved have none (see `flatten_control_flow`).
     Raises: ArtifactCorruptedError when the parts do not fit together.
     """
 
@@ -102,6 +120,7 @@ class Program:
     results: tuple[int, ...]
     checks: tuple[SizeCheck, ...] = ()
     jumps: tuple[Jump, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"program {self.name!r}"
@@ -118,6 +137,13 @@ class Program:
         while self.registers[register].kind == "alias":
             register = self.registers[register].source
         return register
+
+    @cached_property
+    def order(self) -> tuple[Step | Jump | Transfer, ...]:
+        """Steps, jumps and transfers, as they follow one another."""
+        placed = {each.place: each for each in (*self.jumps, *self.transfers)}
+        steps = iter(self.steps)
+        return tuple(placed[n] if n in placed else next(steps) for n in range(len(placed) + len(self.steps)))
 
     def to_json(self) -> dict[str, Any]:
         """Return the program as JSON data."""
@@ -140,15 +166,15 @@ class Program:
         """
         fields = Fields(value, where)
         registers = fields.each("registers", lambda item, place: _read_register(Fields(item, place)))
-        count = len(registers)
+        known = len(registers)
         return Program(
             name=fields.text("name"),
             symbols=fields.texts("symbols"),
             inputs=fields.each("inputs", lambda item, place: Fields(item, place).tensor()),
             outputs=fields.each("outputs", lambda item, place: Fields(item, place).tensor()),
             registers=registers,
-            steps=fields.each("steps", lambda item, place: _read_step(Fields(item, place), count)),
-            results=fields.indices("results", count),
+            steps=fields.each("steps", lambda item, place: _read_step(Fields(item, place), known)),
+            results=fields.indices("results", known),
             checks=fields.each("checks", lambda item, place: _read_check(Fields(item, place))),
         )
 
@@ -229,12 +255,21 @@ def _check_alias(program: Program, register: Register, number: int, place: str) 
 def _check_steps(program: Program, where: str) -> None:
     """Every buffer is written by exactly one step, and before it is read; where there are jumps, by one on each way."""
     unwritten = {number for number, register in enumerate(program.registers) if register.kind == "buffer"}
-    buffers = frozenset(unwritten)
-    for number, step in enumerate(program.steps):
-        place = f"{where}, step {number} ({step.label or step.symbol})"
-        _check_read(program, step.inputs, unwritten, place)
-        for register in map(program.root, step.outputs):
-            if register not in (buffers if program.jumps else unwritten):
+    writable = frozenset(unwritten)
+    numbers = count()
+    for each in program.order:
+        if isinstance(each, Jump):
+            continue
+        if isinstance(each, Transfer):
+            place = f"{where}, {each.kind} to register {each.target}"
+            read = tuple(number for number in (each.source,) if number >= 0)
+            written = (each.target,) if each.kind in (COPY, CLEAR) else ()
+        else:
+            place = f"{where}, step {next(numbers)} ({each.label or each.symbol})"
+            read, written = each.inputs, each.outputs
+        _check_read(program, read, unwritten, place)
+        for register in map(program.root, written):
+            if register not in (writable if program.jumps else unwritten):
                 raise corrupted(place, f"writes register {register}", "a buffer that nothing has written")
             unwritten.discard(register)
     _check_read(program, program.results, unwritten, f"{where}, results")
