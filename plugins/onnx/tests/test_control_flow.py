@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 import kernelyard as ky
 from kernelyard.ir import Call
+from kernelyard.runtime.program.flatten_control_flow import flatten_control_flow
 
 from .conftest import function_of
 
@@ -40,10 +41,10 @@ def model_of(
 
 
 def agree(model: onnx.ModelProto, *feeds: dict[str, np.ndarray], backends: list[str] | None = None) -> ky.Executable:
-    """Compile once, and compare every feed with onnxruntime."""
+    """Compile once, and compare every feed with onnxruntime, twice: the second call is one of native code alone."""
     exe = ky.compile(model, backends=backends or [])
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    for feed in feeds:
+    for feed in (*feeds, *feeds):
         found = exe.run(feed)
         for output, expected in zip(exe.outputs, session.run(None, feed), strict=True):
             result = np.asarray(found[output.name])
@@ -292,6 +293,31 @@ def test_loops_inside_loops() -> None:
     agree(model, {"x": rng(2), "turns": np.array(4)})
 
 
+def is_one_program(exe: ky.Executable) -> bool:
+    """Tell if the iterations of its loops are native code: what they collect has a size that inputs tell."""
+    return flatten_control_flow(exe.vm_functions["main"], exe.vm_functions) is not None
+
+
+@pytest.mark.parametrize("ends_early", [False, True])
+def test_sizes_may_tell_the_number_of_iterations(ends_early: bool) -> None:
+    go = node("Less", ["i", "many"], ["go2"]) if ends_early else node("Identity", ["go"], ["go2"])
+    body = graph(
+        [go, node("Add", ["v", "v"], ["v2"]), node("Tanh", ["v2"], ["item"])],
+        [info("i", INT64, []), info("go", BOOL, []), info("v", FLOAT, None)],
+        ["go2", "v2", "item"],
+    )
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "axis"], ["turns"]),
+        node("ReduceSum", ["x", "axes"], ["start"], keepdims=0),
+        node("Loop", ["turns", "", "start"], ["last", "items"], body=body),
+    ]
+    weights = {"axis": np.array(0), "axes": np.array([0]), "many": np.array(100)}
+    model = model_of(nodes, [info("x", FLOAT, ["n", 3])], ["last", "items"], weights)
+    exe = agree(model, *({"x": rng(n, 3) / 100} for n in (1, 2, 7)))
+    assert is_one_program(exe) is not ends_early
+
+
 def test_a_long_loop_stays_a_loop() -> None:
     body = graph(
         [node("Mul", ["v", "c"], ["v2"]), node("Identity", ["go"], ["go2"])],
@@ -326,7 +352,7 @@ def test_a_scan_over_an_axis_of_any_length(direction: int, axis: int) -> None:
     shape: list[int | str] = ["n", 3] if axis == 0 else [3, "n"]
     model = model_of([scan], [info("start", FLOAT, [3]), info("x", FLOAT, shape)], ["last", "all"])
     feeds = [{"start": rng(3), "x": rng(*((n, 3) if axis == 0 else (3, n)))} for n in (1, 4, 9)]
-    agree(model, *feeds)
+    assert is_one_program(agree(model, *feeds))
 
 
 def scanned_product(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.dims import symbols_of as symbols_of_dim
 from kernelyard.plugins.api import (
@@ -21,6 +22,7 @@ from kernelyard.plugins.api import (
     Var,
     symbols_of,
 )
+from kernelyard_onnx.bounds import at_least
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.outlined_graph import OutlinedGraph
 
@@ -54,9 +56,9 @@ class Loop:
         graph, header, states = self._settled()
         items = graph.results[1 + len(states) :]
         captured = graph.captured()
-        stacks = [
-            self._stack_type(item, symbols_of(value.type for value in (*captured, *self.starts))) for item in items
-        ]
+        outside = symbols_of(value.type for value in (*captured, *self.starts))
+        turns = self._turns(graph, header[1])
+        stacks = [self._stack_type(item, turns, outside) for item in items]
         b = graph.builder
         after: list[Expr] = [b.op("add", header[0], 1), b.op("reshape", graph.results[0], shape=()), *header[2:]]
         after += [*graph.results[1 : 1 + len(states)], *captured, *items]
@@ -102,13 +104,27 @@ class Loop:
         self._opened.add(opened)
         return opened
 
-    def _stack_type(self, item: Expr, outside: frozenset[str]) -> TensorType:
+    def _turns(self, graph: OutlinedGraph, goes_on: Var) -> Dim | None:
+        """Return the number of iterations where the limit alone ends the loop, and sizes tell it; else None."""
+        known = self.node.builder.known
+        limit = None if self.limit is None else known.dims(self.limit)
+        next_goes_on = graph.results[0]
+        is_counted = next_goes_on is goes_on or _is_true(graph.builder.known.constant(next_goes_on))
+        if limit is None or not is_counted or not _is_true(known.constant(self.goes_on)):
+            return None
+        return limit[0] if at_least(limit[0], 0) else dims.maximum(limit[0], 0)
+
+    def _stack_type(self, item: Expr, turns: Dim | None, outside: frozenset[str]) -> TensorType:
         """Return the type of a scan output; sizes that only the body knows become known after the loop."""
         shape = [dim if symbols_of_dim(dim) <= outside else self.node.new_size() for dim in item.tensor_type.shape]
-        return TensorType((self.node.new_size(), *shape), item.tensor_type.dtype)
+        return TensorType((self.node.new_size() if turns is None else turns, *shape), item.tensor_type.dtype)
 
     def _condition(self, types: Sequence[Type]) -> Function:
         b = FunctionBuilder()
         turn, goes_on, *rest = [b.parameter(type_) for type_ in types]
         holds = b.op("logical_and", goes_on, b.op("less", turn, rest[0])) if self.limit is not None else goes_on
         return b.function(holds, attrs={PRIVATE: True})
+
+
+def _is_true(value: np.ndarray | None) -> bool:
+    return value is not None and bool(value.reshape(-1)[0])
