@@ -21,7 +21,15 @@ SIZE = 64
 # these are products by definition.
 PRODUCTS = {
     *(f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose")),
-    *("nn.attention", "nn.attention_cached", "nn.attention_var_len", "nn.dynamic_quantize_lstm", "nn.gru", "nn.rnn"),
+    *(
+        "nn.attention",
+        "nn.attention_cached",
+        "nn.attention_paged",
+        "nn.attention_var_len",
+        "nn.dynamic_quantize_lstm",
+        "nn.gru",
+        "nn.rnn",
+    ),
 }
 
 

@@ -27,6 +27,7 @@ WITHOUT_CONVERTER = {
         "image.non_max_suppression",
         "nn.attention_var_len",
         "nn.attention_cached",
+        "nn.attention_paged",
     ),
     *(
         "nn.dynamic_quantize_lstm",

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable
 from functools import reduce as fold
+from typing import Any
 
 from kernelyard import dims
 from kernelyard.dims import Dim
@@ -13,7 +14,7 @@ from kernelyard.legalize.common import broadcast_index
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
 from kernelyard.ops.type_rules import unify
 from kernelyard.tir.buffer import Buffer
-from kernelyard.tir.expr import DimValue, Expr, binary, cast, const, equal, index, select, unary
+from kernelyard.tir.expr import INDEX, DimValue, Expr, binary, cast, const, equal, index, select, unary
 
 Score = Callable[[Expr, Expr, Expr, Expr, Expr], Expr]  # score, batch, head, row, column -> what is added up to
 
@@ -65,13 +66,17 @@ def attention_var_len(
 
 
 @legalize("nn.attention_cached", widen=True)
-def attention_cached(
+def attention_cached(b: RuleBuilder, *operands: Operand, **attrs: Any) -> Buffer:
+    return _attend_cache(b, *operands, **attrs)
+
+
+def _attend_cache(
     b: RuleBuilder,
     q: Operand,
     k: Operand,
     v: Operand,
-    cached_k: Operand,
-    cached_v: Operand,
+    cached_k: Operand | _Rows,
+    cached_v: Operand | _Rows,
     lengths: Operand,
     *,
     scale: float | None,
@@ -105,6 +110,34 @@ def attention_cached(
     return b.compute(weighted[0].shape, average)
 
 
+@legalize("nn.attention_paged", widen=True)
+def attention_paged(
+    b: RuleBuilder,
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    key_pages: Operand,
+    value_pages: Operand,
+    tables: Operand,
+    lengths: Operand,
+    **attrs: Any,
+) -> Buffer:
+    return _attend_cache(b, q, k, v, _Rows(key_pages, tables), _Rows(value_pages, tables), lengths, **attrs)
+
+
+class _Rows:
+    """The rows of pages in the order of tables, as if they lay one behind the other: (batch, rows, heads, size)."""
+
+    def __init__(self, pages: Operand, tables: Operand) -> None:
+        self._pages, self._tables, self.dtype = pages, tables, pages.dtype
+        self.shape = (tables.shape[0], tables.shape[1] * pages.shape[1], *pages.shape[2:])
+
+    def __getitem__(self, at: tuple[Expr, ...]) -> Expr:
+        batch, row, *rest = at
+        size = index(self._pages.shape[1])
+        return self._pages[(cast(self._tables[batch, row // size], INDEX), row % size, *rest)]
+
+
 def _causal(q: Operand, k: Operand, causal: str) -> Score:
     if causal == "none":
         return lambda score, *at: score
@@ -136,7 +169,7 @@ def _attend(b: RuleBuilder, q: Operand, k: Operand, v: Operand, scale: float | N
     return b.compute(weighted.shape, lambda i, s, n, d: weighted[i, s, n, d] / total[i, n, s])
 
 
-def _scores(b: RuleBuilder, q: Operand, k: Operand, scale: float | None, finished: Score) -> Buffer:
+def _scores(b: RuleBuilder, q: Operand, k: Operand | _Rows, scale: float | None, finished: Score) -> Buffer:
     """Return the scores (batch, heads, rows, columns)."""
     _, rows, heads, size = q.shape
     shape = (unify(q.shape[0], k.shape[0], "the batches"), heads, rows, k.shape[1])
@@ -167,7 +200,7 @@ def _powers(b: RuleBuilder, scores: Buffer, largest: Buffer) -> Buffer:
     return b.compute(scores.shape, lambda *at: unary("exp", scores[at] - largest[at[:3]]), "powers")
 
 
-def _weighted(b: RuleBuilder, powers: Buffer, v: Operand) -> Buffer:
+def _weighted(b: RuleBuilder, powers: Buffer, v: Operand | _Rows) -> Buffer:
     """Return the sums of values by their powers (batch, rows, heads, size)."""
     batch, heads, rows, columns = powers.shape
     shared = _shared(heads, v.shape[2])

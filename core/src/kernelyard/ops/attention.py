@@ -1,13 +1,15 @@
 """Scaled dot-product attention, in the layout (batch, sequence, heads, size).
 
 Sizes: queries (B, S, N, H), keys (B, T, M, H), values (B, T, M, D), result (B, S, N, D). N is a multiple of M: that
-many query heads share a head of keys and values.
+many query heads share a head of keys and values. A paged cache has keys (P, R, M, H) and values (P, R, M, D) in P pages
+of R rows, and a table (B, C) of pages by sequence.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -82,6 +84,26 @@ def _cached_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     for name in ("window", "softcap"):
         require(attrs[name] is None or attrs[name] > 0, f"{name} must be positive", found=attrs[name])
     return new
+
+
+def _paged_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    queries, keys, values, key_pages, value_pages, tables, lengths = types
+    require_rank(key_pages, 4, "the pages of keys")
+    require_rank(value_pages, 4, "the pages of values")
+    require_rank(tables, 2, "the tables of pages")
+    require_dtype(tables, INDEX_DTYPES, "the tables of pages")
+    unify(key_pages.shape[0], value_pages.shape[0], "the pages of keys and values")
+    batch, rows = unify(tables.shape[0], queries.shape[0], "the tables and the batch"), key_pages.shape[1]
+    cached = (
+        TensorType((batch, tables.shape[1] * size, *pages.shape[2:]), pages.dtype)
+        for size, pages in ((rows, key_pages), (value_pages.shape[1], value_pages))
+    )
+    return _cached_type((queries, keys, values, *cached, lengths), attrs)
+
+
+def _paged_flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
+    (batch, rows, heads, size), columns = types[0].shape, types[1].shape[1] + types[5].shape[1] * types[3].shape[1]
+    return batch * heads * rows * columns * (2 * size + 2 * types[2].shape[3] + 5)
 
 
 def _cached_flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
@@ -176,6 +198,23 @@ def _attention_cached(
     return _attend(queries, all_keys, all_values, scale, _mask(visible)[:, None], softcap)
 
 
+def _attention_paged(
+    queries: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    key_pages: np.ndarray,
+    value_pages: np.ndarray,
+    tables: np.ndarray,
+    lengths: np.ndarray,
+    **attrs: Any,
+) -> np.ndarray:
+    places = tables.astype(np.int64)
+    old_keys, old_values = (
+        pages[places].reshape(len(tables), -1, *pages.shape[2:]) for pages in (key_pages, value_pages)
+    )
+    return _attention_cached(queries, keys, values, old_keys, old_values, lengths, **attrs)
+
+
 # --- samples ----------------------------------------------------------------------------------------------------------
 Sizes = tuple[int, int, int, int, int, int, int]  # B, S, T, N, M, H, D
 
@@ -235,6 +274,22 @@ def _cached_samples() -> Iterator[Sample]:
     yield row((1, 2, 3, 2, 1, 4, 4), (2,), "float64", "float64")
 
 
+def _paged_samples() -> Iterator[Sample]:
+    def row(
+        sizes: Sizes, tables: Sequence[Sequence[int]], lengths: Sequence[int], label: str, **attrs: float
+    ) -> Sample:
+        batch, rows, page, heads, shared, size, wide = sizes
+        new = _operands((batch, rows, rows, heads, shared, size, wide))
+        pages = _operands((5, 1, page, 1, shared, size, wide))[1:]
+        table = np.array(tables, np.int64 if batch == 1 else np.int32)
+        return Sample((*new, *pages, table, np.array(lengths, np.int64)), attrs, label)
+
+    yield row((1, 1, 2, 2, 2, 4, 4), [[3, 1]], (3,), "one query")
+    yield row((2, 3, 3, 4, 2, 4, 3), [[4, 2], [2, 0]], (6, 0), "a page that two share, and an empty cache")
+    yield row((1, 4, 4, 3, 1, 5, 5), [[0, 4]], (7,), "a window", window=3)
+    yield row((1, 2, 4, 2, 1, 4, 4), [[2]], (2,), "a soft cap and a scale", softcap=2.0, scale=1.5)
+
+
 QKV = ("queries", "keys", "values")
 STARTS = ("seqstart_q", "seqstart_k", "max_seqlen_q", "max_seqlen_k")
 
@@ -274,17 +329,28 @@ for _name, _inputs, _rule, _reference, _samples, _summary in (
         flops=_flops,
         summary=_summary,
     )
+CACHE_ATTRIBUTES = {
+    "scale": Attribute("float", None),
+    "window": Attribute("int", None),
+    "softcap": Attribute("float", None),
+}
 declare(
     "nn.attention_cached",
     (*QKV, "cached_keys", "cached_values", "lengths"),
     _cached_type,
     in_float64(_attention_cached),
-    attributes={
-        "scale": Attribute("float", None),
-        "window": Attribute("int", None),
-        "softcap": Attribute("float", None),
-    },
+    attributes=CACHE_ATTRIBUTES,
     samples=_cached_samples,
     flops=_cached_flops,
     summary="causal attention to the first lengths[i] rows of a cache, then to the new ones; window: how far back",
+)
+declare(
+    "nn.attention_paged",
+    (*QKV, "key_pages", "value_pages", "tables", "lengths"),
+    _paged_type,
+    in_float64(_attention_paged),
+    attributes=CACHE_ATTRIBUTES,
+    samples=_paged_samples,
+    flops=_paged_flops,
+    summary="nn.attention_cached whose cache lies in pages (pages, rows, heads, size): those of tables[i] in turn",
 )
