@@ -130,7 +130,7 @@ def test_a_saved_model_says_the_same(llama: LanguageModel, tmp_path: Path) -> No
 
 def test_compile_reads_the_file(llama_file: Callable[[str], Path]) -> None:
     executable = kernelyard.compile(llama_file("Q4_1"))
-    assert sorted(executable.entries) == ["decode", "head", "prefill"]
+    assert sorted(executable.entries) == ["decode", "extend", "head", "prefill"]
     assert kernelyard_llm.from_executable(executable).config.width == WIDTH
 
 

@@ -7,8 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-# The functions of a program: tokens to hidden states, hidden states to logits, and one token to logits.
-PREFILL, HEAD, DECODE = "prefill", "head", "decode"
+# The functions of a program: tokens to hidden states, hidden states to logits, one token to logits, and tokens of many
+# sequences to hidden states.
+PREFILL, HEAD, DECODE, EXTEND = "prefill", "head", "decode", "extend"
+# Rows of a page of the cache.
+PAGE = 64
 
 Norm = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "gelu_tanh"]

@@ -6,8 +6,8 @@ from which weights there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class Decoder(nn.Module):
     """All of the network.
 
     `prefill` turns tokens into hidden states and new rows of the cache, `head` hidden states into logits; `decode` does
-    both for one token, by kernels that are made for one.
+    both for one token, by kernels that are made for one. `extend` is `prefill` for sequences whose cache is paged.
     """
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
@@ -49,6 +49,23 @@ class Decoder(nn.Module):
         cached_values: tuple[nn.Tensor, ...],
     ) -> dict[str, nn.Tensor]:
         """tokens (batch, n) behind `lengths` cached rows of each sequence -> hidden states (batch, n, width)."""
+        caches = [Cache(keys, values, lengths) for keys, values in zip(cached_keys, cached_values, strict=True)]
+        return self._hidden(tokens, lengths, caches)
+
+    def extend(
+        self,
+        tokens: nn.Tensor,
+        lengths: nn.Tensor,
+        tables: nn.Tensor,
+        key_pages: tuple[nn.Tensor, ...],
+        value_pages: tuple[nn.Tensor, ...],
+    ) -> dict[str, nn.Tensor]:
+        """tokens (batch, n) behind `lengths` rows in the pages of `tables` -> hidden states (batch, n, width)."""
+        pools = zip(key_pages, value_pages, strict=True)
+        return self._hidden(tokens, lengths, [PagedCache(keys, values, lengths, tables) for keys, values in pools])
+
+    def _hidden(self, tokens: nn.Tensor, lengths: nn.Tensor, caches: Sequence[Cache]) -> dict[str, nn.Tensor]:
+        """Return the hidden states, and of each layer the keys and values of the tokens."""
         places = nn.op.unsqueeze(lengths, 1) + nn.op.arange(tokens.shape[1])
         x = self.embedding(tokens)
         if self.config.embedding_scale != 1.0:
@@ -57,8 +74,7 @@ class Decoder(nn.Module):
             x = x + self.positions(places)
         angles = Angles(places)
         results: dict[str, nn.Tensor] = {}
-        for number, layer in enumerate(self.layers):
-            cache = Cache(cached_keys[number], cached_values[number], lengths)
+        for number, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
             x, results[f"keys_{number}"], results[f"values_{number}"] = layer(x, angles, cache)
         return {"hidden": x, **results}
 
@@ -84,6 +100,24 @@ class Cache:
 
     def __init__(self, keys: nn.Tensor, values: nn.Tensor, lengths: nn.Tensor) -> None:
         self.keys, self.values, self.lengths = keys, values, lengths
+
+    def attend(self, q: nn.Tensor, k: nn.Tensor, v: nn.Tensor, **how: Any) -> nn.Tensor:
+        """Attend to the rows of the cache, then to new ones (batch, n, heads, size)."""
+        return nn.op.cached_attention(q, k, v, self.keys, self.values, self.lengths, **how)
+
+
+class PagedCache(Cache):
+    """Of one layer: pages of keys and values (pages, rows, heads, size); tables (batch, pages): those of a sequence."""
+
+    def __init__(self, keys: nn.Tensor, values: nn.Tensor, lengths: nn.Tensor, tables: nn.Tensor) -> None:
+        super().__init__(keys, values, lengths)
+        self.tables = tables
+
+    def attend(self, q: nn.Tensor, k: nn.Tensor, v: nn.Tensor, **how: Any) -> nn.Tensor:
+        """Attend to the rows of the pages, then to new ones."""
+        return nn.op.network.emit(
+            "nn.attention_paged", q, k, v, self.keys, self.values, self.tables, self.lengths, **how
+        )
 
 
 class Angles:
@@ -145,8 +179,8 @@ class Attention(nn.Module):
         v = v.reshape(batch, n, -1, config.head_size)
         if self.layer.rope is not None:
             q, k = (_turned(each, *angles.of(self.layer), self.layer.rope.size) for each in (q, k))
-        y = nn.op.cached_attention(
-            *(q, k, v, cache.keys, cache.values, cache.lengths),
+        y = cache.attend(
+            *(q, k, v),
             scale=config.attention_scale,
             window=self.layer.window,
             softcap=config.attention_softcap,

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from kernelyard import VirtualMachine
-from kernelyard_llm.configuration import DECODE, HEAD, PREFILL, ModelConfig
+from kernelyard_llm.configuration import DECODE, HEAD, PAGE, PREFILL, ModelConfig
 from kernelyard_llm.errors import LanguageModelError
 
-# The program is given whole pages of the cache: tokens on one page share a plan.
-PAGE = 64
 # Tokens that are computed at once: enough for products to be bound by arithmetic, few enough for caches.
 CHUNK = 256
 
@@ -66,6 +64,7 @@ class State:
 
     def _run(self, function: Callable[..., Any], tokens: Sequence[int]) -> np.ndarray:
         """Return the first result of a function, and keep the new rows of the cache, which are the others."""
+        # Whole pages are given to the program: lengths on one page share a plan.
         begin, end = self.length, self.length + len(tokens)
         rows = max(1, -(-begin // PAGE)) * PAGE
         cached = [cache[:, :rows] for cache in self._caches]
