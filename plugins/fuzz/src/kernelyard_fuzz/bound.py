@@ -1,0 +1,198 @@
+"""A reference in float64, and how far rounding may take a result from it: what a graph's condition allows.
+
+Monte Carlo arithmetic (Parker, Pierce and Eggert, "Monte Carlo arithmetic: how to gamble with floating point and win",
+2000): the graph is computed several times with every operand slightly off, and the results tell how much that matters.
+It holds for what is not continuous, too: where floor(x) may be 1 or 2, the bound is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.ir import Call, Constant, Expr, Function, GlobalVar, IRModule, Tuple, TupleGetItem, Var
+from kernelyard.ir.control_flow import IF, WHILE
+from kernelyard.ir.types import TensorType, TupleType
+from kernelyard_fuzz.sketch import COMPUTE_ERRORS
+
+Value: TypeAlias = "np.ndarray | tuple[Value, ...]"
+
+# Bits of the significand of a dtype, less three: operands are off by up to eight units in the last place.
+BITS = {"float64": 49, "float32": 20, "float16": 7, "bfloat16": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
+FACTOR = 4.0  # the largest of few random errors is less than the largest there may be
+RUNS = 4
+# By dtype: errors relative to the element and to the largest element that kernels' approximations explain.
+FLOORS = {
+    "float64": (1e-9, 1e-11),
+    "float32": (1e-4, 2e-6),
+    "float16": (4e-3, 2e-3),
+    "bfloat16": (3e-2, 2e-2),
+    "float8_e4m3fn": (1.3e-1, 7e-2),
+    "float8_e5m2": (2.6e-1, 1.3e-1),
+}
+NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+# Operators that look at bits, or make numbers: in float64 they mean something else.
+NATIVE = ("reinterpret", "round_to_format", "random.bits", "random.key", "random.normal", "random.uniform")
+
+
+class Expected(NamedTuple):
+    """Hold a result in float64 (integers as they are) and the error that each element may have; inf: any."""
+
+    value: np.ndarray
+    slack: np.ndarray
+    dtype: str
+
+    def worst(self, actual: np.ndarray) -> float:
+        """Return the largest error of a result, as a multiple of what is allowed; inf for another shape or dtype."""
+        if actual.shape != self.value.shape or dtypes.from_numpy(actual.dtype) != self.dtype:
+            return np.inf
+        if not actual.size:
+            return 0.0
+        value = self.value.astype(np.float64)
+        relative, absolute = FLOORS.get(self.dtype, (0.0, 0.0))
+        largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
+        allowed = self.slack + relative * np.abs(value) + absolute * largest
+        given = actual.astype(np.float64)
+        with np.errstate(all="ignore"):
+            error = np.abs(given - value)
+            error = np.where((given == value) | (np.isnan(given) & np.isnan(value)), 0.0, error)
+            share = np.where(error == 0, 0.0, error / allowed)
+        share = np.where(np.isinf(allowed), 0.0, share)
+        return float(np.where(np.isnan(share), np.inf, share).max())
+
+
+def expected(module: IRModule, feeds: Sequence[np.ndarray], runs: int = RUNS, seed: int = 0) -> list[Expected]:
+    """Return what `main` of a module gives in float64, with bounds. Raises: as the operators' references."""
+    main = module["main"]
+    assert isinstance(main, Function)
+    with np.errstate(all="ignore"):
+        exact = _flat(_Evaluator(module, None).call(main, feeds))
+        noises = [_Noise(run, seed) for run in range(runs)]
+        others = [_flat(_Evaluator(module, noise).call(main, feeds)) for noise in noises]
+    types = main.result_type.fields if isinstance(main.result_type, TupleType) else (main.result_type,)
+    names = [type_.dtype for type_ in types if isinstance(type_, TensorType)]
+    return [
+        Expected(value, _slack(value, [other[at] for other in others]), name)
+        for at, (value, name) in enumerate(zip(exact, names, strict=True))
+    ]
+
+
+def _slack(value: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
+    slack = np.zeros(value.shape)
+    for other in others:
+        if other.shape != value.shape:
+            return np.full(value.shape, np.inf)
+        with np.errstate(all="ignore"):
+            slack = np.fmax(slack, np.abs(other.astype(np.float64) - value.astype(np.float64)))
+        slack = np.where(np.isnan(other.astype(np.float64)), np.inf, slack)
+    return FACTOR * slack
+
+
+class _Noise:
+    """Factors near 1: the first two runs shift all operands up or down, the others each element by chance."""
+
+    def __init__(self, run: int, seed: int) -> None:
+        self._run, self._random = run, np.random.default_rng((seed, run))
+
+    def __call__(self, array: np.ndarray, dtype: str) -> np.ndarray:
+        if dtype not in BITS or array.dtype.kind != "f":
+            return array
+        size = 2.0 ** -BITS[dtype]
+        if self._run < 2:
+            return array * (1 + (size if self._run else -size))
+        return array * (1 + size * self._random.uniform(-1, 1, array.shape))
+
+
+class _Evaluator:
+    """Computes functions with float64 in place of every float."""
+
+    def __init__(self, module: IRModule, noise: _Noise | None) -> None:
+        self.module, self.noise = module, noise
+
+    def call(self, function: Function, args: Sequence[Value]) -> Value:
+        wide = [_wide(arg) for arg in args]
+        values: dict[Var, Value] = dict(zip(function.params, wide, strict=True))
+        for binding in function.bindings:
+            values[binding.var] = self._evaluate(binding.value, values)
+        return _operand(function.result, values)
+
+    def _evaluate(self, value: Expr, values: Mapping[Var, Value]) -> Value:
+        if isinstance(value, TupleGetItem):
+            return _operand(value.tuple_value, values)[value.index]
+        if not isinstance(value, Call):
+            return _operand(value, values)
+        if value.op_name == IF:
+            then, otherwise, condition, *args = value.args
+            chosen = then if _operand(condition, values) else otherwise
+            return self.call(self._function(chosen), [_operand(arg, values) for arg in args])
+        if value.op_name == WHILE:
+            return self._loop(value, values)
+        return self._compute(value, values)
+
+    def _loop(self, call: Call, values: Mapping[Var, Value]) -> Value:
+        condition, body, *args = call.args
+        state = [_operand(arg, values) for arg in args]
+        while self.call(self._function(condition), state):
+            result = self.call(self._function(body), state)
+            state = list(result) if isinstance(result, tuple) else [result]
+        return tuple(state) if len(state) > 1 else state[0]
+
+    def _function(self, name: Expr) -> Function:
+        assert isinstance(name, GlobalVar)
+        function = self.module[name.name]
+        assert isinstance(function, Function)
+        return function
+
+    def _compute(self, call: Call, values: Mapping[Var, Value]) -> Value:
+        args = [_operand(arg, values) for arg in call.args]
+        names = [arg.tensor_type.dtype for arg in call.args]
+        if self.noise is not None:
+            args = [self.noise(arg, name) for arg, name in zip(args, names, strict=True)]  # pyright: ignore[reportArgumentType]
+        if call.op_name not in NATIVE:
+            attrs = {key: _wide_dtype(key, value) for key, value in call.attrs.items()}
+            try:
+                return _as_typed(call.op.reference(*args, **attrs), call.type)  # pyright: ignore[reportOptionalCall, reportAttributeAccessIssue]
+            except COMPUTE_ERRORS:
+                pass  # a reference of fewer dtypes
+        native = [arg.astype(dtypes.to_numpy(name)) for arg, name in zip(args, names, strict=True)]  # pyright: ignore[reportAttributeAccessIssue]
+        return _wide(call.op.reference(*native, **call.attrs))  # pyright: ignore[reportOptionalCall, reportAttributeAccessIssue]
+
+
+def _wide_dtype(key: str, value: Any) -> Any:
+    return "float64" if key == "dtype" and dtypes.is_float(value) else value
+
+
+def _operand(expr: Expr, values: Mapping[Var, Value]) -> Any:
+    if isinstance(expr, Var):
+        return values[expr]
+    if isinstance(expr, Tuple):
+        return tuple(_operand(field, values) for field in expr.fields)
+    assert isinstance(expr, Constant)
+    return _wide(expr.data)
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_wide, value))
+    array = np.asarray(value)
+    is_float = dtypes.is_float(dtypes.from_numpy(array.dtype))
+    return array.astype(np.float64) if is_float else array
+
+
+def _as_typed(result: Any, type_: Any) -> Any:
+    """Return a result whose floats are float64, those of narrow dtypes rounded, and integers of the stated dtypes."""
+    if isinstance(result, tuple):
+        return tuple(_as_typed(one, each) for one, each in zip(result, type_.fields, strict=True))
+    if dtypes.is_float(type_.dtype):
+        narrow = dtypes.to_numpy(type_.dtype) if type_.dtype in NARROW else np.float64
+        return result.astype(narrow).astype(np.float64)
+    if result.dtype != dtypes.to_numpy(type_.dtype):
+        raise TypeError("the reference follows the dtype of an operand")
+    return result
+
+
+def _flat(value: Value) -> list[np.ndarray]:
+    return [value] if isinstance(value, np.ndarray) else [array for item in value for array in _flat(item)]

@@ -1,0 +1,192 @@
+"""Campaign: graphs without end, in worker processes, so that a crash is a find and a hang is one too."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kernelyard as ky
+from kernelyard.ir import to_text
+from kernelyard.patterns import FusionPattern
+from kernelyard.plugins.manager import get_manager
+from kernelyard_debug.isolated import Announce, Died, Failed, Finished, isolated
+from kernelyard_fuzz.chooser import SeededChooser
+from kernelyard_fuzz.configuration import Configuration, random_configuration
+from kernelyard_fuzz.graphs import Graph, Recipe, random_graph
+from kernelyard_fuzz.oracles import Fired, FoundError, check
+
+BATCH = 50  # graphs of one worker process
+SECONDS = 60  # of one graph; more is a hang
+MEMORY = 8 << 30  # bytes that a worker may map; more is a find, too
+CRASH, HANG, WORKER = "crash", "hang", "worker"
+
+
+@dataclass(frozen=True)
+class Find:
+    """Record a failure. seed: makes the graph again. oracle: what was asked; kind: how it failed; place: a pass.
+
+    code: of an error; message: for people. configuration: how the graph was compiled and run.
+    """
+
+    seed: int
+    oracle: str
+    kind: str
+    message: str
+    place: str = ""
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def signature(self) -> tuple[str, str, str, str]:
+        """Finds of one signature are likely to have one cause."""
+        return self.oracle, self.kind, self.place, "".join(c for c in self.message[:80] if not c.isdigit())
+
+
+@dataclass
+class Tally:
+    """Count what a campaign did."""
+
+    graphs: int = 0
+    operators: int = 0
+    seconds: float = 0.0
+    finds: list[Find] = field(default_factory=list)
+    fired: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, other: Tally) -> None:
+        """Add what another tally counted."""
+        self.graphs += other.graphs
+        self.operators += other.operators
+        self.seconds += other.seconds
+        self.finds += other.finds
+        self.fired.update(other.fired)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the tally as JSON data."""
+        fired: dict[str, dict[str, int]] = {}
+        for (kind, name), count in sorted(self.fired.items()):
+            fired.setdefault(kind, {})[name] = count
+        return {
+            "graphs": self.graphs,
+            "operators": self.operators,
+            "cpu_seconds": round(self.seconds, 2),
+            "graphs_per_second": round(self.graphs / self.seconds, 2) if self.seconds else 0.0,
+            "finds": [asdict(find) for find in self.finds],
+            "fired": fired,
+        }
+
+
+def all_patterns() -> tuple[FusionPattern, ...]:
+    """Return the patterns of every usable backend for the CPU."""
+    backends = get_manager().active("backend", "cpu")
+    return tuple(pattern for backend in backends for pattern in backend.patterns(ky.Target("cpu")))
+
+
+def case_of_seed(seed: int, recipe: Recipe) -> tuple[Graph, Configuration, SeededChooser]:
+    """Return the graph and configuration of a seed, and the chooser for what is drawn after them."""
+    chooser = SeededChooser(seed)
+    graph = random_graph(chooser, recipe)
+    return graph, random_configuration(chooser), chooser
+
+
+def try_seed(
+    seed: int, recipe: Recipe, fired: Fired, announce: Announce = lambda stage: None
+) -> tuple[Graph, Find | None]:
+    """Ask all oracles about the graph of a seed, in this process; return it and what was found."""
+    graph, how, chooser = case_of_seed(seed, recipe)
+    announce(json.dumps({"seed": seed, "configuration": asdict(how)}))
+    try:
+        check(graph, how, chooser, fired)
+    except FoundError as found:
+        return graph, Find(seed, found.oracle, found.kind, found.message, found.place, asdict(how))
+    return graph, None
+
+
+def try_seeds(seeds: range, recipe: Recipe) -> Tally:
+    """Try seeds in a worker process; where it dies, the seed that it was at is a find, and another goes on."""
+    tally, start = Tally(), seeds.start
+    while start < seeds.stop:
+        verdict = isolated(lambda announce, first=start: _work(range(first, seeds.stop), recipe, announce), 1e6)
+        if isinstance(verdict, Finished):
+            tally.add(verdict.value)
+            break
+        find = _of_verdict(verdict, start)
+        tally.add(Tally(graphs=find.seed - start + 1, finds=[find]))
+        start = find.seed + 1
+    return tally
+
+
+def _of_verdict(verdict: Failed | Died, first: int) -> Find:
+    if isinstance(verdict, Failed):
+        facts = verdict.facts
+        seed = next((int(note.removeprefix("seed ")) for note in verdict.notes if note.startswith("seed ")), first)
+        return Find(seed, WORKER, "error", f"{facts.get('error') or facts.get('code')}: {facts.get('message')}")
+    stage = json.loads(verdict.stage) if verdict.stage else {"seed": first, "configuration": {}}
+    kind = HANG if "SIGALRM" in verdict.reason else CRASH
+    return Find(stage["seed"], "process", kind, f"{verdict.reason}\n{verdict.last_words}", "", stage["configuration"])
+
+
+def _work(seeds: range, recipe: Recipe, announce: Announce) -> Tally:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # its default ends the process, in native code too
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    tally, fired, began = Tally(), Fired(), time.process_time()
+    for seed in seeds:
+        signal.alarm(SECONDS)
+        try:
+            graph, find = try_seed(seed, recipe, fired, announce)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+        tally.graphs += 1
+        tally.operators += graph.operators
+        tally.finds += [find] if find else []
+    signal.alarm(0)
+    tally.seconds, tally.fired = time.process_time() - began, fired.counts
+    return tally
+
+
+def run_campaign(
+    seed: int,
+    seconds: float,
+    recipe: Recipe | None = None,
+    step: Callable[[Tally], None] = lambda tally: None,
+    folder: Path | None = None,
+) -> Tally:
+    """Try seeds from `seed` on for so long; finds are written to `folder` as they come."""
+    deadline, tally = time.monotonic() + seconds, Tally()
+    recipe = recipe or Recipe(patterns=all_patterns())
+    for first in _firsts(seed):
+        batch = try_seeds(range(first, first + BATCH), recipe)
+        tally.add(batch)
+        if folder is not None:
+            for find in batch.finds:
+                write_find(find, recipe, folder)
+        step(tally)
+        if time.monotonic() >= deadline:
+            return tally
+    raise AssertionError("seeds do not end")
+
+
+def _firsts(seed: int) -> Iterator[int]:
+    while True:
+        yield seed
+        seed += BATCH
+
+
+def write_find(find: Find, recipe: Recipe, folder: Path) -> Path:
+    """Write the graph and the feeds of a find into a folder of its own, for `kernelyard_debug.load_case`."""
+    graph, _, _ = case_of_seed(find.seed, recipe)
+    place = folder / f"seed_{find.seed}"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "model.ir").write_text(to_text(graph.module), encoding="utf-8")
+    names = [param.name for param in graph.module["main"].params]  # pyright: ignore[reportAttributeAccessIssue]
+    np.savez(place / "feeds.npz", **dict(zip(names, graph.feeds, strict=True)))  # pyright: ignore[reportArgumentType]
+    (place / "find.json").write_text(json.dumps(asdict(find), indent=2), encoding="utf-8")
+    return place

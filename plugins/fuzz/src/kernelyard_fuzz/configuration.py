@@ -1,0 +1,97 @@
+"""Configuration: how a graph is compiled and run. Bugs hide in combinations, so that all of it is drawn at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from kernelyard.plugins.manager import get_manager
+from kernelyard.target import Target
+from kernelyard.transform.compile_pipeline import CompilePipeline, default_pipeline
+from kernelyard_fuzz.chooser import Chooser
+
+# Passes that carry out what others rely on: without them a compile cannot end.
+NEEDED = ("legalize.legalize_ops", "legalize.decompose_random", "legalize.separate_results", "legalize.copy_dequantize")
+MOVABLE = ("simplify.", "legalize.fuse", "legalize.share", "legalize.fold", "quantized.")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Say how to compile and run a graph.
+
+    backends: as `compile` takes them. without: points of the pipeline that are left out. symbolic: sizes of inputs are
+    symbols. saved: the executable is written and read again. deterministic: the same bits for any number of threads.
+    again: it is compiled a second time, to the same bytes. explained: `explain` says what `compile` does.
+    """
+
+    backends: tuple[str, ...] | str = "auto"
+    without: tuple[str, ...] = ()
+    threads: int = 1
+    symbolic: bool = False
+    saved: bool = False
+    deterministic: bool = False
+    again: bool = False
+    explained: bool = False
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `compile`."""
+        backends = self.backends if isinstance(self.backends, str) else list(self.backends)
+        target = Target("cpu", deterministic=self.deterministic)
+        given: dict[str, Any] = {"target": target, "backends": backends}
+        return given | ({"pipeline": self.pipeline()} if self.without else {})
+
+    def pipeline(self) -> CompilePipeline:
+        """Return the pipeline of a compile, without what is left out."""
+        pipeline = default_pipeline()
+        for point in self.without:
+            pipeline = pipeline.without(point)
+        return pipeline
+
+    def __str__(self) -> str:
+        backends = self.backends if isinstance(self.backends, str) else ", ".join(self.backends) or "none"
+        flags = [n for n in ("symbolic", "saved", "deterministic", "again", "explained") if getattr(self, n)]
+        words = [
+            f"backends {backends}",
+            f"threads {self.threads}",
+            *flags,
+            *(f"without {point}" for point in self.without),
+        ]
+        return " · ".join(words)
+
+
+@cache
+def cpu_backends() -> tuple[str, ...]:
+    """Return the names of the usable backends for the CPU."""
+    return tuple(backend.name for backend in get_manager().active("backend", "cpu"))
+
+
+@cache
+def optional_points() -> tuple[str, ...]:
+    """Return points of the pipeline that a compile can do without."""
+    points = default_pipeline().points
+    return tuple(point for point in points if point.startswith(MOVABLE) and point not in NEEDED)
+
+
+def random_configuration(chooser: Chooser) -> Configuration:
+    """Return a configuration; the first of every alternative is what users have."""
+    choices: Sequence[tuple[str, ...] | str] = ("auto", cpu_backends(), (), tuple(reversed(cpu_backends())))
+    without = tuple(chooser.pick(optional_points()) for _ in range(chooser.between(1, 3))) if chooser.chance(25) else ()
+    return Configuration(
+        backends=chooser.pick(choices),
+        without=tuple(dict.fromkeys(without)),
+        threads=chooser.pick((1, 2, 3)),
+        symbolic=chooser.chance(25),
+        saved=chooser.chance(20),
+        deterministic=chooser.chance(20),
+        again=chooser.chance(10),
+        explained=chooser.chance(10),
+    )
+
+
+def of_json(facts: Mapping[str, Any]) -> Configuration:
+    """Return the configuration that `dataclasses.asdict` wrote as JSON."""
+    backends = facts["backends"]
+    listed = backends if isinstance(backends, str) else tuple(backends)
+    return Configuration(**{**facts, "backends": listed, "without": tuple(facts["without"])})

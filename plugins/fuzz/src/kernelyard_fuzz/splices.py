@@ -1,0 +1,128 @@
+"""Splices: groups of operators as a backend's patterns describe them, put into a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kernelyard.ir import Constant, Expr, Var, get_op
+from kernelyard.patterns import FusionPattern
+from kernelyard.patterns.pattern import (
+    AndPattern,
+    AttrPattern,
+    CallPattern,
+    ConstantPattern,
+    DtypePattern,
+    ExprPattern,
+    OrPattern,
+    Pattern,
+    TupleGetItemPattern,
+    VarPattern,
+    WildcardPattern,
+    WrapperPattern,
+)
+from kernelyard_fuzz.chooser import Chooser
+from kernelyard_fuzz.operators import grow, grow_exactly
+from kernelyard_fuzz.sketch import Sketch
+
+LEAVES = (WildcardPattern, ConstantPattern, VarPattern, ExprPattern)
+
+
+class _NoSpliceError(Exception):
+    """A part of a pattern cannot be made with what the graph has."""
+
+
+def splice(chooser: Chooser, sketch: Sketch, pattern: FusionPattern) -> Var | None:
+    """Add operators that a pattern may match; return the last, or None where that does not come about.
+
+    Now and then something is not quite as the pattern says: an attribute, or an operand that is the same value twice.
+    """
+    try:
+        made = _Splice(chooser, sketch).build(pattern.pattern, {})
+    except _NoSpliceError:
+        return None
+    return made if isinstance(made, Var) else None
+
+
+class _Splice:
+    """One pattern that is being built; `made` has the values that its parts stand for."""
+
+    def __init__(self, chooser: Chooser, sketch: Sketch) -> None:
+        self.chooser, self.sketch = chooser, sketch
+        self.made: dict[Pattern, Expr] = {}
+        self.is_connected = not sketch.values
+
+    def build(self, pattern: Pattern, attrs: Mapping[str, Any]) -> Expr:
+        """Return a value that a pattern may match, with these attributes of the call."""
+        if pattern not in self.made:
+            self.made[pattern] = self._built(pattern, attrs)
+        return self.made[pattern]
+
+    def _built(self, pattern: Pattern, attrs: Mapping[str, Any]) -> Expr:
+        if isinstance(pattern, AttrPattern):
+            plain = {name: value for name, value in pattern.attrs if not callable(value)}
+            return self.build(pattern.pattern, {**attrs, **plain})
+        if isinstance(pattern, WrapperPattern):
+            return self.build(pattern.pattern, attrs)
+        if isinstance(pattern, OrPattern):
+            return self.build(pattern.left if self.chooser.chance(60) else pattern.right, attrs)
+        if isinstance(pattern, AndPattern):
+            return self.build(pattern.right if pattern.left.root_ops is None else pattern.left, attrs)
+        if isinstance(pattern, TupleGetItemPattern):
+            fields = self._call(pattern.tuple_value, attrs)
+            return fields[pattern.index or 0] if len(fields) > (pattern.index or 0) else self._fail()
+        return self._call(pattern, attrs)[0]
+
+    def _call(self, pattern: Pattern, attrs: Mapping[str, Any]) -> list[Var]:
+        while isinstance(pattern, WrapperPattern):
+            pattern = pattern.pattern
+        if not isinstance(pattern, CallPattern) or pattern.ops is None:
+            return self._fail()
+        op = get_op(self.chooser.pick(pattern.ops))
+        inner = [at for at, arg in enumerate(pattern.args) if _leaf(arg) is None]
+        given: dict[int, Expr] = {at: self.build(pattern.args[at], {}) for at in inner}
+        leaves = {at: leaf for at, arg in enumerate(pattern.args) if (leaf := _leaf(arg)) is not None}
+        given |= {at: self.made[leaf] for at, leaf in leaves.items() if leaf in self.made}
+        given |= {at: number for at, leaf in leaves.items() if (number := _number(leaf)) is not None}
+        fixed = [at for at, leaf in leaves.items() if isinstance(leaf, ConstantPattern)]
+        dtypes = {at: found for at, arg in enumerate(pattern.args) if (found := _dtypes(arg))}
+        if not given and not dtypes and not fixed and not self.is_connected and self.chooser.chance(60):
+            self.is_connected = True
+            made = grow(self.chooser, self.sketch, op, self.chooser.pick(self.sketch.values[-5:]), attrs=attrs)
+        else:
+            made = grow_exactly(self.chooser, self.sketch, op, given, fixed, attrs, dtypes)
+        if not made:
+            return self._fail()
+        operands = self.sketch.operands_of(made[0])
+        self.made.update({leaf: operands[at] for at, leaf in leaves.items() if at < len(operands)})
+        return made
+
+    def _fail(self) -> Any:
+        raise _NoSpliceError
+
+
+def _leaf(pattern: Pattern) -> Pattern | None:
+    """Return the pattern without what is around it, where it stands for an operand from outside."""
+    while isinstance(pattern, WrapperPattern):
+        pattern = pattern.pattern
+    if isinstance(pattern, OrPattern):
+        return _leaf(pattern.left) if _leaf(pattern.right) is not None else None
+    return pattern if isinstance(pattern, LEAVES) else None
+
+
+def _number(leaf: Pattern) -> Expr | None:
+    if isinstance(leaf, ExprPattern) and isinstance(leaf.expr, Constant):
+        return leaf.expr
+    if isinstance(leaf, ConstantPattern) and leaf.value is not None:
+        return Constant(np.float32(leaf.value))
+    return None
+
+
+def _dtypes(pattern: Pattern) -> tuple[str, ...]:
+    while isinstance(pattern, WrapperPattern):
+        if isinstance(pattern, DtypePattern):
+            return pattern.dtypes
+        pattern = pattern.pattern
+    return ()

@@ -1,0 +1,75 @@
+"""Make sizes of a graph symbolic: the same program for every size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kernelyard import dims
+from kernelyard.dims import Dim
+from kernelyard.errors import KernelyardError
+from kernelyard.ir import Call, Expr, Function, FunctionBuilder, IRModule, Tuple, TupleGetItem, Var
+from kernelyard.ir.control_flow import is_control_flow
+from kernelyard_fuzz.chooser import Chooser
+
+
+def with_symbols(chooser: Chooser, module: IRModule) -> IRModule | None:
+    """Return the module with symbols in place of a size of its inputs; None where an operator needs to know that size.
+
+    Shapes that `reshape` states follow from the number of elements.
+    """
+    main = module["main"]
+    assert isinstance(main, Function)
+    if any(isinstance(b.value, Call) and is_control_flow(b.value) for b in main.bindings):
+        return None
+    sizes = sorted({int(size) for param in main.params for size in param.tensor_type.shape if size > 1})  # pyright: ignore[reportOperatorIssue, reportArgumentType]
+    if not sizes:
+        return None
+    size, alone = chooser.pick(sizes), chooser.chance(50)
+    axes = [(p, a) for p, param in enumerate(main.params) for a, s in enumerate(param.tensor_type.shape) if s == size]
+    chosen = [chooser.pick(axes)] if alone else axes
+    try:
+        return IRModule({**module.functions, "main": _rebuilt(main, {axis: dims.symbol("n") for axis in chosen})})
+    except KernelyardError:
+        return None
+
+
+def _rebuilt(function: Function, named: Mapping[tuple[int, int], Dim]) -> Function:
+    builder = FunctionBuilder()
+    new: dict[Expr, Expr] = {}
+    for number, param in enumerate(function.params):
+        shape = [named.get((number, axis), size) for axis, size in enumerate(param.tensor_type.shape)]
+        new[param] = builder.input(param.name, shape, param.tensor_type.dtype)
+    for binding in function.bindings:
+        new[binding.var] = builder.bind(_with(binding.value, new))
+    results = function.result.fields if isinstance(function.result, Tuple) else (function.result,)
+    return builder.function(*(new.get(result, result) for result in results))
+
+
+def _with(value: Expr, new: Mapping[Expr, Expr]) -> Expr:
+    if isinstance(value, TupleGetItem):
+        return TupleGetItem(new[value.tuple_value], value.index)
+    assert isinstance(value, Call)
+    args = [new.get(arg, arg) for arg in value.args]
+    attrs = dict(value.attrs)
+    if value.op_name == "reshape":
+        attrs["shape"] = _shape(args[0].tensor_type.numel, attrs["shape"])
+    return Call(value.op, args, attrs)
+
+
+def _shape(numel: Dim, stated: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Return a shape of that many elements, one axis of which is not as it was stated."""
+    if dims.product(stated) == numel:
+        return stated
+    for axis in range(len(stated)):
+        others = dims.product((*stated[:axis], *stated[axis + 1 :]))
+        if others != 0 and dims.floordiv(numel, others) * others == numel:
+            return (*stated[:axis], dims.floordiv(numel, others), *stated[axis + 1 :])
+    return stated
+
+
+def symbols(module: IRModule) -> frozenset[str]:
+    """Return the symbols of the inputs of `main`."""
+    main = module["main"]
+    assert isinstance(main, Function)
+    found = (dims.symbols_of(dim) for param in main.params if isinstance(param, Var) for dim in param.tensor_type.shape)
+    return frozenset().union(*found)

@@ -1,0 +1,175 @@
+"""The generator, the bound, the oracles and the campaign."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import kernelyard as ky
+import kernelyard.ops
+from kernelyard.ir import Call, FunctionBuilder, IRModule, verify
+from kernelyard.ops.interpreter import run
+from kernelyard_fuzz import campaign as campaigns
+from kernelyard_fuzz import oracles
+from kernelyard_fuzz.bound import expected
+from kernelyard_fuzz.campaign import all_patterns, try_seeds
+from kernelyard_fuzz.chooser import SeededChooser
+from kernelyard_fuzz.command import command
+from kernelyard_fuzz.configuration import Configuration, random_configuration
+from kernelyard_fuzz.graphs import Graph, Recipe, graph_of_seed, graphs
+from kernelyard_fuzz.oracles import Fired, FoundError, check
+from kernelyard_fuzz.sketch import is_tame
+from kernelyard_fuzz.splices import splice
+from kernelyard_fuzz.symbolic import symbols, with_symbols
+from kernelyard_fuzz.twins import RULES, _rewritten
+
+RECIPE = Recipe(patterns=all_patterns())
+
+
+def one_op(name, *arrays, **attrs) -> Graph:
+    b = FunctionBuilder()
+    inputs = [b.input(f"x{n}", array.shape, array.dtype.name) for n, array in enumerate(arrays)]
+    return Graph(IRModule({"main": b.function(b.op(name, *inputs, **attrs))}), arrays)
+
+
+# --- the generator ----------------------------------------------------------------------------------------------------
+def test_graphs_verify_and_stay_finite():
+    names = set()
+    for seed in range(100):
+        graph = graph_of_seed(seed, RECIPE)
+        verify(graph.module)
+        assert all(map(is_tame, run(graph.module, list(graph.feeds))))
+        names |= {b.value.op_name for b in graph.module["main"].bindings if isinstance(b.value, Call)}
+    assert len(names) > 100
+    assert {"if", "while", "dequantize", "nn.conv2d", "matmul"} <= names
+
+
+def test_a_seed_makes_the_same_graph_again():
+    one, other = (graph_of_seed(7, RECIPE) for _ in range(2))
+    assert str(one.module) == str(other.module)
+    assert all(map(np.array_equal, one.feeds, other.feeds))
+
+
+@settings(max_examples=5, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.large_base_example])
+@given(graph=graphs(Recipe(smallest=1, largest=4)), seed=st.integers(0, 1 << 20))
+def test_hypothesis_draws_graphs(graph, seed):
+    chooser = SeededChooser(seed)
+    check(graph, random_configuration(chooser), chooser, Fired())
+
+
+def test_most_patterns_can_be_spliced():
+    from kernelyard_fuzz.sketch import Sketch
+
+    made = {p.name for p in RECIPE.patterns for seed in range(8) if splice(SeededChooser(seed), Sketch(), p)}
+    assert len(made) >= 25, sorted({p.name for p in RECIPE.patterns} - made)
+
+
+def test_sizes_become_symbols():
+    found = [with_symbols(SeededChooser(seed), graph_of_seed(seed, RECIPE).module) for seed in range(60)]
+    symbolic = [module for module in found if module is not None]
+    assert len(symbolic) >= 20
+    assert all(symbols(module) == {"n"} for module in symbolic)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_twins_compute_the_same(rule):
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    graph = one_op("tanh", x)
+    main = graph.module["main"]
+    for seed in range(5):
+        other = _rewritten(main, {main.params[0]}, RULES[rule], SeededChooser(seed))
+        assert other is not None
+        assert np.allclose(run(IRModule({"main": other}), [x])[0], np.tanh(x), atol=1e-6)
+
+
+# --- the bound --------------------------------------------------------------------------------------------------------
+def test_the_bound_follows_the_condition():
+    """Where a result is a small difference of large numbers, or a step is near, more is allowed."""
+    x = np.float32([1.0, 1.0])
+    sums = expected(one_op("subtract", x, np.float32([1.0000001, 0.5])).module, [x, np.float32([1.0000001, 0.5])])[0]
+    assert sums.slack[0] > abs(sums.value[0])
+    assert sums.slack[1] < 1e-4
+    steps = expected(one_op("floor", np.float32([1.0, 1.5])).module, [np.float32([1.0, 1.5])])[0]
+    assert steps.slack[0] >= 1
+    assert steps.slack[1] == 0
+    assert steps.worst(np.float32([0.0, 1.0])) <= 1 < steps.worst(np.float32([1.0, 0.0]))
+
+
+def test_the_bound_refuses_what_is_no_result():
+    each = expected(one_op("tanh", np.ones(3, np.float32)).module, [np.ones(3, np.float32)])[0]
+    right = np.tanh(np.ones(3, np.float32))
+    assert each.worst(right) <= 1
+    assert each.worst(right + np.float32(1e-3)) > 1
+    assert each.worst(right.astype(np.float64)) == each.worst(right[:2]) == each.worst(right * np.nan) == np.inf
+
+
+# --- the oracles ------------------------------------------------------------------------------------------------------
+def test_a_wrong_pass_is_named(monkeypatch):
+    from kernelyard.transform.canonicalize import Canonicalize
+
+    def wrong(self, module, context):
+        return one_op("negative", np.ones(3, np.float32)).module
+
+    monkeypatch.setattr(Canonicalize, "run", wrong)
+    with pytest.raises(FoundError) as found:
+        check(one_op("exp", np.ones(3, np.float32)), Configuration(), SeededChooser(0), Fired())
+    assert (found.value.oracle, found.value.kind, found.value.place) == ("pass", "values", "canonicalize")
+
+
+def test_a_wrong_result_is_found(monkeypatch):
+    def wrong(oracle, exe, feeds):
+        return [np.zeros(3, np.float32)]
+
+    monkeypatch.setattr(oracles, "_run", wrong)
+    with pytest.raises(FoundError, match="times the bound"):
+        check(one_op("exp", np.ones(3, np.float32)), Configuration(), SeededChooser(0), Fired())
+
+
+def test_all_of_a_configuration_is_checked():
+    how = Configuration((), ("simplify.fold_scale_axis",), 2, True, True, True, True, True)
+    check(graph_of_seed(3, RECIPE), how, SeededChooser(3), fired := Fired())
+    assert fired.counts["pass", "legalize_ops"]
+
+
+# --- the campaign -----------------------------------------------------------------------------------------------------
+def test_a_crash_is_a_find_and_others_go_on(monkeypatch):
+    def crash(graph, how, chooser, fired):
+        if chooser.below(1 << 30) % 3 == 0:
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+    monkeypatch.setattr(campaigns, "check", crash)
+    tally = try_seeds(range(12), Recipe(smallest=1, largest=2))
+    assert tally.graphs == 12
+    assert tally.finds
+    assert {(find.oracle, find.kind) for find in tally.finds} == {("process", "crash")}
+
+
+def test_a_hang_is_a_find(monkeypatch):
+    monkeypatch.setattr(campaigns, "check", lambda *given: signal.pause())
+    monkeypatch.setattr(campaigns, "SECONDS", 1)
+    assert [find.kind for find in try_seeds(range(1), Recipe(smallest=1, largest=2)).finds] == ["hang"]
+
+
+def test_the_command_counts_and_writes_finds(tmp_path, monkeypatch):
+    def wrong(*given):
+        raise FoundError("run", "values", "wrong")
+
+    monkeypatch.setattr(campaigns, "BATCH", 2)
+    result = CliRunner().invoke(command, ["--minutes", "0", "--seed", "5", "--json"])
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.output)
+    assert (facts["graphs"], facts["finds"], facts["seed"]) == (2, [], 5)
+    monkeypatch.setattr(campaigns, "check", wrong)
+    result = CliRunner().invoke(command, ["--minutes", "0", "--seed", "5", "-o", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "seed 5: run: values: wrong" in result.output
+    from kernelyard_debug import load_case
+
+    assert ky.compile(load_case(tmp_path / "seed_5").module)
