@@ -89,10 +89,12 @@ def grow_exactly(
     constants: Sequence[int],
     attrs: Mapping[str, Any],
     wanted: Mapping[int, Sequence[str]],
+    like: np.ndarray | None = None,
 ) -> list[Var]:
     """Add an operator that reads these operands as they are; return its results, none where it does not take them.
 
-    constants: positions of operands that are to be constants. wanted: dtypes of operands, by position.
+    constants: positions of operands that are to be constants. wanted: dtypes of operands, by position. like: an array
+    of the rank and dtype that the result is to have.
     """
     fitting = [sample for sample in samples_of(op) if _takes(sample, given, wanted)]
     for _ in range(TRIES if fitting else 0):
@@ -103,11 +105,23 @@ def grow_exactly(
                 sizes |= _mapped(sample.inputs[at].shape, operand.tensor_type.shape)
         shapes: list[tuple[int, ...]] = [_resize(array.shape, sizes) for array in sample.inputs]
         if not given:
-            shapes = _resized(chooser, sample)
+            shapes = _resized(chooser, sample) if like is None else _shaped(sample, like.shape)
+        before = sketch.mark()
         made = _applied(chooser, sketch, op, sample, shapes, given, constants)
-        if made:
+        if made and (like is None or _is_like(made[0], like)):
             return made
+        sketch.undo(before)
     return []
+
+
+def _shaped(sample: Sample, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return shapes of a sample's operands with another one in place of the first's."""
+    first = sample.inputs[0].shape if sample.inputs else ()
+    return [shape if array.shape == first else array.shape for array in sample.inputs]
+
+
+def _is_like(var: Var, like: np.ndarray) -> bool:
+    return var.tensor_type.rank == like.ndim and var.tensor_type.dtype == dtypes.from_numpy(like.dtype)
 
 
 def _takes(sample: Sample, given: Mapping[int, Expr], wanted: Mapping[int, Sequence[str]]) -> bool:

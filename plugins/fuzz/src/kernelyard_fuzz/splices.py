@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard.ir import Constant, Expr, Var, get_op
+from kernelyard.ir import Constant, Expr, Op, Var, get_op
 from kernelyard.patterns import FusionPattern
 from kernelyard.patterns.pattern import (
     AndPattern,
@@ -24,7 +24,7 @@ from kernelyard.patterns.pattern import (
     WrapperPattern,
 )
 from kernelyard_fuzz.chooser import Chooser
-from kernelyard_fuzz.operators import grow, grow_exactly
+from kernelyard_fuzz.operators import grow, grow_exactly, samples_of
 from kernelyard_fuzz.sketch import Sketch
 
 LEAVES = (WildcardPattern, ConstantPattern, VarPattern, ExprPattern)
@@ -39,9 +39,11 @@ def splice(chooser: Chooser, sketch: Sketch, pattern: FusionPattern) -> Var | No
 
     Now and then something is not quite as the pattern says: an attribute, or an operand that is the same value twice.
     """
+    before = sketch.mark()
     try:
         made = _Splice(chooser, sketch).build(pattern.pattern, {})
     except _NoSpliceError:
+        sketch.undo(before)
         return None
     return made if isinstance(made, Var) else None
 
@@ -54,50 +56,66 @@ class _Splice:
         self.made: dict[Pattern, Expr] = {}
         self.is_connected = not sketch.values
 
-    def build(self, pattern: Pattern, attrs: Mapping[str, Any]) -> Expr:
-        """Return a value that a pattern may match, with these attributes of the call."""
+    def build(self, pattern: Pattern, attrs: Mapping[str, Any], like: np.ndarray | None = None) -> Expr:
+        """Return a value that a pattern may match, with these attributes of the call; `like`: of such a rank."""
         if pattern not in self.made:
-            self.made[pattern] = self._built(pattern, attrs)
+            self.made[pattern] = self._built(pattern, attrs, like)
         return self.made[pattern]
 
-    def _built(self, pattern: Pattern, attrs: Mapping[str, Any]) -> Expr:
+    def _built(self, pattern: Pattern, attrs: Mapping[str, Any], like: np.ndarray | None) -> Expr:
         if isinstance(pattern, AttrPattern):
             plain = {name: value for name, value in pattern.attrs if not callable(value)}
-            return self.build(pattern.pattern, {**attrs, **plain})
+            return self.build(pattern.pattern, {**attrs, **plain}, like)
         if isinstance(pattern, WrapperPattern):
-            return self.build(pattern.pattern, attrs)
+            return self.build(pattern.pattern, attrs, like)
         if isinstance(pattern, OrPattern):
-            return self.build(pattern.left if self.chooser.chance(60) else pattern.right, attrs)
+            return self.build(pattern.left if self.chooser.chance(60) else pattern.right, attrs, like)
         if isinstance(pattern, AndPattern):
-            return self.build(pattern.right if pattern.left.root_ops is None else pattern.left, attrs)
+            return self.build(pattern.right if pattern.left.root_ops is None else pattern.left, attrs, like)
         if isinstance(pattern, TupleGetItemPattern):
-            fields = self._call(pattern.tuple_value, attrs)
+            fields = self._call(pattern.tuple_value, attrs, None)
             return fields[pattern.index or 0] if len(fields) > (pattern.index or 0) else self._fail()
-        return self._call(pattern, attrs)[0]
+        return self._call(pattern, attrs, like)[0]
 
-    def _call(self, pattern: Pattern, attrs: Mapping[str, Any]) -> list[Var]:
+    def _call(self, pattern: Pattern, attrs: Mapping[str, Any], like: np.ndarray | None) -> list[Var]:
         while isinstance(pattern, WrapperPattern):
             pattern = pattern.pattern
         if not isinstance(pattern, CallPattern) or pattern.ops is None:
             return self._fail()
         op = get_op(self.chooser.pick(pattern.ops))
-        inner = [at for at, arg in enumerate(pattern.args) if _leaf(arg) is None]
-        given: dict[int, Expr] = {at: self.build(pattern.args[at], {}) for at in inner}
         leaves = {at: leaf for at, arg in enumerate(pattern.args) if (leaf := _leaf(arg)) is not None}
-        given |= {at: self.made[leaf] for at, leaf in leaves.items() if leaf in self.made}
-        given |= {at: number for at, leaf in leaves.items() if (number := _number(leaf)) is not None}
-        fixed = [at for at, leaf in leaves.items() if isinstance(leaf, ConstantPattern)]
-        dtypes = {at: found for at, arg in enumerate(pattern.args) if (found := _dtypes(arg))}
-        if not given and not dtypes and not fixed and not self.is_connected and self.chooser.chance(60):
-            self.is_connected = True
-            made = grow(self.chooser, self.sketch, op, self.chooser.pick(self.sketch.values[-5:]), attrs=attrs)
-        else:
-            made = grow_exactly(self.chooser, self.sketch, op, given, fixed, attrs, dtypes)
-        if not made:
-            return self._fail()
+        given = self._inner(pattern, op) | self._known(leaves)
+        made = self._grown(pattern, op, given, leaves, attrs, like) or self._fail()
         operands = self.sketch.operands_of(made[0])
         self.made.update({leaf: operands[at] for at, leaf in leaves.items() if at < len(operands)})
         return made
+
+    def _inner(self, pattern: CallPattern, op: Op) -> dict[int, Expr]:
+        """Build the operands that are calls themselves, of the ranks that a sample of the operator has."""
+        arrays = self.chooser.pick(samples_of(op)).inputs
+        inner = [(at, arg) for at, arg in enumerate(pattern.args) if _leaf(arg) is None]
+        return {at: self.build(arg, {}, arrays[at] if at < len(arrays) else None) for at, arg in inner}
+
+    def _known(self, leaves: Mapping[int, Pattern]) -> dict[int, Expr]:
+        """Return operands that stand elsewhere in the pattern, and numbers."""
+        known = {at: self.made[leaf] for at, leaf in leaves.items() if leaf in self.made}
+        return known | {at: number for at, leaf in leaves.items() if (number := _number(leaf)) is not None}
+
+    def _grown(
+        self,
+        pattern: CallPattern,
+        op: Op,
+        given: Mapping[int, Expr],
+        leaves: Mapping[int, Pattern],
+        attrs: Mapping[str, Any],
+        like: np.ndarray | None,
+    ) -> list[Var]:
+        fixed = [at for at, leaf in leaves.items() if isinstance(leaf, ConstantPattern)]
+        dtypes = {at: found for at, arg in enumerate(pattern.args) if (found := _dtypes(arg))}
+        if not (given or dtypes or fixed or like is not None or self.is_connected) and self.chooser.chance(60):
+            self.is_connected = True
+            return grow(self.chooser, self.sketch, op, self.chooser.pick(self.sketch.values[-5:]), attrs=attrs)
+        return grow_exactly(self.chooser, self.sketch, op, given, fixed, attrs, dtypes, like)
 
     def _fail(self) -> Any:
         raise _NoSpliceError
