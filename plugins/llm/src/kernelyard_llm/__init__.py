@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kernelyard_llm.model import LanguageModel as LanguageModel
     from kernelyard_llm.model import Stats as Stats
     from kernelyard_llm.sampling import Sampling as Sampling
+    from kernelyard_llm.sampling import Scored as Scored
 
 _HOME = {
     "LanguageModelError": "errors",
@@ -24,6 +25,7 @@ _HOME = {
     "LanguageModel": "model",
     "Stats": "model",
     "Sampling": "sampling",
+    "Scored": "sampling",
 }
 
 

@@ -14,15 +14,15 @@ import numpy as np
 from kernelyard import Executable, VirtualMachine
 from kernelyard_llm.description import Description
 from kernelyard_llm.errors import LanguageModelError
-from kernelyard_llm.sampling import Sampler, Sampling
+from kernelyard_llm.sampling import Sampler, Sampling, Scored
 from kernelyard_llm.state import State
+from kernelyard_llm.text_stream import TextStream
 
 if TYPE_CHECKING:
     from kernelyard_llm.template import ChatTemplate
     from kernelyard_llm.tokenizer import Tokenizer
 
 DEFAULT_CONTEXT = 8192
-_UNFINISHED = "\ufffd"  # what bytes of a character that is not whole yet decode to
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Stats:
 class LanguageModel:
     """A language model that is loaded; see `kernelyard_llm.load`. Calls from several threads take turns.
 
-    stats: of the last generation, None before the first one.
+    stats: of the last generation, None before the first one. scores: its tokens with log-probabilities, where its
+    `Sampling` asked for them.
     """
 
     def __init__(self, executable: Executable, description: Description, context: int | None = None) -> None:
@@ -62,6 +63,7 @@ class LanguageModel:
         if self.context < 1:
             raise LanguageModelError("the context must have room for a token", found=context)
         self.stats: Stats | None = None
+        self.scores: list[Scored] | None = None
         self._lock = threading.Lock()
         self._state = State(VirtualMachine(executable, contexts=1), self.config, self.context)
         self._tokenizer: Tokenizer | None = None
@@ -117,21 +119,23 @@ class LanguageModel:
     ) -> Iterator[int]:
         """Yield the tokens that follow `ids`, each as soon as it is chosen. Raises: LanguageModelError."""
         self._check(ids, max_new_tokens)
-        sampler, ends = Sampler(sampling or Sampling()), () if ignore_eos else self.tokenizer.ends
-        begin = time.perf_counter()
+        how = sampling or Sampling()
+        sampler = Sampler(how, ids, self.tokenizer if how.form else None)
+        scores: list[Scored] | None = None if how.log_probabilities is None else []
+        ends, begin = () if ignore_eos else self.tokenizer.ends, time.perf_counter()
         with self._lock:
-            kept = self._state
+            kept, self.scores = self._state, scores
             kept.clear()
-            token = sampler.choose(kept.append(ids))
+            token = _chosen(sampler, kept.append(ids), scores)
             first = time.perf_counter()
             count = 0
             try:
                 while count < max_new_tokens:
                     count += 1
                     yield token
-                    if token in ends or count == max_new_tokens or kept.length == kept.capacity:
+                    if token in ends or sampler.is_done or count == max_new_tokens or kept.length == kept.capacity:
                         break
-                    token = sampler.choose(kept.append([token]))
+                    token = _chosen(sampler, kept.append([token]), scores)
             finally:
                 now = time.perf_counter()
                 self.stats = Stats(len(ids), count, first - begin, now - first, first - begin)
@@ -164,21 +168,15 @@ class LanguageModel:
         return self._pieces(tokens, (stop,) if isinstance(stop, str) else tuple(stop))
 
     def _pieces(self, tokens: Iterator[int], stops: tuple[str, ...]) -> Iterator[str]:
-        """Yield the text of tokens as it becomes certain: neither half of a character, nor what may begin a stop."""
-        ids: list[int] = []
-        shown, text = 0, ""
+        """Yield the text of tokens as it becomes certain."""
+        text = TextStream(self.decode, stops)
         for token in tokens:
-            ids.append(token)
-            text = self.decode(ids)
-            ends = [place for place in (text.find(stop) for stop in stops if stop) if place >= 0]
-            if ends:
-                yield text[shown : min(ends)]
+            piece = text.push(token)
+            if piece:
+                yield piece
+            if text.is_ended:
                 return
-            safe = len(text) - _held_back(text, stops)
-            if safe > shown:
-                yield text[shown:safe]
-                shown = safe
-        yield text[shown:]
+        yield text.finish()
 
     # --- numbers ------------------------------------------------------------------------------------------------------
     def logits(self, ids: Sequence[int]) -> np.ndarray:
@@ -202,10 +200,9 @@ class LanguageModel:
         self.executable.save(path)
 
 
-def _held_back(text: str, stops: tuple[str, ...]) -> int:
-    """Return how many characters at the end may change, or be the beginning of a stop string."""
-    held = len(text) - len(text.rstrip(_UNFINISHED))
-    for stop in stops:
-        longest = min(len(stop) - 1, len(text))
-        held = max([held, *(size for size in range(1, longest + 1) if text.endswith(stop[:size]))])
-    return held
+def _chosen(sampler: Sampler, logits: np.ndarray, scores: list[Scored] | None) -> int:
+    """Return a token of logits, and keep its score where there is a list of them."""
+    if scores is None:
+        return sampler.choose(logits)
+    scores.append(sampler.scored(logits))
+    return scores[-1].token

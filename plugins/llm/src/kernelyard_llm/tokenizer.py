@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,16 @@ class Tokenizer:
             self._library: Library = Library.from_str(document)
         except Exception as error:  # the library raises a bare Exception
             raise TokenizerError("the tokenizer cannot be read", found=str(error)) from error
+
+    @cached_property
+    def for_grammars(self) -> Any:
+        """The tokenizer as llguidance reads it. Raises: TokenizerError for a kind that it does not know."""
+        from llguidance import LLTokenizer
+
+        try:
+            return LLTokenizer(self.document, eos_token=list(self.ends) or None)
+        except ValueError as error:
+            raise TokenizerError("grammars do not work with this tokenizer", found=str(error)) from error
 
     def encode(self, text: str, is_document: bool = True) -> list[int]:
         """Return the tokens of a text; is_document: it begins with the token for that, where there is one."""
