@@ -24,6 +24,12 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KERNELYARD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("KERNELYARD_CACHE_MB", "64")
+
+
 def run(*arguments: object) -> str:
     result = CliRunner().invoke(main, [str(each) for each in arguments])
     assert result.exit_code == 0, result.output
@@ -40,6 +46,8 @@ def test_it_saves_the_decision_and_the_artifact(model: Path, tmp_path: Path) -> 
     assert json.loads(placement.read_text())["placements"] == [decision.to_json()]
     run("compile", model, "--placement", placement, "-o", tmp_path / "again.kyar")
     assert (tmp_path / "again.kyar").read_bytes() == artifact.read_bytes()
+    assert json.loads(run("tune", model, *options, "--json")) == facts  # remembered
+    assert json.loads(run("cache", "--only", "placements", "--json"))["caches"]["placements"]["entries"] == 1
     assert f"placement: {decision.name}" in run("explain", model, "--placement", placement)
 
 

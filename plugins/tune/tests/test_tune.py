@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +17,11 @@ from kernelyard.dims import symbol
 from kernelyard.driver.measured_placement import read_placements, save_placements
 from kernelyard.errors import ArtifactCorruptedError, ArtifactError, OptionError, PlacementWarning
 from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.runtime.installed.disk_cache import cache_size
+from kernelyard.runtime.installed.processor import Processor
 from kernelyard.runtime.placement_decision import PlacementDecision
 from kernelyard_tune import TuneError
+from kernelyard_tune.memory import CACHE
 from kernelyard_tune.race import Race
 
 W = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
@@ -24,7 +29,9 @@ QUICK = ky.Tuning(60, threads=1)  # it ends after a few turns
 
 
 @pytest.fixture(autouse=True)
-def few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KERNELYARD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("KERNELYARD_CACHE_MB", "64")
     monkeypatch.setattr("kernelyard_tune.race.MOST_TURNS", 3)
     monkeypatch.setattr("kernelyard_tune.race.BURST_SECONDS", 1e-4)
 
@@ -80,6 +87,33 @@ def test_a_decision_makes_the_same_bytes(tmp_path) -> None:
     assert ky.load(tmp_path / "model.kyar").report.decision == tuned.report.decision
     other_weights = ky.compile(network(W + 1), placement=tuned.report.decision)
     assert other_weights.report.decision == tuned.report.decision
+
+
+def test_what_was_measured_once_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+    run = Race.run
+
+    def counted(race: Race, *arguments: Any) -> None:
+        run(race, *arguments)
+        measured.append(race.measurements)
+
+    monkeypatch.setattr(Race, "run", counted)
+    first = ky.compile(network(), tune=QUICK)
+    assert measured[0] > 0
+    again = ky.compile(network(W + 1), tune=QUICK)
+    assert len(measured) == 1
+    assert again.report.decision == first.report.decision
+    assert ky.compile(network(), tune=QUICK).to_bytes() == first.to_bytes()
+    assert cache_size(CACHE.use().folder or Path())[0] == 1
+    for other in (ky.Tuning(60, threads=2), ky.Tuning(50, threads=1), dataclasses.replace(QUICK, remember=False)):
+        ky.compile(network(), tune=other)
+    ky.compile(network(rows=9), tune=QUICK)
+    ky.compile(network(), tune=QUICK, exclude_patterns=["dnnl.pool"])
+    assert len(measured) == 6
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kernelyard.driver.measured_placement.processor", lambda: Processor("Another", frozenset(), ()))
+        ky.compile(network(), tune=QUICK)
+    assert len(measured) == 7
 
 
 def test_a_decision_for_something_else_is_not_taken(tmp_path) -> None:
@@ -163,3 +197,4 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert exe.report.decision is not None
     assert exe.report.decision.name == "default"
     assert exe.report.decision.timings == ()
+    assert CACHE.use().entries == 0

@@ -43,13 +43,15 @@ class Tuning:
     """How to measure placements.
 
     effort: "quick" (10 s), "full" (60 s), or seconds. threads: of the runs (None: the processors). feeds: inputs to
-    measure with; random ones are made of those that it lacks, of `sizes` where the model has symbolic ones.
+    measure with; random ones are made of those that it lacks, of `sizes` where the model has symbolic ones. remember:
+    look for the decision in the cache of this machine first, and keep it there.
     """
 
     effort: str | float = "quick"
     threads: int | None = None
     feeds: Mapping[str, np.ndarray] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    remember: bool = True
 
     @property
     def seconds(self) -> float:

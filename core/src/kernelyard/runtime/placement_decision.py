@@ -20,7 +20,7 @@ LEAST_COST, TAKE_ALL, ASSIGNED = "least-cost", "take-all", "assigned"
 POLICIES = (LEAST_COST, TAKE_ALL, ASSIGNED)
 
 # Facts of a run, which a compile cannot know: they tell decisions apart and hinder none from being applied.
-OF_RUNS = ("threads", "sizes")
+OF_RUNS = ("threads", "sizes", "effort")
 BACKEND = "backend "  # the fact "backend NAME" is what is installed of it
 
 

@@ -30,6 +30,7 @@ from kernelyard.driver.commands.common import (
 @click.option("--placement", type=click.Path(path_type=Path), help="Save the decision; other ones in that file stay.")
 @click.option("--effort", default="quick", metavar="EFFORT", help="quick (10 s), full (60 s), or seconds.")
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input to measure with.")
+@click.option("--again", is_flag=True, help="Measure what this machine remembers already.")
 @dim_option
 @threads_option
 @compile_options
@@ -40,6 +41,7 @@ def command(
     placement: Path | None,
     effort: str,
     inputs: tuple[str, ...],
+    again: bool,
     dim_values: tuple[str, ...],
     threads: int | None,
     how: CompileOptions,
@@ -51,7 +53,7 @@ def command(
     from kernelyard.driver.measured_placement import Tuning, save_placements
 
     feeds = dict(map(read_array, inputs))
-    tuning = Tuning(_effort(effort), threads, feeds, read_dims(dim_values))
+    tuning = Tuning(_effort(effort), threads, feeds, read_dims(dim_values), remember=not again)
     exe = compile_model(model, tune=tuning, **how.arguments())
     decision = exe.report.decision
     facts: dict[str, Any] = {"decision": decision.to_json() if decision is not None else None}

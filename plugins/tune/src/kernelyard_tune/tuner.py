@@ -19,6 +19,7 @@ from kernelyard.runtime.placement_decision import PlacementDecision, Timing
 from kernelyard_tune.candidates import whole_candidates
 from kernelyard_tune.errors import TuneError
 from kernelyard_tune.feeds import made_feeds, text_of_sizes
+from kernelyard_tune.memory import recall, remember
 from kernelyard_tune.progress import Progress
 from kernelyard_tune.race import Race
 
@@ -26,36 +27,60 @@ COMPILING = 0.5  # the part of the budget after which no further candidate is co
 
 
 def tune(request: TuneRequest) -> PlacementDecision:
-    """Return the quickest placement of a model on this machine, measured end to end.
+    """Return the quickest placement of a model on this machine: as it is remembered, else measured end to end.
 
     Ctrl-C ends the measuring, and the best that is known by then is returned.
     Raises: TuneError where the model does not run with these feeds, and what compiling its default placement raises.
     """
+    facts = _facts(request)
+    known = recall(facts) if request.tuning.remember else None
+    if known is not None:
+        return known
     start = time.monotonic()
     with Progress("measuring placements") as progress:
-        return _Tuner(request, start + request.tuning.seconds, progress.step).run(start)
+        tuner = _Tuner(request, facts, start + request.tuning.seconds, progress.step)
+        decision = tuner.run(start)
+    if request.tuning.remember and not tuner.is_interrupted:
+        remember(decision)
+    return decision
+
+
+def _facts(request: TuneRequest) -> dict[str, str]:
+    """Return what a decision is remembered by: what the compile says, and what is measured with."""
+    tuning = request.tuning
+    threads, sizes = tuning.threads or default_threads(), text_of_sizes(request.module, tuning)
+    return {**request.facts, "threads": str(threads), "sizes": sizes, "effort": f"{tuning.seconds:g} s"}
 
 
 class _Tuner:
-    def __init__(self, request: TuneRequest, deadline: float, step: Callable[[str], None]) -> None:
-        self.request, self.deadline, self.step = request, deadline, step
+    def __init__(
+        self, request: TuneRequest, facts: Mapping[str, str], deadline: float, step: Callable[[str], None]
+    ) -> None:
+        self.request, self.facts, self.deadline, self.step = request, facts, deadline, step
+        self.is_interrupted = False
         self.threads = request.tuning.threads or default_threads()
-        sizes = text_of_sizes(request.module, request.tuning)
-        self.facts = {**request.facts, "threads": str(self.threads), "sizes": sizes}
         self.compiled: dict[str, tuple[PlacementDecision, Executable]] = {}
 
     def run(self, start: float) -> PlacementDecision:
         default, *others = whole_candidates(self.request.session)
         with _without_warnings():
             self.add(default)
-            with _ended_by_interrupt():
+            with self.ended_by_interrupt():
                 for each in others:
                     if time.monotonic() < start + COMPILING * self.request.tuning.seconds:
                         self._try(each)
             race = self.race(made_feeds(self.compiled[default.name][1], self.request.tuning))
-            with _ended_by_interrupt():
+            with self.ended_by_interrupt():
                 race.run(self.deadline, self.step)
         return self.decision(race)
+
+    @contextmanager
+    def ended_by_interrupt(self) -> Iterator[None]:
+        """Go on after the block where Ctrl-C ends it."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.is_interrupted = True
 
     def add(self, decision: PlacementDecision) -> None:
         """Compile a candidate; one that places all as another does is not kept."""
@@ -107,15 +132,6 @@ def _call(executable: Executable, feeds: Mapping[str, np.ndarray]) -> Callable[[
     machine = VirtualMachine(executable, contexts=1)
     function = machine.function(executable.main.name)
     return lambda: machine.wait(function.run(feeds))
-
-
-@contextmanager
-def _ended_by_interrupt() -> Iterator[None]:
-    """Go on after the block where Ctrl-C ends it."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        return
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from kernelyard.runtime.text_table import aligned
 # What each cache of the core is for; plugins name their own.
 PURPOSES = {
     "c": "C libraries of regions",
+    "placements": "measured placements",
     "plugins": "verdicts of plugins' probes",
     "runtime": "helper code of the run time",
 }
