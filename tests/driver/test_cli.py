@@ -301,6 +301,14 @@ def test_doctor(cli) -> None:
     assert done(cli("doctor")).endswith("all in order\n")
 
 
+def test_doctor_says_which_settings_cannot_be(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELYARD_CACHE_MB", "many")
+    monkeypatch.setenv("KERNELYARD_CACHE_DIR", "/proc/nowhere")
+    size, folder = data(cli("doctor", "--json"))["notes"]
+    assert "KERNELYARD_CACHE_MB=many is no number" in size
+    assert "/proc/nowhere is not writable" in folder
+
+
 # --- how it refuses ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", WITH_MODEL)
 def test_a_missing_file(cli, name: str) -> None:

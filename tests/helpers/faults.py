@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 from kernelyard import dims
 from kernelyard.ir import Call, FunctionBuilder, FunctionMutator, IRModule, get_op
 from kernelyard.legalize import custom_kernel, unregister_kernel
+from kernelyard.tir import PrimFunc
+from kernelyard.transform.fuse_tir import FuseTIR
 from kernelyard.transform.pass_base import Pass, function_pass
 
 
@@ -27,6 +30,53 @@ def network(rows: object = 4) -> IRModule:
         value = b.op("add", value, random.standard_normal(8).astype(np.float32), origin=f"bias {number}")
         value = b.op(activation, value, origin=f"activation {number}")
     return IRModule({"main": b.function(value)})
+
+
+def deep(layers: int) -> IRModule:
+    """Layers of a product and a tanh."""
+    random = np.random.default_rng(0)
+    b = FunctionBuilder()
+    value = b.input("x", (4, 8))
+    for number in range(layers):
+        value = b.op("matmul", value, random.standard_normal((8, 8)).astype(np.float32) / 3, origin=f"product {number}")
+        value = b.op("tanh", value, origin=f"activation {number}")
+    return IRModule({"main": b.function(value)})
+
+
+def flattened() -> IRModule:
+    """A tanh, ops that take any number of rows, and a reshape that does not."""
+    b = FunctionBuilder()
+    value = b.op("tanh", b.input("x", (4, 8)), origin="doubled")
+    for number in range(3):
+        value = b.op(("exp", "sigmoid", "nn.relu")[number], value, origin=f"between {number}")
+    return IRModule({"main": b.function(b.op("reshape", value, shape=(32,), origin="flat"))})
+
+
+@contextmanager
+def fused_kernels_are_wrong() -> Iterator[None]:
+    """A code generator that halves what kernels of several ops compute."""
+    honest = FuseTIR.run
+
+    def run(self: FuseTIR, module: IRModule, context: Any) -> IRModule:
+        fused = honest(self, module, context)
+        functions = {n: _halved(f) for n, f in fused.functions.items() if isinstance(f, PrimFunc) and _is_fused(f)}
+        return fused.with_functions(functions)
+
+    FuseTIR.run = run
+    try:
+        yield
+    finally:
+        FuseTIR.run = honest
+
+
+def _is_fused(function: PrimFunc) -> bool:
+    return len(function.attrs.get("ops", ())) > 1 and "halved" not in function.attrs
+
+
+def _halved(function: PrimFunc) -> PrimFunc:
+    [output] = function.outputs
+    blocks = tuple(replace(each, body=each.body * 0.5) if each.output == output else each for each in function.blocks)
+    return PrimFunc(function.params, blocks, 1, function.locals, {**function.attrs, "halved": True})
 
 
 @contextmanager
@@ -53,6 +103,19 @@ def wrong_pass(op: str, by: str) -> Pass:
             return value
 
     return function_pass("wrong_rewrite")(lambda function, module, context: Wrong().mutate(function))
+
+
+def doubling_pass(op: str) -> Pass:
+    """A pass that gives the results of an operator twice as many rows."""
+
+    class Doubled(FunctionMutator):
+        def rewrite(self, var: Any, value: Any) -> Any:
+            if not isinstance(value, Call) or value.op_name != op:
+                return value
+            inner = self.emit(value, var.name, var.origin)
+            return Call(get_op("concat"), [inner, inner], {"axis": 0})
+
+    return function_pass("doubling")(lambda function, module, context: Doubled().mutate(function))
 
 
 def crashing_pass(op: str, most: int | None = None) -> Pass:

@@ -9,7 +9,16 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from faults import crashing_pass, network, wrong_kernel, wrong_pass
+from faults import (
+    crashing_pass,
+    deep,
+    doubling_pass,
+    flattened,
+    fused_kernels_are_wrong,
+    network,
+    wrong_kernel,
+    wrong_pass,
+)
 
 import kernelyard as ky
 from kernelyard.driver.cli import main
@@ -61,6 +70,23 @@ def test_a_crash_is_a_verdict() -> None:
     report = diff(network(), pipeline=pipeline)
     assert (report.outcome.kind, report.outcome.stage) == ("crash", "pass crashing")
     assert report.first[-1].label == "activation 1"
+
+
+def test_the_first_of_many_wrong_layers_is_named() -> None:
+    """Values that are returned are kept out of kernels: of many wrong ones, some are hidden by that."""
+    with fused_kernels_are_wrong():
+        report = diff(deep(6), backends=[])
+    assert report.first[-1].label == "activation 0"
+    assert "first layer that departs: activation 0, tanh" in str(report)
+
+
+def test_an_error_names_the_layer_that_causes_it() -> None:
+    """What a pass makes of a layer may only be noticed by a later one."""
+    pipeline = ky.get_default_pipeline("cpu").after("simplify", doubling_pass("tanh"))
+    report = diff(flattened(), pipeline=pipeline)
+    assert report.outcome.kind == "error"
+    assert report.first[-1].label == "doubled"
+    assert report.first[0].label == "flat"
 
 
 def test_two_artifacts_and_one_against_a_model(tmp_path: Path) -> None:

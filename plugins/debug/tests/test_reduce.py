@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from faults import crashing_pass, failing_pass, network, wrong_kernel, wrong_pass
+from faults import crashing_pass, doubling_pass, failing_pass, flattened, network, wrong_kernel, wrong_pass
 from onnx import numpy_helper
 
 import kernelyard as ky
@@ -66,6 +66,12 @@ def test_passes_of_the_compile_path(kind: str) -> None:
     assert reduction.ops == ("erf",)
     assert reduction.failure.kind == {"wrong": "values"}.get(kind, kind)
     assert str(reduction.outcome.place) == f"pass {broken.name}"
+
+
+def test_ops_between_the_cause_and_the_error_go() -> None:
+    pipeline = ky.get_default_pipeline("cpu").after("simplify", doubling_pass("tanh"))
+    reduction = reduce(flattened(), pipeline=pipeline)
+    assert reduction.ops == ("tanh", "reshape")
 
 
 def test_another_failure_does_not_take_its_place() -> None:

@@ -10,7 +10,9 @@ else is: what plugins and their libraries print goes to stderr.
 from __future__ import annotations
 
 import difflib
+import errno
 import json
+import os
 import warnings
 from importlib import import_module
 from typing import Any, NoReturn
@@ -40,6 +42,17 @@ INTERRUPTED = "interrupted"  # likewise, of a command that a signal ended
 
 class LazyGroup(click.Group):
     """Finds each command in its own module; an unknown one gets a suggestion."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command line; where what is printed finds no room, say so."""
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left in the buffer
+            click.echo(f"the output cannot be written: {error.strerror}", err=True)
+            raise SystemExit(1) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_summaries())

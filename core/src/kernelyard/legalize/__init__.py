@@ -10,6 +10,7 @@ from kernelyard.legalize.custom import op_of as op_of
 from kernelyard.legalize.custom import register_kernel as register_kernel
 from kernelyard.legalize.custom import unregister_kernel as unregister_kernel
 from kernelyard.legalize.registry import Rule as Rule
+from kernelyard.legalize.registry import find_rule as find_rule
 from kernelyard.legalize.registry import has_rule as has_rule
 from kernelyard.legalize.registry import legalize as legalize
 from kernelyard.legalize.registry import legalize_call as legalize_call

@@ -112,10 +112,10 @@ def legalize(*names: str, widen: bool = False) -> Callable[[RuleFunction], RuleF
 
 def has_rule(name: str) -> bool:
     """Return True when an op of that name can be legalized."""
-    return _rule(name) is not None
+    return find_rule(name) is not None
 
 
-def _rule(name: str) -> Rule | None:
+def find_rule(name: str) -> Rule | None:
     """Return the rule of an op; the family of rules that has it is imported."""
     if name not in WITHOUT_RULE:
         FAMILIES.import_until(lambda: name in _RULES)
@@ -130,7 +130,7 @@ def legalize_call(
     rule: used instead of the registered one. Raises: LegalizeError when there is no rule, or when the rule's results
     are not of the call's type.
     """
-    rule = rule or _rule(name)
+    rule = rule or find_rule(name)
     if rule is None:
         raise LegalizeError(f"{name} has no legalization rule", where=name)
     builder = RuleBuilder(tensors_of(result))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kernelyard.ir import Expr, Var, operands
 from kernelyard_debug.case import Case
 from kernelyard_debug.difference import Difference
+from kernelyard_debug.halving import least_by_halves
 
 WIDTH = 12  # values that a check returns beside the model's own results
 MOST_FUSED = 16  # values of one kernel that are looked for
@@ -21,7 +22,9 @@ class DepartureSearch:
     """Narrows a departure down along what the departing value is computed from.
 
     A value that departs has no departing operand once it is found: it is the first. Returning a value keeps it out of
-    fused kernels; where that mends the failure, the value lies inside the kernel that is wrong.
+    fused kernels; where that mends the failure, the value lies inside the kernel that is wrong. Where many kernels are
+    wrong, returning many values hides some of them: what is found is confirmed with its operands alone, else looked for
+    by returning one value at a time.
     values: those that both ways can give. measured: the differences of those that were looked at. fused: values that
     cannot be returned.
     """
@@ -54,8 +57,44 @@ class DepartureSearch:
                 departing = [var for var in chosen if found[var].kind]
                 good.update(var for var in chosen if not found[var].kind)
                 bad = departing[0] if departing and self._is_before(departing[0], bad) else bad
+        if isinstance(bad, Var) and not self.fused:
+            bad = self._confirmed(bad)
         inside = [var for var in self._order if var in self.fused]
         return (*inside, bad) if isinstance(bad, Var) else tuple(inside)
+
+    def _confirmed(self, bad: Var) -> Var:
+        """Return a value that departs where its operands, returned with it, do not; it may be an earlier one."""
+        earlier = self._departing_operand(bad)
+        if earlier is not None:
+            bad = self._one_by_one(bad)
+        while (earlier := self._departing_operand(bad)) is not None:
+            bad = earlier
+        return bad
+
+    def _departing_operand(self, bad: Var) -> Var | None:
+        """Return an operand that departs; where one that is returned mends the value, they are in one kernel."""
+        read = [each for each in operands(self._made[bad]) if isinstance(each, Var) and each in self._order]
+        found = self.measure([*read, bad]) if read else {}
+        if found is None or (read and not any(each.kind for each in found.values())):
+            self.fused.update(read)
+            return None
+        self.measured.update(found)
+        return next((var for var in read if found[var].kind), None)
+
+    def _one_by_one(self, bad: Var) -> Var:
+        """Return the first value, of those behind one that departs, that departs when it alone is returned."""
+        behind = self._behind(bad, set())
+        order = sorted((var for var in behind if var in self._order), key=self._order.__getitem__)
+
+        def departs(count: int) -> bool:
+            var = order[count - 1]
+            found = self.measure([var])
+            if found is not None:
+                self.measured.update(found)
+            return found is not None and bool(found[var].kind)
+
+        number = least_by_halves(0, len(order) + 1, departs)
+        return order[number - 1] if number <= len(order) else bad
 
     def _is_before(self, one: Var, other: Expr) -> bool:
         return not isinstance(other, Var) or self._order[one] < self._order.get(other, len(self._order))

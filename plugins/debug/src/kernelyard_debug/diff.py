@@ -14,7 +14,7 @@ from kernelyard.ir import Call, TupleGetItem, Var
 from kernelyard.transform.pass_base import place_of
 from kernelyard_debug.artifacts import Recorded, recorded_by, steps_of_artifact
 from kernelyard_debug.case import Case, record
-from kernelyard_debug.cuts import shortest_prefix
+from kernelyard_debug.cuts import latest_start, shortest_prefix
 from kernelyard_debug.departure import DepartureSearch
 from kernelyard_debug.diff_artifacts import diff_artifacts
 from kernelyard_debug.diff_report import DiffReport, Layer
@@ -81,7 +81,7 @@ class _Diff:
         measured: dict[Var, Difference] = {}
         first: Sequence[Var] = ()
         if outcome.kind in (ERROR, CRASH, HANG):
-            first = self._last_of_shortest_prefix(outcome)
+            first = self._shortest_part(outcome)
         elif outcome.fails:
             search = DepartureSearch(self.case, self._measure, self._measurable())
             departing = list(outcome.outputs).index(outcome.output)
@@ -119,7 +119,11 @@ class _Diff:
             found.update(zip(batch, outputs, strict=False))
         return found
 
-    def _last_of_shortest_prefix(self, outcome: Outcome) -> tuple[Var, ...]:
+    def _shortest_part(self, outcome: Outcome) -> tuple[Var, ...]:
+        """Return the layers of the shortest part that fails alone, the first of them at the end.
+
+        What a layer is given wrongly by a pass may only be noticed at a later one.
+        """
         recorded = record(self.case)
 
         def fails(part: Case) -> bool:
@@ -127,7 +131,8 @@ class _Diff:
             return self.oracle(part).is_same_failure(outcome)
 
         prefix = shortest_prefix(self.case, self.case.function.bindings, recorded, fails)
-        return (prefix[-1].var,) if prefix else ()
+        part = latest_start(self.case, prefix, recorded, fails)
+        return tuple(binding.var for binding in reversed(part))
 
     def _layer(self, var: Var, found: Difference | None) -> Layer:
         value = self._made.get(var)

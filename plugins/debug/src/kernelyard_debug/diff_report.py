@@ -36,7 +36,8 @@ class DiffReport:
     """The differences of two ways of running a model.
 
     outcome: of the model's outputs. layers: those that were measured, in the model's order. first: the layer that
-    departs first, after those that are in one kernel with it; empty where nothing departs.
+    departs first, after those that depart with it alone: they are in one kernel, or an error needs them all; empty
+    where nothing departs.
     """
 
     suspect: str
@@ -76,7 +77,7 @@ class DiffReport:
         lines += [f"  output {name!r}: {each}" for name, each in self.outcome.outputs.items()]
         if self.layers:
             lines += ["layers measured (x: departs):", *(f"  {layer}" for layer in self.layers)]
-        for first in self.first[:1]:
-            fused = f" (one kernel: {', '.join(layer.op for layer in self.first)})" if len(self.first) > 1 else ""
-            lines.append(f"first layer that departs: {first.label}, {first.op}{fused}")
+        for first in self.first[-1:]:
+            together = f" (with {', '.join(layer.op for layer in self.first[:-1])})" if len(self.first) > 1 else ""
+            lines.append(f"first layer that departs: {first.label}, {first.op}{together}")
         return "\n".join(lines)

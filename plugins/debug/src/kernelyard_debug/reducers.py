@@ -51,6 +51,17 @@ def simplified(case: Case) -> Iterator[Case]:
             yield small
 
 
+def bypassed(case: Case) -> Iterator[Case]:
+    """Yield the case without an op that stands between others: its readers read an operand of the same type."""
+    if len(case.function.bindings) == 1:
+        return
+    for binding in reversed(case.function.bindings):
+        for operand in operands(binding.value):
+            if isinstance(operand, Var) and operand.type == binding.var.type:
+                shorter = _rebuilt(case, {binding.var: operand})
+                yield _swept(shorter, shorter.function)
+
+
 def static_sizes(case: Case) -> Iterator[Case]:
     """Yield the case without inputs that only tell sizes: symbols become numbers."""
     used = {o for b in case.function.bindings for o in operands(b.value)} | set(case.results)
@@ -137,6 +148,7 @@ REDUCERS: Mapping[str, Reducer] = {
     "outputs": fewer_outputs,
     "static sizes": static_sizes,
     "passes": simplified,
+    "bypasses": bypassed,
     "sizes": smaller_sizes,
     "attributes": default_attributes,
     "numbers": plain_numbers,
@@ -177,12 +189,18 @@ Rewrite: TypeAlias = "Callable[[Sequence[Expr]], Expr]"
 
 
 def _rebuilt(case: Case, replaced: Mapping[Expr, Expr], rewrites: Mapping[Binding, Rewrite] | None = None) -> Case:
-    """Return a case with operands replaced, parameters by parameters or constants, and all types inferred anew."""
+    """Return a case with operands replaced, all types inferred anew.
+
+    replaced: parameters by parameters or constants, and variables, whose bindings go, by earlier values.
+    """
     function, new = case.function, dict(replaced)
     params = [p for p in (new.get(param, param) for param in function.params) if isinstance(p, Var)]
     gone = [p for p in function.params if not isinstance(new.get(p, p), Var)]
     bindings: list[Binding] = []
     for binding in function.bindings:
+        if binding.var in replaced:
+            new[binding.var] = new.get(replaced[binding.var], replaced[binding.var])
+            continue
         read = [new.get(each, each) for each in operands(binding.value)]
         rewrite = (rewrites or {}).get(binding)
         value = rewrite(read) if rewrite is not None else with_operands(binding.value, read)

@@ -77,9 +77,17 @@ class CompileOptions:
 def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `CompileOptions`; the function gets them as `how: CompileOptions`."""
 
-    @click.option("--target", metavar="NAME", help="cpu, cuda, or another that a plugin supports (default: cpu).")
     @click.option(
-        "--backends", metavar="LIST", help="Names in order of preference, auto or none: a,b,c (default: auto)."
+        "--target",
+        metavar="NAME",
+        help="cpu, cuda, or another that a plugin supports (default: cpu).",
+        shell_complete=_completing("complete_target"),
+    )
+    @click.option(
+        "--backends",
+        metavar="LIST",
+        help="Names in order of preference, auto or none: a,b,c (default: auto).",
+        shell_complete=_completing("complete_backends"),
     )
     @click.option("--option", "settings", multiple=True, metavar="PLUGIN.KEY=VALUE", help="An option of a plugin.")
     @click.option(
@@ -89,7 +97,12 @@ def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--exclude-pattern", "exclude_patterns", multiple=True, metavar="NAME", help="Do not offload this pattern."
     )
-    @click.option("--precision", metavar="NAME", help="float32 or bf16, which is quicker (default: float32).")
+    @click.option(
+        "--precision",
+        metavar="NAME",
+        help="float32, or quicker and less exact: bf16, int8_weights, int4_weights (default: float32).",
+        shell_complete=_completing("complete_precision"),
+    )
     @functools.wraps(function)
     def with_options(
         *args: Any,
@@ -106,6 +119,17 @@ def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, how=how, **rest)
 
     return with_options
+
+
+def _completing(name: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """Return what completes an option's value: a function of the module `completion`, imported when a shell asks."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from kernelyard.driver.commands import completion
+
+        return getattr(completion, name)(ctx, param, incomplete)
+
+    return complete
 
 
 def backend_list(text: str) -> list[str] | str:

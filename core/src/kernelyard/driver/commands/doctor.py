@@ -20,6 +20,7 @@ from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manager import BackendInfo, backends, get_manager
 from kernelyard.runtime.artifact.loader import runtime_entry_points
+from kernelyard.runtime.installed.disk_cache import ignored_settings
 from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
 from kernelyard.runtime.text_table import aligned
 
@@ -47,6 +48,7 @@ def command(ctx: click.Context, as_report: bool, retry: bool, as_json: bool) -> 
     faults = _faults(infos, runtimes)
     active = [info for info in infos if info.state == "active"]
     notes = [f"{info.name} ({info.dist}): {note}" for info in active for note in notes_of(info, entries)]
+    notes += ignored_settings()
     versions = {"kernelyard": __version__, "plugin API": API_VERSION, "python": platform.python_version()}
     versions |= {name: _version(name) for name in LIBRARIES}
     machine = f"{platform.system()} {platform.machine()}"

@@ -71,6 +71,18 @@ def max_bytes() -> int:
     return (int(text) if text.isdecimal() else DEFAULT_MB) * 1_000_000
 
 
+def ignored_settings() -> list[str]:
+    """List what the variables of caches say that cannot be done, a sentence each."""
+    notes: list[str] = []
+    text = SIZE_VARIABLE.get()
+    if text and not text.isdecimal():
+        notes.append(f"{SIZE_VARIABLE}={text} is no number of MB: {DEFAULT_MB} holds")
+    if max_bytes() and own_folder("plugins") is None:
+        problem = f"{cache_folder()} is not writable by you alone"
+        notes.append(f"nothing is cached: {problem}; {FOLDER_VARIABLE} names another folder")
+    return notes
+
+
 class CacheUse(NamedTuple):
     """Location and size of a cache; folder: None where it is off or cannot be used."""
 
