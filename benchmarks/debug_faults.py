@@ -110,7 +110,8 @@ def _targets(placed: IRModule, kind: str, seed: str) -> Iterator[Target]:
     choice = random.Random(seed)
     choice.shuffle(calls)
     for number, call in enumerate(calls[:TRIES]):
-        yield Target.of(call, is_special=(number + choice.randrange(2)) % 2 == 0)
+        is_special = (number + choice.randrange(2)) % 2 == 0
+        yield Target.of(call, is_special or kind == "shape")  # what is doubled must not be doubled again
 
 
 def _can_be_spoiled(call: Call, kind: str) -> bool:

@@ -44,6 +44,14 @@ class DepartureSearch:
 
         result: a value that departs.
         """
+        bad = self._narrowed(result)
+        if isinstance(bad, Var) and not self.fused:
+            bad = self._confirmed(bad)
+        inside = [var for var in self._order if var in self.fused]
+        return (*inside, bad) if isinstance(bad, Var) else tuple(inside)
+
+    def _narrowed(self, result: Expr) -> Expr:
+        """Return the first value that departs where many values are returned at once."""
         bad, good, width = result, set[Var](), WIDTH
         while candidates := self._suspects(bad, good):
             chosen = _spread(candidates, width)
@@ -57,10 +65,7 @@ class DepartureSearch:
                 departing = [var for var in chosen if found[var].kind]
                 good.update(var for var in chosen if not found[var].kind)
                 bad = departing[0] if departing and self._is_before(departing[0], bad) else bad
-        if isinstance(bad, Var) and not self.fused:
-            bad = self._confirmed(bad)
-        inside = [var for var in self._order if var in self.fused]
-        return (*inside, bad) if isinstance(bad, Var) else tuple(inside)
+        return bad
 
     def _confirmed(self, bad: Var) -> Var:
         """Return a value that departs where its operands, returned with it, do not; it may be an earlier one."""

@@ -58,8 +58,7 @@ def bypassed(case: Case) -> Iterator[Case]:
     for binding in reversed(case.function.bindings):
         for operand in operands(binding.value):
             if isinstance(operand, Var) and operand.type == binding.var.type:
-                shorter = _rebuilt(case, {binding.var: operand})
-                yield _swept(shorter, shorter.function)
+                yield _swept(case, _without(case.function, binding, operand))
 
 
 def static_sizes(case: Case) -> Iterator[Case]:
@@ -185,22 +184,28 @@ def _swept(case: Case, function: Function) -> Case:
     return case.with_function(Function(params, kept[::-1], function.result, attrs), feeds)
 
 
+def _without(function: Function, gone: Binding, instead: Var) -> Function:
+    """Return a function without a binding; what read it reads an earlier value of the same type."""
+
+    def read(expr: Expr) -> list[Expr]:
+        return [instead if each is gone.var else each for each in operands(expr)]
+
+    bindings = [Binding(b.var, with_operands(b.value, read(b.value))) for b in function.bindings if b is not gone]
+    result = function.result
+    result = Tuple(read(result)) if isinstance(result, Tuple) else instead if result is gone.var else result
+    return Function(function.params, bindings, result, function.attrs)
+
+
 Rewrite: TypeAlias = "Callable[[Sequence[Expr]], Expr]"
 
 
 def _rebuilt(case: Case, replaced: Mapping[Expr, Expr], rewrites: Mapping[Binding, Rewrite] | None = None) -> Case:
-    """Return a case with operands replaced, all types inferred anew.
-
-    replaced: parameters by parameters or constants, and variables, whose bindings go, by earlier values.
-    """
+    """Return a case with operands replaced, parameters by parameters or constants, and all types inferred anew."""
     function, new = case.function, dict(replaced)
     params = [p for p in (new.get(param, param) for param in function.params) if isinstance(p, Var)]
     gone = [p for p in function.params if not isinstance(new.get(p, p), Var)]
     bindings: list[Binding] = []
     for binding in function.bindings:
-        if binding.var in replaced:
-            new[binding.var] = new.get(replaced[binding.var], replaced[binding.var])
-            continue
         read = [new.get(each, each) for each in operands(binding.value)]
         rewrite = (rewrites or {}).get(binding)
         value = rewrite(read) if rewrite is not None else with_operands(binding.value, read)
