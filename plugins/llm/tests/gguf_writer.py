@@ -14,7 +14,7 @@ from kernelyard_llm.gguf import BLOCK_TYPES
 NUMBERS = {name: (number, kind) for number, kind in BLOCK_TYPES.items() for name in [kind.name]}
 # Where the float16 of a block lie.
 HALVES = {
-    **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL"), (0,)),
+    **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS"), (0,)),
     **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
     "Q2_K": (80, 82),
     "Q3_K": (108,),
@@ -30,7 +30,7 @@ class Blocks:
         _, kind = NUMBERS[name]
         blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // kind.elements, kind.nbytes), dtype=np.uint8)
         for at in HALVES[name]:
-            unit = scale / 64 if name.endswith("K") else scale  # super-blocks multiply it by integers
+            unit = scale / 64 if kind.elements > 32 else scale  # super-blocks multiply it by integers
             factors = (unit * rng.uniform(0.05, 0.1, blocks.shape[:-1])).astype("<f2")
             blocks[..., at : at + 2] = factors[..., None].view(np.uint8)
         self.data = blocks.tobytes()

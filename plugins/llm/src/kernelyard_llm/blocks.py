@@ -126,6 +126,14 @@ def _iq4_nl(blocks: np.ndarray) -> Planes:
     return _planes(8, _IQ4_NL[_nibbles(blocks[..., 2:])], _half(blocks, 0))
 
 
+def _iq4_xs(blocks: np.ndarray) -> Planes:
+    packed = blocks[..., 8:136].reshape(*blocks.shape[:-1], 8, 16)
+    low = _fields(blocks[..., 4:8], 4).swapaxes(-1, -2).reshape(*blocks.shape[:-1], 8)
+    high = _fields(blocks[..., 2:4], 2).swapaxes(-1, -2).reshape(*blocks.shape[:-1], 8)
+    scales = (low | high << 4).view(np.int8) - np.int8(32)
+    return _planes(8, _IQ4_NL[_nibbles(packed)], _scaled(_half(blocks, 0), scales))
+
+
 def _scaled(factor: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """Return the scales of groups: what a super-block has in few bits, times its float16."""
     return factor.astype(np.float32)[..., None] * scales.astype(np.float32)
@@ -194,4 +202,5 @@ _SPLITS: dict[str, Callable[[np.ndarray], Planes]] = {
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
 }

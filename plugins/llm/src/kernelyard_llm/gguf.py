@@ -54,6 +54,7 @@ BLOCK_TYPES = {
     13: BlockType("Q5_K", 256, 176),
     14: BlockType("Q6_K", 256, 210),
     20: BlockType("IQ4_NL", 32, 18),
+    23: BlockType("IQ4_XS", 256, 136),
     30: BlockType("BF16", 1, 2),
 }
 
