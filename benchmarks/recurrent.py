@@ -3,12 +3,13 @@
     python benchmarks/recurrent.py [--threads 1] [--steps 20 100 300 open] [--batch 1 8] [--hidden 64 128 256 512]
                                    [--kinds LSTM GRU] [--direction forward] [--rounds 10] [--json FILE]
     python benchmarks/recurrent.py --kinds DynamicQuantizeLSTM
+    python benchmarks/recurrent.py --kinds Scan
 
 One layer with as many inputs as hidden elements. `open`: the length is symbolic, and that of the feed is 100. A burst
 of calls of one engine follows one of another; times are the least of a call in all bursts, in milliseconds. The last
 columns: the time of the faster peer over ours, above 1 where ours is quicker, and the largest difference to
 onnxruntime's results. DynamicQuantizeLSTM: what onnxruntime's quantize_dynamic makes of an LSTM; OpenVINO does not
-read it.
+read it. Scan: a cell that the model writes out itself.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from recipes.scanned import scanned_cell
 
 import kernelyard as ky
 
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1, "DynamicQuantizeLSTM": 4}
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1, "DynamicQuantizeLSTM": 4, "Scan": 1}
 OPEN_STEPS = 100
 BURST_SECONDS = 0.02
 PAUSE_SECONDS = 0.002  # threads that spin go to sleep
@@ -59,6 +61,8 @@ class Case:
         """The layer as a model of ONNX."""
         if self.kind == "DynamicQuantizeLSTM":
             return quantized(replace(self, kind="LSTM").model())
+        if self.kind == "Scan":
+            return scanned_cell(self.steps or "steps", self.batch, self.hidden)
         rng, helper = np.random.default_rng(0), onnx.helper
         count, rows = 1 + (self.direction == "bidirectional"), GATES[self.kind] * self.hidden
         shapes = {"w": (count, rows, self.hidden), "r": (count, rows, self.hidden), "b": (count, 2 * rows)}
