@@ -20,6 +20,7 @@ from kernelyard.legalize import has_rule
 from kernelyard.patterns.cost import Cost
 from kernelyard.patterns.matcher import Match
 from kernelyard.patterns.registry import Accept, Answer, Decline
+from kernelyard.placement.recorder import node_label
 from kernelyard.placement.roofline import calls_of
 from kernelyard.records import record
 from kernelyard.target import Target
@@ -134,4 +135,4 @@ class Assigned:
 
 def node_key(var: Var, call: Call) -> str:
     """Return a name for an operator of a model that is the same in every compile of that model."""
-    return f"{var.origin or var.name} {call.op_name}"
+    return f"{node_label(var)} {call.op_name}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kernelyard_tune.paired_test import Comparison, compare
+from kernelyard_tune.paired_test import LEAST_PAIRS, Comparison, compare
 
 BURST_SECONDS = 0.01  # of one program in one turn: enough calls for its caches to be its own
 MOST_CALLS = 50  # in a turn
@@ -56,13 +56,14 @@ class Race:
             racer.seconds.append(seconds)
 
     def run(self, deadline: float, step: Callable[[str], None]) -> None:
-        """Take turns until it is known which is the quickest, or until the deadline by `time.monotonic`.
+        """Take turns until it is known which is the quickest, or until the deadline by `time.monotonic`; but as many as
+        can show a difference.
 
         step: is told what goes on.
         """
         self.warm()
         for number in range(MOST_TURNS):
-            if number and time.monotonic() > deadline:
+            if number >= LEAST_PAIRS and time.monotonic() > deadline:
                 return
             step(f"turn {number + 1}, {len(self.running)} candidates")
             self.turn(number)

@@ -22,8 +22,10 @@ from kernelyard_tune.feeds import made_feeds, text_of_sizes
 from kernelyard_tune.memory import recall, remember
 from kernelyard_tune.progress import Progress
 from kernelyard_tune.race import Race
+from kernelyard_tune.regions import measure_steps, region_candidates
 
-COMPILING = 0.5  # the part of the budget after which no further candidate is compiled
+PROFILING = 0.2  # the part of the budget that may go into times of regions; they are left out where less is left
+CALLS_OF_PROFILE, MOST_PROFILED = 6, 10  # calls that it takes to time the steps of one; and how many of these at most
 
 
 def tune(request: TuneRequest) -> PlacementDecision:
@@ -36,10 +38,9 @@ def tune(request: TuneRequest) -> PlacementDecision:
     known = recall(facts) if request.tuning.remember else None
     if known is not None:
         return known
-    start = time.monotonic()
     with Progress("measuring placements") as progress:
-        tuner = _Tuner(request, facts, start + request.tuning.seconds, progress.step)
-        decision = tuner.run(start)
+        tuner = _Tuner(request, facts, time.monotonic() + request.tuning.seconds, progress.step)
+        decision = tuner.run()
     if request.tuning.remember and not tuner.is_interrupted:
         remember(decision)
     return decision
@@ -61,15 +62,17 @@ class _Tuner:
         self.threads = request.tuning.threads or default_threads()
         self.compiled: dict[str, tuple[PlacementDecision, Executable]] = {}
 
-    def run(self, start: float) -> PlacementDecision:
+    def run(self) -> PlacementDecision:
         default, *others = whole_candidates(self.request.session)
         with _without_warnings():
             self.add(default)
+            feeds = made_feeds(self.compiled[default.name][1], self.request.tuning)
+            seconds = _seconds(self.compiled[default.name][1], feeds)
             with self.ended_by_interrupt():
-                for each in others:
-                    if time.monotonic() < start + COMPILING * self.request.tuning.seconds:
-                        self._try(each)
-            race = self.race(made_feeds(self.compiled[default.name][1], self.request.tuning))
+                for each in others:  # all of them, whatever it takes: the promise is made of them
+                    self._try(each)
+                self._mix(feeds, seconds)
+            race = Race({name: _call(executable, feeds) for name, (_, executable) in self.compiled.items()}, self.clock)
             with self.ended_by_interrupt():
                 race.run(self.deadline, self.step)
         return self.decision(race)
@@ -98,20 +101,30 @@ class _Tuner:
         except KernelyardError as error:
             self.step(f"{decision.name} is left out: {error.message}")
 
-    def race(self, feeds: Mapping[str, np.ndarray]) -> Race:
-        """Return a race of all candidates that are compiled. Raises: TuneError."""
+    def _mix(self, feeds: Mapping[str, np.ndarray], seconds: float) -> None:
+        """Add placements that mix what was quick in the whole ones. seconds: about what a call takes."""
+        session = self.request.session
+        if session.generator is None or len(self.compiled) < 2 or self._is_late():
+            return
+        share = PROFILING * self.request.tuning.seconds / len(self.compiled)
+        calls = int(min(share / (CALLS_OF_PROFILE * seconds), MOST_PROFILED))
+        if not calls:
+            return
+        self.step("measuring regions")
+        measured = [measure_steps(executable, feeds, calls) for _, executable in self.compiled.values()]
+        names = [backend.name for backend in session.backends]
+        for each in region_candidates(measured, session.generator.name, names):
+            if not self._is_late():
+                self._try(each)
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self.deadline - PROFILING * self.request.tuning.seconds
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """What calls are timed by: one thread by its own clock, which other work on the machine does not move."""
         is_serial = self.threads == 1 and self.request.session.target.kind == "cpu"
-        # One thread is timed by its own clock, which other work on the machine does not move.
-        race = Race(
-            {name: _call(executable, feeds) for name, (_, executable) in self.compiled.items()},
-            time.thread_time if is_serial else time.perf_counter,
-        )
-        try:
-            race.racers[0].call()
-        except KernelyardError as error:
-            hint = "give feeds (or --input), or sizes that the model takes"
-            raise TuneError(f"the model does not run: {error.message}", found=error.found, hint=hint) from error
-        return race
+        return time.thread_time if is_serial else time.perf_counter
 
     def decision(self, race: Race) -> PlacementDecision:
         """Return the winner, with the times of all."""
@@ -121,6 +134,19 @@ class _Tuner:
         timings = [Timing(each.name, float(np.median(each.seconds)), ratios[each.name]) for each in timed]
         timings.sort(key=lambda timing: (timing.name != winner.name, timing.ratio))
         return replace(self.compiled[winner.name][0], timings=tuple(timings), facts=self.facts)
+
+
+def _seconds(executable: Executable, feeds: Mapping[str, np.ndarray]) -> float:
+    """Return about what a call takes. Raises: TuneError where the model does not run."""
+    call = _call(executable, feeds)
+    try:
+        call()
+    except KernelyardError as error:
+        hint = "give feeds (or --input), or sizes that the model takes"
+        raise TuneError(f"the model does not run: {error.message}", found=error.found, hint=hint) from error
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def _placed(executable: Executable) -> list[tuple[str, str, str]]:
