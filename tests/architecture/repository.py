@@ -12,7 +12,6 @@ from distributions import ROOT, Distribution, plugins
 
 CORE = ROOT / "core" / "src"
 TEMPLATE = Distribution(ROOT / "plugins" / "_template")  # there to be copied
-EXAMPLES = [Distribution(path.parent) for path in sorted(ROOT.glob("examples/backends/*/pyproject.toml"))]
 DISTRIBUTIONS = (TEMPLATE, *plugins())
 PLUGINS = [each for each in DISTRIBUTIONS if "kernelyard" in each.entry_points]
 # A plugin whose own requirements are large has an environment of its own.

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from distributions import Distribution
-from repository import EXAMPLES, PLUGINS
+from repository import PLUGINS
 
 DOORS = ("kernelyard.plugins.api", "kernelyard.plugins.codegen_api", "kernelyard.runtime.api")
 BESIDE = {"kernelyard", "kernelyard.errors", "kernelyard.dims", "kernelyard.dtypes", "kernelyard.ops"}
@@ -23,8 +23,8 @@ INSIDERS = {"tvm-compat"}
 
 
 def held() -> list[Distribution]:
-    """The plugins that are held to the front doors, template and examples included: all that register something."""
-    return [*(each for each in PLUGINS if each.manifest and each.folder.name not in INSIDERS), *EXAMPLES]
+    """The plugins that are held to the front doors, the template included: all that register something."""
+    return [each for each in PLUGINS if each.manifest and each.folder.name not in INSIDERS]
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -14,7 +14,7 @@ from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL, op_
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.installed.distributions import package_line
 from kernelyard.transform.chosen_entries import chosen_entries
-from kernelyard.transform.inline_functions import inline_functions
+from kernelyard.transform.inline_functions import inline_functions, inline_into
 from kernelyard.transform.module_contract import check_module
 from kernelyard.transform.pass_base import Pass, PassContext
 from kernelyard.transform.snapshot import Snapshot
@@ -60,6 +60,11 @@ class Region:
         """Return the calls of composites, in order, each with the composite."""
         calls = [b for b in self.function.bindings if isinstance(b.value, Call) and isinstance(b.value.op, GlobalVar)]
         return tuple((binding, self.composite(binding.value)) for binding in calls)  # pyright: ignore[reportArgumentType]
+
+    def flattened(self) -> Function:
+        """Return the region as one function of operators, without composites: what an engine is given whole."""
+        composites = {b.value.op_name for b, _ in self.composites() if isinstance(b.value, Call)}
+        return inline_into(self.function, self.module, composites)
 
     @property
     def ops(self) -> tuple[str, ...]:

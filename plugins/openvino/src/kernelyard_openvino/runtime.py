@@ -1,6 +1,7 @@
 """The runtime half: one OpenVINO model for each graph and set of sizes. It imports nothing of the compiler."""
 
 from functools import cache, partial
+from typing import Any
 
 from kernelyard import dtypes
 from kernelyard.dims import evaluate
@@ -26,7 +27,7 @@ def attributes(node, values):
 
 
 def model_of(graph, values, constants):
-    from openvino import Model
+    import openvino
     from openvino import opset15 as ops
 
     from kernelyard_openvino.operators import KERNELS
@@ -42,7 +43,8 @@ def model_of(graph, values, constants):
             operands = [results[entry] for _, entry in node.inputs]
             outputs = KERNELS[node.op](*operands, **attributes(node, values)).outputs()
             results |= {(number, i): outputs[i] for i in range(len(node.outputs))}
-    return Model([results[entry] for entry in graph.outputs], parameters)
+    model: Any = openvino.Model  # there are two of this name, of which its types name either
+    return model([results[entry] for entry in graph.outputs], parameters)
 
 
 class OpenVINORuntime(JSONRuntime):

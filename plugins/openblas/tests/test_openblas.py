@@ -6,6 +6,8 @@ from kernelyard.dims import symbol
 from kernelyard.plugins.api import FunctionBuilder, IRModule
 from kernelyard.testing import assert_allclose, assert_conforms, assert_declined, assert_offloaded, evaluate, op_cases
 
+pytest.importorskip("kernelyard_openblas")
+
 
 def network(dtype="float32"):
     b = FunctionBuilder()

@@ -1,5 +1,3 @@
-import importlib.util
-
 import numpy as np
 import pytest
 
@@ -8,7 +6,7 @@ from kernelyard.dims import symbol
 from kernelyard.plugins.api import FunctionBuilder, IRModule
 from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, evaluate
 
-pytestmark = pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="no OpenVINO: pip install openvino")
+pytest.importorskip("kernelyard_openvino")
 random = np.random.default_rng(0)
 
 

@@ -1,0 +1,118 @@
+"""Patterns of onnxruntime: each operator that can be written as ONNX, where onnxruntime opens a model of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+
+from kernelyard.plugins.api import (
+    Accept,
+    Answer,
+    Binding,
+    Call,
+    Constant,
+    Decline,
+    Expr,
+    Function,
+    FusionPattern,
+    IRModule,
+    Match,
+    Tuple,
+    TupleGetItem,
+    TupleType,
+    Var,
+    is_op,
+    tensors_of,
+    with_operands,
+)
+from kernelyard_onnx_export import ExportError, to_onnx
+from kernelyard_onnx_export.registry import CONVERTERS
+from kernelyard_onnxruntime.runtime import open_session
+
+DTYPES = frozenset({"float32", "float64", "float16", "int8", "uint8", "int16", "int32", "int64", "bool"})
+SMALL = 64  # elements of constants that stay in the model, where onnxruntime folds them; larger ones are shared
+LRN_RANK = 4
+
+
+def fusion_patterns() -> Sequence[FusionPattern]:
+    """Return a pattern for each operator; answers are kept, since models repeat themselves."""
+    checks = _Checks()
+    return [
+        FusionPattern(f"onnxruntime.{name}", is_op(name)(varargs=True), checks.check) for name in sorted(CONVERTERS)
+    ]
+
+
+class _Checks:
+    def __init__(self) -> None:
+        self._answers: dict[object, Answer] = {}
+
+    def check(self, match: Match) -> Answer:
+        """Accept an operator that onnxruntime opens a model of."""
+        call = match.call
+        types = [type_ for each in (call, *call.args) for type_ in tensors_of(each.type)]
+        for type_ in types:
+            if type_.dtype not in DTYPES:
+                return Decline(
+                    "dtype", f"{call.op_name} of {type_.dtype}; onnxruntime is given {', '.join(sorted(DTYPES))}"
+                )
+        refused = _refused(call)
+        if refused is not None:
+            return refused
+        key = call.op_name, repr(dict(call.attrs)), *map(_key_of, call.args)
+        if key not in self._answers:
+            self._answers[key] = _try_out(call)
+        return self._answers[key]
+
+
+def _refused(call: Call) -> Decline | None:
+    """Decline what onnxruntime opens, and then computes otherwise than the operator is defined."""
+    name, shapes = call.op_name, [type_.shape for arg in call.args for type_ in tensors_of(arg.type)]
+    if name == "nn.lrn" and (len(shapes[0]) != LRN_RANK or call.attrs["size"] % 2 == 0):
+        return Decline("attribute", "onnxruntime has nn.lrn of images and of odd sizes alone")
+    if name == "matmul" and min(map(len, shapes)) == 1:
+        return Decline("rank", "onnxruntime confuses the axes of a transposed batch that is multiplied by a vector")
+    if "_pool" in name and call.attrs["ceil_mode"]:
+        return Decline("attribute", f"onnxruntime counts other windows in {name} with ceil_mode")
+    if name.startswith("nn.attention") and not all(isinstance(dim, int) for shape in shapes[:3] for dim in shape[2:]):
+        return Decline("dynamic-shape", f"{name} is written as ONNX for known heads and sizes of heads")
+    return None
+
+
+def _key_of(operand: Expr) -> object:
+    return operand.digest if _is_small(operand) and isinstance(operand, Constant) else repr(operand.type)
+
+
+def _is_small(operand: Expr) -> bool:
+    return isinstance(operand, Constant) and operand.data.size <= SMALL
+
+
+def _try_out(call: Call) -> Answer:
+    """Accept a call where onnxruntime opens a model of nothing but it, with large constants as inputs."""
+    replaced: dict[Expr, Var] = {}
+    for operand in call.args:
+        if not _is_small(operand):
+            replaced.setdefault(operand, Var(f"x{len(replaced)}", operand.type))
+    result = Var("y", call.type)
+    bindings = [Binding(result, with_operands(call, [replaced.get(operand, operand) for operand in call.args]))]
+    results: Expr = result
+    if isinstance(call.type, TupleType):
+        fields = [Var(f"y{index}", type_) for index, type_ in enumerate(call.type.fields)]
+        bindings += [Binding(field, TupleGetItem(result, index)) for index, field in enumerate(fields)]
+        results = Tuple(fields)
+    model = write(Function(list(replaced.values()), bindings, results), call.op_name)
+    if isinstance(model, Decline):
+        return model
+    try:
+        open_session(model.SerializeToString(), {}, threads=1, is_quick=True)
+    except Exception as error:  # those of onnxruntime share no class but this
+        return Decline("reference-implementation", f"onnxruntime cannot run {call.op_name}: {error}")
+    return Accept()
+
+
+def write(function: Function, what: str) -> onnx.ModelProto | Decline:
+    """Return a function as an ONNX model, or why there is none."""
+    try:
+        return to_onnx(IRModule({"main": function}))
+    except ExportError as error:
+        return Decline("onnx", f"{what} cannot be written as ONNX: {error.message}, {error.found}")

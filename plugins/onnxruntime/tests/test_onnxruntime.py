@@ -1,0 +1,107 @@
+"""Regions as ONNX models that onnxruntime runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard.dims import symbol
+from kernelyard.errors import ArtifactCorruptedError
+from kernelyard.plugins.api import FunctionBuilder, IRModule
+from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, evaluate
+
+pytest.importorskip("kernelyard_onnxruntime")
+random = np.random.default_rng(0)
+
+
+def network() -> IRModule:
+    """Images -> classes, of any number of images: a convolution, pooling, a linear layer."""
+    b = FunctionBuilder()
+    x = b.input("x", (symbol("n"), 3, 8, 8))
+    x = b.op("nn.conv2d", x, random.normal(size=(4, 3, 3, 3)).astype(np.float32), padding=(1, 1, 1, 1))
+    x = b.op("nn.max_pool2d", b.op("nn.relu", x), pool_size=(2, 2), strides=(2, 2))
+    x = b.op("matmul", b.op("reshape", x, shape=(symbol("n"), 64)), random.normal(size=(64, 5)).astype(np.float32) / 8)
+    return IRModule({"main": b.function(b.op("nn.softmax", x, axis=1))})
+
+
+def images(n: int) -> np.ndarray:
+    return random.normal(size=(n, 3, 8, 8)).astype(np.float32)
+
+
+def test_a_network_is_one_region_of_any_size(tmp_path: Path) -> None:
+    module = network()
+    exe = ky.compile(module, backends=["onnxruntime"], strict=True)
+    assert exe.report.coverage["onnxruntime"]["ops"] == 6
+    (region,) = exe.modules
+    assert len(region.constants()) == 2  # stored once, outside of the model
+    exe.save(tmp_path / "network.kyar")
+    loaded = ky.load(tmp_path / "network.kyar")
+    loaded.threads = 2
+    for n in (2, 1, 5, 2):
+        x = images(n)
+        for each in (exe, loaded):
+            assert_allclose(each(x), evaluate(module, [x])[0])
+
+
+def test_the_same_model_gives_the_same_bytes() -> None:
+    module = network()
+    first, second = (ky.compile(module, backends=["onnxruntime"]).to_bytes() for _ in range(2))
+    assert first == second
+
+
+def test_callers_at_the_same_time_have_memory_of_their_own() -> None:
+    module = network()
+    exe = ky.compile(module, backends=["onnxruntime"], strict=True)
+    inputs = [images(n) for n in (1, 2, 3) * 4]
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda x: exe(x).numpy(), inputs))
+    for x, result in zip(inputs, results, strict=True):
+        assert_allclose(result, evaluate(module, [x])[0])
+
+
+def explained(op: str, *operands: tuple[tuple[int, ...], str], **attributes: object) -> ky.Report:
+    b = FunctionBuilder()
+    y = b.op(op, *(b.input(f"x{i}", *operand) for i, operand in enumerate(operands)), **attributes)
+    return ky.explain(IRModule({"main": b.function(y)}), backends=["onnxruntime"])
+
+
+def test_what_it_lacks_is_declined() -> None:
+    assert_declined(explained("exp", ((2, 3), "bfloat16")), "onnxruntime", "dtype")
+    assert_declined(explained("power", ((2, 3), "int8"), ((2, 3), "int8")), "onnxruntime", "onnx")
+    assert_declined(explained("erf", ((2, 3), "float64")), "onnxruntime", "reference-implementation")
+    lrn = {"size": 2, "alpha": 1e-4, "beta": 0.75, "bias": 1.0}
+    assert_declined(explained("nn.lrn", ((1, 4, 2, 2), "float32"), **lrn), "onnxruntime", "attribute")
+
+
+def test_it_takes_nothing_by_default() -> None:
+    assert "onnxruntime" not in ky.explain(network()).coverage
+    assert_offloaded(ky.compile(network(), backends=["onnxruntime"]), "onnxruntime", "onnxruntime.nn.conv2d", count=1)
+
+
+def test_bytes_that_are_not_whole_are_refused() -> None:
+    from kernelyard_onnxruntime.runtime import load
+
+    (module,) = ky.compile(network(), backends=["onnxruntime"]).modules
+    data = module.save_to_bytes()
+    with pytest.raises(ArtifactCorruptedError):
+        load(data[:-1], module.constants())
+    with pytest.raises(ArtifactCorruptedError):
+        load(data, {})
+    assert load(data, module.constants()).save_to_bytes() == data
+
+
+def test_a_program_runs_without_the_compiler(tmp_path: Path) -> None:
+    ky.compile(network(), backends=["onnxruntime"], strict=True).save(tmp_path / "network.kyar")
+    code = f"""
+import sys, numpy as np, kernelyard as ky
+print(ky.load({str(tmp_path / "network.kyar")!r})(np.ones((2, 3, 8, 8), np.float32)).shape)
+assert not {{"onnx", "kernelyard.ir", "kernelyard_onnx_export"}} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "(2, 5)\n"), done.stderr
