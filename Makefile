@@ -58,7 +58,7 @@ test-cuda-libs: $(VENV)/cuda-libs  ## what needs CUDA's libraries (2 GB), but no
 	$(BIN)/python -m pytest -q -n 2 --durations=10 -m cuda_libs
 
 test-view: $(VENV)/browser  ## the tests that open pages in the system's chromium (apt-get install chromium)
-	$(BIN)/python -m pytest -q -m browser plugins/view/tests
+	$(BIN)/python -m pytest -q -m browser plugins/view/tests plugins/llm/tests
 
 test-deploy: $(VENV)/deploy  ## what artifacts are deployed to: MLflow, Dask, Beam, Parquet (500 MB)
 	$(BIN)/python -m pytest -q -n 2 --durations=10 -m deploy_tools

@@ -21,3 +21,15 @@ class TokenizerError(LanguageModelError):
     """A tokenizer or a chat template is missing, unknown, or cannot be applied."""
 
     code = "KY752"
+
+
+class EngineBusyError(LanguageModelError):
+    """As many texts wait for their turn as may wait."""
+
+    code = "KY753"
+
+
+class EngineStoppedError(LanguageModelError):
+    """The engine is stopping, and takes no more texts."""
+
+    code = "KY754"

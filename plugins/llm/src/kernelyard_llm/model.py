@@ -118,7 +118,7 @@ class LanguageModel:
         self, ids: Sequence[int], max_new_tokens: int, sampling: Sampling | None = None, ignore_eos: bool = False
     ) -> Iterator[int]:
         """Yield the tokens that follow `ids`, each as soon as it is chosen. Raises: LanguageModelError."""
-        self._check(ids, max_new_tokens)
+        self.check(ids, max_new_tokens)
         how = sampling or Sampling()
         sampler = Sampler(how, ids, self.tokenizer if how.form else None)
         scores: list[Scored] | None = None if how.log_probabilities is None else []
@@ -140,7 +140,8 @@ class LanguageModel:
                 now = time.perf_counter()
                 self.stats = Stats(len(ids), count, first - begin, now - first, first - begin)
 
-    def _check(self, ids: Sequence[int], max_new_tokens: int) -> None:
+    def check(self, ids: Sequence[int], max_new_tokens: int) -> None:
+        """Raises: LanguageModelError for tokens that there are not, and for no new ones."""
         wrong = [token for token in ids if not 0 <= token < self.config.vocabulary]
         if wrong:
             raise LanguageModelError(
@@ -181,7 +182,7 @@ class LanguageModel:
     # --- numbers ------------------------------------------------------------------------------------------------------
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         """Return the logits (tokens, vocabulary) behind every token."""
-        self._check(ids, 1)
+        self.check(ids, 1)
         with self._lock:
             self._state.clear()
             return self._state.append_all(ids)

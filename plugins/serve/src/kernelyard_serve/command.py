@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from kernelyard.driver.commands.common import threads_option
 from kernelyard.runtime.api import processors
@@ -42,7 +44,7 @@ def command(models: tuple[str, ...], openai: bool, **settings: Any) -> None:
 
     address = Address(*(settings[name] for name in ("host", "port", "grpc_port", "connections")))
     if openai:
-        _serve_openai(models, address)
+        _serve_openai(models, address, settings)
         return
     from kernelyard_serve.batching import BatchPolicy
     from kernelyard_serve.options import MIB, ServeOptions
@@ -78,17 +80,33 @@ def read_sizes(text: str) -> dict[str, int]:
     return sizes
 
 
-def _serve_openai(models: tuple[str, ...], address: Any) -> None:
+def _serve_openai(models: tuple[str, ...], address: Any, settings: Mapping[str, Any]) -> None:
     """Serve one language model by the application of another distribution."""
     if len(models) != 1:
         raise click.UsageError("--openai serves one model")
     try:
-        create_app = import_module("kernelyard_llm.server").create_app
+        server = import_module("kernelyard_llm.server")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "kernelyard_llm":
             raise
-        hint = "pip install 'kernelyard-llm'"
+        hint = "pip install 'kernelyard-llm[serve]'"
         raise ServeSetupError("OpenAI's protocol needs kernelyard-llm", found=error, hint=hint) from error
+    from kernelyard_serve.options import MIB
     from kernelyard_serve.server import run_app
 
-    run_app(create_app(models[0]), address, _say)
+    given = {name for name in settings if _is_given(name)}
+    options = server.ServerOptions(
+        waiting=settings["max_queue"],
+        threads=settings["threads"],
+        max_body=settings["max_body"] * MIB,
+        body_timeout=settings["body_timeout"],
+        max_held=settings["max_held"] * MIB,
+        **({"sequences": settings["max_batch"]} if "max_batch" in given else {}),
+        **({"timeout": settings["timeout"] or None} if "timeout" in given else {}),
+    )
+    run_app(server.create_app(models[0], options), address, _say)
+
+
+def _is_given(name: str) -> bool:
+    """Return True where an option is on the command line: language models have other defaults."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE

@@ -1,0 +1,267 @@
+"""Engine: texts join and leave between steps, prompts are computed in chunks between steps of decoding."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelyard_llm.configuration import PAGE
+from kernelyard_llm.engine.batch import CHUNK, BatchRunner
+from kernelyard_llm.engine.generation import Event, Generation, Reason
+from kernelyard_llm.engine.pages import PagePool, PageTable
+from kernelyard_llm.errors import EngineBusyError, EngineStoppedError, LanguageModelError
+from kernelyard_llm.model import LanguageModel
+from kernelyard_llm.sampling import Sampler, Sampling, Scored
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Limits of an engine. sequences: texts that are computed at a time; waiting: that may wait for their turn.
+
+    cache_tokens: of all texts together, those kept for others that begin alike included; None for 4 texts of the
+    model's context.
+    """
+
+    sequences: int = 32
+    waiting: int = 128
+    cache_tokens: int | None = None
+
+
+@dataclass
+class EngineCounts:
+    """Totals since the start."""
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    new_tokens: int = 0
+    steps: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    failed: int = 0
+
+
+class Engine:
+    """Continues texts of one model, many at once, in a thread of its own.
+
+    Example:
+        with Engine(model) as engine:
+            tokens = list(engine.stream(model.encode("Once"), 16))
+    """
+
+    def __init__(self, model: LanguageModel, options: EngineOptions | None = None) -> None:
+        self.model, self.options, self.counts = model, options or EngineOptions(), EngineCounts()
+        tokens = self.options.cache_tokens or 4 * model.context
+        self.pool = PagePool(model.config, max(1, tokens // PAGE))
+        windows = [layer.window for layer in model.config.layers]
+        known = [window for window in windows if window is not None]
+        self._window = max(known) if len(known) == len(windows) else None
+        self._runner = BatchRunner(model.executable, model.config, self.pool)
+        self._waiting: deque[Generation] = deque()
+        self._prefilling: deque[Generation] = deque()
+        self._decoding: list[Generation] = []
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._loop, name="kernelyard-llm engine", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """True where it takes no more texts."""
+        return self._is_closed
+
+    @property
+    def waiting(self) -> int:
+        """Texts that wait for their turn."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Texts that are computed."""
+        return len(self._prefilling) + len(self._decoding)
+
+    # --- callers ------------------------------------------------------------------------------------------------------
+    def submit(
+        self,
+        ids: Sequence[int],
+        max_new_tokens: int,
+        tell: Callable[[Event], None],
+        sampling: Sampling | None = None,
+        ignore_eos: bool = False,
+    ) -> Generation:
+        """Continue a text; `tell` is given its tokens and its end, in the engine's thread.
+
+        Raises: EngineBusyError where too many wait; EngineStoppedError; LanguageModelError for tokens that there are
+        not, and for too long a text.
+        """
+        how = sampling or Sampling()
+        self.model.check(ids, max_new_tokens)
+        sampler = Sampler(how, ids, self.model.tokenizer)
+        ends = () if ignore_eos else self.model.tokenizer.ends
+        table = PageTable(self.pool, self._window)
+        made = Generation(len(ids), list(ids), max_new_tokens, how, sampler, ends, tell, table)
+        self._check_length(made)
+        with self._changed:
+            if self._is_closed:
+                raise EngineStoppedError("the engine is stopping")
+            if len(self._waiting) >= self.options.waiting:
+                raise EngineBusyError(
+                    "too many texts wait", found=len(self._waiting), expected=f"at most {self.options.waiting}"
+                )
+            self._waiting.append(made)
+            self._changed.notify()
+        return made
+
+    def _check_length(self, made: Generation) -> None:
+        room = min(self.model.context, self.pool.count * PAGE)
+        if not made.prompt:
+            raise LanguageModelError("there are no tokens to compute", hint="give at least one")
+        if made.prompt > room:
+            raise LanguageModelError(
+                "the text is longer than the context", found=f"{made.prompt} tokens", expected=f"at most {room}"
+            )
+        made.most = min(made.most, room - made.prompt + 1)
+
+    def stream(
+        self, ids: Sequence[int], max_new_tokens: int, sampling: Sampling | None = None, ignore_eos: bool = False
+    ) -> Iterator[int]:
+        """Yield the tokens that follow `ids`; from several threads, they are computed together. Raises: as `submit`."""
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        made = self.submit(ids, max_new_tokens, events.put, sampling, ignore_eos)
+        try:
+            while isinstance(event := events.get(), Scored):
+                yield event.token
+            if isinstance(event, Exception):
+                raise event
+        finally:
+            self.cancel(made)
+
+    def cancel(self, made: Generation) -> None:
+        """End a text at the next step, if it has not ended."""
+        made.cancel()
+        with self._changed:
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End all texts, and the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._is_closed or self._waiting or self._prefilling or self._decoding):
+                    self._changed.wait()
+                if self._is_closed:
+                    break
+            self._drop_cancelled()
+            self._admit()
+            self._prefill_one()
+            self._decode_all()
+        for made in [*self._waiting, *self._prefilling, *self._decoding]:
+            self._end(made, "cancelled")
+
+    def _drop_cancelled(self) -> None:
+        with self._changed:
+            everything = (self._waiting, self._prefilling, self._decoding)
+            gone = [made for part in everything for made in part if made.is_cancelled]
+            for made in gone:
+                next(part for part in everything if made in part).remove(made)
+        for made in gone:
+            self._end(made, "cancelled")
+
+    def _admit(self) -> None:
+        """Begin those that wait, in their order, while there is room for all that each may need."""
+        while self._waiting and self.running < self.options.sequences:
+            made = self._waiting[0]
+            made.reused = made.table.reuse(made.tokens)
+            if -(-made.rows // PAGE) - len(made.table.pages) > self.pool.available:
+                made.table.release()
+                made.table.length = made.table.published = 0
+                return
+            made.table.reserve(made.rows)
+            self.counts.prompt_tokens += made.prompt
+            self.counts.reused_tokens += made.reused
+            with self._changed:
+                self._waiting.popleft()
+                self._prefilling.append(made)
+
+    def _prefill_one(self) -> None:
+        """Compute a chunk of one prompt: all have their turn."""
+        if not self._prefilling:
+            return
+        made = self._prefilling.popleft()
+        begin = made.table.length
+        chunk = made.tokens[begin : begin + CHUNK]
+        try:
+            hidden = self._runner.prefill(chunk, made.table)
+            made.table.advance(len(chunk), made.tokens)
+            if made.table.length < made.prompt:
+                self._prefilling.append(made)
+                return
+            logits = self._runner.logits(hidden)
+        except Exception as error:  # whatever fails, fails this text alone, and the others go on
+            self._end(made, error)
+            return
+        if not self._choose(made, logits[0]):
+            self._decoding.append(made)
+
+    def _decode_all(self) -> None:
+        """Compute the next token of all whose prompts are computed."""
+        batch = self._decoding
+        if not batch:
+            return
+        self.counts.steps += 1
+        try:
+            logits = self._runner.decode([made.tokens[-1] for made in batch], [made.table for made in batch])
+        except Exception as error:  # a failing step ends the texts that are in it, not the engine
+            self._decoding = []
+            for made in batch:
+                self._end(made, error)
+            return
+        for made in batch:
+            made.table.advance(1, made.tokens)
+        self._decoding = [made for made, row in zip(batch, logits, strict=True) if not self._choose(made, row)]
+
+    def _choose(self, made: Generation, logits: np.ndarray) -> bool:
+        """Choose a token and tell it; returns True where the text has ended."""
+        try:
+            scored = made.sampler.scored(logits) if made.sampling.log_probabilities is not None else None
+            chosen = scored or Scored(made.sampler.choose(logits), 0.0)
+        except LanguageModelError as error:
+            self._end(made, error)
+            return True
+        made.tokens.append(chosen.token)
+        self.counts.new_tokens += 1
+        made.tell(chosen)
+        reason: Reason | None = None
+        if chosen.token in made.ends or made.sampler.is_done:
+            reason = "stop"
+        elif len(made.tokens) - made.prompt >= made.most:
+            reason = "length"
+        if reason is not None:
+            self._end(made, reason)
+        return reason is not None
+
+    def _end(self, made: Generation, why: Reason | Exception) -> None:
+        made.table.release()
+        if isinstance(why, Exception):
+            self.counts.failed += 1
+        elif why == "cancelled":
+            self.counts.cancelled += 1
+        else:
+            self.counts.finished += 1
+        made.tell(why)

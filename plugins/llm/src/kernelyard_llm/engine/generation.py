@@ -1,0 +1,49 @@
+"""A generation: one text that an engine continues, and how it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kernelyard_llm.engine.pages import PageTable
+from kernelyard_llm.sampling import Sampler, Sampling, Scored
+
+Reason = Literal["stop", "length", "cancelled"]
+Event = Scored | Reason | Exception
+"""A new token with its score, and at the end why it ended, or what failed."""
+
+
+@dataclass(eq=False)
+class Generation:
+    """A text of an engine. tell: is given every event, in the engine's thread; it must return at once.
+
+    tokens: the prompt and what was chosen. ends: tokens that end it.
+    """
+
+    prompt: int
+    tokens: list[int]
+    most: int
+    sampling: Sampling
+    sampler: Sampler
+    ends: Sequence[int]
+    tell: Callable[[Event], None]
+    table: PageTable
+    begin: float = field(default_factory=time.perf_counter)
+    reused: int = 0
+    is_cancelled: bool = False
+
+    @property
+    def is_computed(self) -> bool:
+        """True where all tokens but the last are in the cache: what is missing is one step of decoding."""
+        return self.table.length >= len(self.tokens) - 1 and len(self.tokens) > self.prompt
+
+    @property
+    def rows(self) -> int:
+        """Rows that the whole text may take: the last token is never computed."""
+        return self.prompt + self.most - 1
+
+    def cancel(self) -> None:
+        """End it at the next step."""
+        self.is_cancelled = True

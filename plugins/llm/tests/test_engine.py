@@ -1,0 +1,147 @@
+"""Many texts at once: the same tokens as one after another, pages that are shared and given back, limits."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from small_llama import CONTEXT, TOKENS
+
+from kernelyard_llm import LanguageModel, LanguageModelError, Sampling
+from kernelyard_llm.configuration import PAGE
+from kernelyard_llm.engine.engine import Engine, EngineOptions
+from kernelyard_llm.engine.generation import Event
+from kernelyard_llm.engine.pages import PagePool, PageTable, digests
+from kernelyard_llm.errors import EngineBusyError, EngineStoppedError
+
+RNG = np.random.default_rng(3)
+PROMPTS = [RNG.integers(3, len(TOKENS), size).tolist() for size in (5, 70, 130, 300, 64, 65, 1)]
+
+
+@pytest.fixture
+def engine(llama: LanguageModel) -> Iterator[Engine]:
+    with Engine(llama) as made:
+        yield made
+
+
+def together(engine: Engine, prompts: list[list[int]], count: int = 12) -> list[list[int]]:
+    def one(prompt: list[int]) -> list[int]:
+        return list(engine.stream(prompt, count, ignore_eos=True))
+
+    with ThreadPoolExecutor(len(prompts)) as threads:
+        return list(threads.map(one, prompts))
+
+
+def test_texts_together_get_the_tokens_of_each_alone(engine: Engine, llama: LanguageModel) -> None:
+    alone = [llama.generate(prompt, 12, ignore_eos=True) for prompt in PROMPTS]
+    assert together(engine, PROMPTS) == alone
+    assert engine.counts.steps < 12 * len(PROMPTS) / 2  # most steps computed several
+    assert (engine.counts.finished, engine.pool.used) == (len(PROMPTS), 0)
+    assert together(engine, PROMPTS[:3]) == alone[:3]  # from pages that were kept
+    assert engine.counts.reused_tokens == sum((len(prompt) - 1) // PAGE * PAGE for prompt in PROMPTS[:3])
+
+
+def test_no_plan_is_made_for_each_length(engine: Engine) -> None:
+    together(engine, PROMPTS[:3])
+    misses = engine.model.executable.cache_info()["plans"].misses
+    together(engine, [[*prompt, 7] for prompt in PROMPTS[:3]])
+    assert engine.model.executable.cache_info()["plans"].misses <= misses + 2  # of texts that begin at other times
+
+
+def test_a_text_that_is_cancelled_gives_its_pages_back(engine: Engine) -> None:
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    made = engine.submit(PROMPTS[3], 200, events.put, ignore_eos=True)
+    events.get(timeout=30)
+    assert engine.pool.used > 0
+    engine.cancel(made)
+    while isinstance(last := events.get(timeout=30), tuple):
+        pass
+    assert last == "cancelled"
+    assert engine.pool.used == 0
+    assert len(list(engine.stream(PROMPTS[0], 3, ignore_eos=True))) == 3
+
+
+def test_what_does_not_fit_waits_and_too_many_are_refused(llama: LanguageModel) -> None:
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    options = EngineOptions(sequences=4, waiting=2, cache_tokens=5 * PAGE)
+    with Engine(llama, options) as engine:
+        submitted = [engine.submit([5] * 200, 60, events.put, ignore_eos=True)]
+        events.get(timeout=30)  # it runs, and takes all pages but one
+        submitted += [engine.submit([7] * 200, 60, events.put, ignore_eos=True) for _ in range(2)]
+        with pytest.raises(EngineBusyError, match="too many"):
+            engine.submit([5], 1, events.put)
+        for each in submitted:
+            engine.cancel(each)
+        ends = []
+        while len(ends) < 3:
+            ends += [event for event in [events.get(timeout=30)] if not isinstance(event, tuple)]
+        assert ends == ["cancelled"] * 3
+        assert list(engine.stream([5] * 250, 50, ignore_eos=True))  # evicts what was kept
+    with pytest.raises(EngineStoppedError):
+        engine.submit([5], 1, events.put)
+
+
+def test_what_cannot_be_continued_is_refused_at_once(engine: Engine) -> None:
+    for ids, match in (([], "no tokens"), ([len(TOKENS)], "no such token"), ([5] * (CONTEXT + 1), "longer than")):
+        with pytest.raises(LanguageModelError, match=match):
+            list(engine.stream(ids, 4))
+    assert len(list(engine.stream([5] * (CONTEXT - 2), 9, ignore_eos=True))) == 3
+
+
+def test_each_text_is_sampled_as_it_asks(engine: Engine, llama: LanguageModel) -> None:
+    how = Sampling(temperature=1.5, seed=4)
+    alone = llama.generate(PROMPTS[0], 8, temperature=1.5, seed=4, ignore_eos=True)
+    assert list(engine.stream(PROMPTS[0], 8, how, ignore_eos=True)) == alone
+
+
+def test_a_failure_while_a_text_is_computed_ends_that_text(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._runner, "prefill", fail)
+        with pytest.raises(MemoryError):
+            list(engine.stream(PROMPTS[0], 3))
+    assert (engine.counts.failed, engine.pool.used) == (1, 0)
+    assert len(list(engine.stream(PROMPTS[0], 3, ignore_eos=True))) == 3
+
+
+def test_pages_are_shared_by_texts_that_begin_alike(llama: LanguageModel) -> None:
+    pool = PagePool(llama.config, 4)
+    tokens = list(range(3, 3 + 2 * PAGE + 5))
+    first, second, other = (PageTable(pool) for _ in range(3))
+    first.reserve(len(tokens))
+    first.advance(len(tokens), tokens)
+    assert second.reuse(tokens) == 2 * PAGE
+    assert second.pages == first.pages[:2]
+    assert other.reuse([4, *tokens[1:]]) == 0
+    first.release()
+    assert pool.used == 2
+    second.release()
+    assert pool.available == 4
+    other.reserve(4 * PAGE)  # takes the pages that were kept, too
+    assert pool.available == 0
+    assert PageTable(pool).reuse(tokens) == 0
+
+
+def test_pages_behind_a_window_are_given_back(llama: LanguageModel) -> None:
+    pool = PagePool(llama.config, 4)
+    table = PageTable(pool, window=PAGE)
+    tokens = [5] * (4 * PAGE)
+    table.reserve(len(tokens))
+    table.advance(3 * PAGE, tokens)
+    assert pool.used == 2
+    pages, rows = table.places(2)
+    assert set(pages) == {table.pages[3]}
+    assert rows.tolist() == [0, 1]
+    table.release()
+    assert pool.used == 0
+
+
+def test_digests_are_of_all_that_comes_before() -> None:
+    first, second = [1] * PAGE, [2] * PAGE
+    assert digests([*first, *second])[1] != digests([*second, *second])[1]
+    assert digests([*first, 5]) == digests(first)
