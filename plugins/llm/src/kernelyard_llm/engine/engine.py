@@ -18,13 +18,15 @@ from kernelyard_llm.errors import EngineBusyError, EngineStoppedError, LanguageM
 from kernelyard_llm.model import LanguageModel
 from kernelyard_llm.sampling import Sampler, Sampling, Scored
 
+_CACHE_TOKENS = 16384
+
 
 @dataclass(frozen=True)
 class EngineOptions:
     """Limits of an engine. sequences: texts that are computed at a time; waiting: that may wait for their turn.
 
-    cache_tokens: of all texts together, those kept for others that begin alike included; None for 4 texts of the
-    model's context.
+    cache_tokens: of all texts together, those kept for others that begin alike included; None for 16384, or
+    the model's context where that is more.
     """
 
     sequences: int = 32
@@ -55,7 +57,7 @@ class Engine:
 
     def __init__(self, model: LanguageModel, options: EngineOptions | None = None) -> None:
         self.model, self.options, self.counts = model, options or EngineOptions(), EngineCounts()
-        tokens = self.options.cache_tokens or 4 * model.context
+        tokens = self.options.cache_tokens or max(_CACHE_TOKENS, model.context)
         self.pool = PagePool(model.config, max(1, tokens // PAGE))
         windows = [layer.window for layer in model.config.layers]
         known = [window for window in windows if window is not None]
