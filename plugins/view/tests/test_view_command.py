@@ -49,6 +49,7 @@ def test_an_artifact_with_a_difference(artifact: Path) -> None:
     alone = CliRunner().invoke(command, [str(difference), "-o", str(page)])
     assert alone.exit_code == 0, alone.output
     assert '"errors":[0.25]' in page.read_text(encoding="utf-8")
+    assert "difference.json: against b" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"traceEvents": []}', '{"layers": [1], "against": ""}', "7"])

@@ -33,6 +33,7 @@ def plot(title: str, points: Sequence[Point]) -> str:
         *_grid(),
         *(_mark(point, last) for point in points),
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 10}" text-anchor="middle">layers, in the order of the model</text>',
+        f'<text transform="translate(16 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">relative error</text>',
         "</svg>",
     ]
     return "\n".join(parts) + "\n"

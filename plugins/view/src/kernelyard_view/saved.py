@@ -109,6 +109,7 @@ def build_of_difference(value: Any, title: str, where: str) -> Build:
         for number, each in enumerate(layers)
     ]
     chain = tuple(replace(node, inputs=(number - 1,) if number else ()) for number, node in enumerate(nodes))
+    title = f"{title}: against {Fields(value, where).text('against')}"
     return Build(title, Report("cpu", nodes=chain), errors=errors_of(value, where))
 
 
