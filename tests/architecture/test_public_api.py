@@ -51,7 +51,7 @@ SIGNATURES = {
     "Executable.run_async": ["self", "feeds", "out=None", "timeout=None"],
     "Executable.__call__": ["self", "*args", "**feeds"],
     "Executable.profile": ["self", "feeds", "calls=10", "device=None"],
-    "Executable.save": ["self", "path"],
+    "Executable.save": ["self", "path", "variants=()"],
     "Target": ["kind", "arch=None", "mcpu=None", "deterministic=False"],
     "VirtualMachine.__getitem__": ["self", "name"],
     "VirtualMachine.set_instrument": ["self", "instrument"],

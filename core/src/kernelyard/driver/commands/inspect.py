@@ -53,15 +53,23 @@ def read_facts(artifact: Path) -> dict[str, Any]:
     report = manifest.any("report")
     programs = manifest.each("programs", Program.from_json)
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
+    variants = manifest.each("variants", Fields) if "variants" in manifest else ()
     return {
         "target": manifest.text("target"),
         "precision": manifest.text("precision"),
         "programs": [_program(program) for program in programs],
-        "modules": manifest.each("modules", lambda item, where: _module(Fields(item, where), contents)),
+        "modules": _modules(manifest, contents),
+        "variants": [{"target": each.text("target"), "modules": _modules(each, contents)} for each in variants],
         "constants": {"count": len(constants), "bytes": sum(array.nbytes for array in constants.values())},
         "metadata": manifest.strings("metadata"),
         "report": None if report is None else Report.from_json(report).to_json(),
     }
+
+
+def _modules(manifest: Fields, contents: Contents) -> list[dict[str, Any]]:
+    from kernelyard.runtime.abi.spec import Fields
+
+    return list(manifest.each("modules", lambda item, where: _module(Fields(item, where), contents)))
 
 
 def _module(fields: Fields, contents: Contents) -> dict[str, Any]:
@@ -85,6 +93,15 @@ def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
     return [{"name": spec.name, "shape": shape_to_json(spec.shape), "dtype": spec.dtype} for spec in specs]
 
 
+def _describe_modules(modules: Sequence[dict[str, Any]]) -> list[str]:
+    lines: list[str] = []
+    for module in modules:
+        requires = " ".join(module["requires"].values())
+        needs = f", needs {module['needs']}" if module["needs"] else ""
+        lines.append(f"module {module['kind']} of {requires}, {module['bytes'] / 1e6:.1f} MB{needs}")
+    return lines
+
+
 def _describe(facts: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     for program in facts["programs"]:
@@ -94,10 +111,9 @@ def _describe(facts: dict[str, Any]) -> list[str]:
                 f"  {side[:-1]:6} {spec['name']}: {spec['dtype']} [{', '.join(map(str, spec['shape']))}]"
                 for spec in program[side]
             ]
-    for module in facts["modules"]:
-        requires = " ".join(module["requires"].values())
-        needs = f", needs {module['needs']}" if module["needs"] else ""
-        lines.append(f"module {module['kind']} of {requires}, {module['bytes'] / 1e6:.1f} MB{needs}")
+    lines += _describe_modules(facts["modules"])
+    for variant in facts["variants"]:
+        lines += [f"variant for {variant['target']}", *_describe_modules(variant["modules"])]
     lines.append(f"weights: {facts['constants']['count']} tensors, {facts['constants']['bytes'] / 1e6:.1f} MB")
     for name, value in facts["metadata"].items():
         text = " ".join(value.split())

@@ -1,15 +1,15 @@
 """The artifact: an Executable as one `.kyar` file, and back.
 
 Manifest: programs, vm_functions, fallbacks, modules (kind, member, the distribution that loads them, digests of their
-constants), metadata, report, target, precision. Members: one blob per module, and `constants.safetensors`. Nothing in a
-file is executed, imported or unpickled because the file says so: a module's kind only chooses among the loaders that
-are installed.
+constants), metadata, report, target, precision; in `variants` the same, but for metadata, for further targets. Members:
+one blob per module, and `constants.safetensors`. Nothing in a file is executed, imported or unpickled because the file
+says so: a module's kind only chooses among the loaders that are installed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -39,13 +39,14 @@ CONSTANTS = "constants.safetensors"
 _ALPHANUMERIC = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 
 
-def write(executable: Executable, path: str | os.PathLike[str]) -> None:
+def write(executable: Executable, path: str | os.PathLike[str], variants: Sequence[Executable] = ()) -> None:
     """Save an executable; the file is complete or not there, and the same executable gives the same bytes.
 
-    Raises: ArtifactError when a module's kind has no installed loader, its loader does not take what was saved, or the
-    place cannot be written.
+    variants: the same model, compiled for other targets: the last one that runs on a machine is loaded there.
+    Raises: ArtifactError when a module's kind has no installed loader, its loader does not take what was saved, a
+    variant has other inputs and outputs, or the place cannot be written.
     """
-    write_container(path, *_content(executable))
+    write_container(path, *_content(executable, variants))
 
 
 def to_bytes(executable: Executable) -> bytes:
@@ -53,13 +54,32 @@ def to_bytes(executable: Executable) -> bytes:
     return pack_container(*_content(executable))
 
 
-def _content(executable: Executable) -> tuple[dict[str, Any], list[Member]]:
-    modules = [_module_entry(number, module) for number, module in enumerate(executable.modules)]
+def _content(executable: Executable, variants: Sequence[Executable] = ()) -> tuple[dict[str, Any], list[Member]]:
+    described, members = _described(executable, 0)
+    manifest = {"schema": SCHEMA, "metadata": executable.metadata, **described}
+    constants = _all_constants(executable)
+    for variant in variants:
+        if _interface(variant) != _interface(executable):
+            raise ArtifactError(
+                "a variant is another model", found=_interface(variant), expected=_interface(executable)
+            )
+        described, more = _described(variant, len(members))
+        manifest.setdefault("variants", []).append(described)
+        members += more
+        constants.update(_all_constants(variant))
+    return manifest, [*members, Member(CONSTANTS, safetensors_format.to_parts(constants))]
+
+
+def _interface(executable: Executable) -> str:
+    return "; ".join(f"{name}{entry.inputs} -> {entry.outputs}" for name, entry in executable.entries.items())
+
+
+def _described(executable: Executable, first: int) -> tuple[dict[str, Any], list[Member]]:
+    """The part of the manifest that is an executable's own, and its modules, whose members are counted from `first`."""
+    modules = [_module_entry(number, module) for number, module in enumerate(executable.modules, first)]
     manifest = {
-        "schema": SCHEMA,
         "target": executable.target,
         "precision": executable.precision,
-        "metadata": executable.metadata,
         "report": executable.report_json,
         "programs": [program.to_json() for program in executable.programs.values()],
         "modules": [entry for entry, _ in modules],
@@ -68,9 +88,7 @@ def _content(executable: Executable) -> tuple[dict[str, Any], list[Member]]:
         manifest["routines"] = [vm_function.to_json() for vm_function in executable.vm_functions.values()]
     if executable.fallbacks:
         manifest["fallbacks"] = [fallback.to_json() for fallback in executable.fallbacks.values()]
-    members = [member for _, member in modules]
-    members.append(Member(CONSTANTS, safetensors_format.to_parts(_all_constants(executable))))
-    return manifest, members
+    return manifest, [member for _, member in modules]
 
 
 def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], Member]:
@@ -123,13 +141,32 @@ def read(source: Source, threads: int | None = None, max_plans: int = DEFAULT_MA
     """
     contents = open_container(source)
     try:
-        return _executable(contents, threads, max_plans)
+        return _chosen(contents, threads, max_plans)
     finally:
         contents.check()  # before anything is computed from it; damage is why, where something else was wrong
 
 
-def _executable(contents: Contents, threads: int | None, max_plans: int) -> Executable:
+def _chosen(contents: Contents, threads: int | None, max_plans: int) -> Executable:
+    """Return the last variant whose modules say that they run here. Raises: BackendUnavailableError if none does."""
     manifest = contents.manifest
+    if "variants" not in manifest:
+        return _executable(contents, manifest, threads, max_plans)
+    refused: list[BackendUnavailableError] = []
+    for variant in reversed((manifest, *manifest.each("variants", Fields))):
+        try:
+            return _executable(contents, variant, threads, max_plans)
+        except BackendUnavailableError as error:
+            refused.append(error)
+    raise BackendUnavailableError(
+        "the artifact was compiled for several kinds of machines, and this is none of them",
+        where=refused[-1].where,
+        found="; ".join(dict.fromkeys(str(error.found) for error in reversed(refused))),
+        expected="; or ".join(dict.fromkeys(str(error.expected) for error in reversed(refused))),
+        hint=refused[-1].hint,
+    ) from refused[-1]
+
+
+def _executable(contents: Contents, manifest: Fields, threads: int | None, max_plans: int) -> Executable:
     modules = manifest.each("modules", lambda item, where: Fields(item, where))
     installed = loader.runtime_entry_points()
     loaders = [loader.find_loader(fields.text("kind"), _requirement(fields), installed) for fields in modules]
@@ -144,7 +181,7 @@ def _executable(contents: Contents, threads: int | None, max_plans: int) -> Exec
         programs={program.name: program for program in programs},
         modules=[_load_module(f, load, contents, constants) for f, load in zip(modules, loaders, strict=True)],
         constants=constants,
-        metadata=manifest.strings("metadata"),
+        metadata=contents.manifest.strings("metadata"),
         report_json=_report(manifest),
         target=manifest.text("target"),
         precision=manifest.text("precision"),

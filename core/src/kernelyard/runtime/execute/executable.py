@@ -343,14 +343,15 @@ class Executable:
             found = self.constants[digest] = memory.aligned_copy(self.constants[digest])
             return found
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], variants: Sequence[Executable] = ()) -> None:
         """Write the executable to one `.kyar` file; on failure nothing is left behind.
 
+        variants: the same model for better machines, in rising order: `load` takes the last one that runs there.
         Raises: ArtifactError, OSError.
         """
         from kernelyard.runtime.artifact import kyar
 
-        kyar.write(self, path)
+        kyar.write(self, path, variants)
 
     def to_bytes(self) -> bytes:
         """Return what `save` writes; `kernelyard.load` takes it. Raises: ArtifactError."""
