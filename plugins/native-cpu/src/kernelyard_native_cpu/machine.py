@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from functools import cache
 from typing import NamedTuple
@@ -41,6 +42,10 @@ _ARM_FEATURES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("apple-m1",), _V8_2),
     **dict.fromkeys(("neoverse-n2", "neoverse-v1", "neoverse-v2"), ("bf16", *_V8_2, "i8mm")),
 }
+# Where Linux tells a process of an ARM CPU's features: in which word of the auxiliary vector, and the bit in it.
+# Source: Linux, arch/arm64/include/uapi/asm/hwcap.h, and Documentation/arch/arm64/elf_hwcaps.rst.
+_HWCAP, _HWCAP2 = 16, 26
+_ARM_BITS = {"bf16": (_HWCAP2, 14), "dotprod": (_HWCAP, 20), "fullfp16": (_HWCAP, 10), "i8mm": (_HWCAP2, 13)}
 # Names of architectures, as people, LLVM and Linux write them.
 _ARCHITECTURES = {"x86-64": "x86_64", "x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 _BASELINE = {"x86_64": "x86-64", "aarch64": "generic"}
@@ -125,6 +130,8 @@ def features_of_level(level: str) -> tuple[str, ...]:
 @cache
 def host_features() -> frozenset[str]:
     """Return the CPU features of this host, by LLVM's names."""
+    if platform.machine() == "aarch64" and (words := _auxiliary_words()) is not None:
+        return frozenset(name for name, (word, bit) in _ARM_BITS.items() if words[word] >> bit & 1)
     told = _linux_flags()
     if told is not None:
         return frozenset(name for name in _KNOWN_FEATURES if _LINUX_NAMES.get(name, name.replace(".", "_")) in told)
@@ -143,13 +150,21 @@ def _linux_flags() -> frozenset[str] | None:
     return frozenset(flags.partition(":")[2].split()) or None
 
 
+def _auxiliary_words() -> dict[int, int] | None:
+    """Return the words of the auxiliary vector that tell an ARM CPU's features; None where libc has no `getauxval`."""
+    try:
+        getauxval = ctypes.CDLL(None).getauxval
+    except (OSError, AttributeError):
+        return None
+    getauxval.argtypes, getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
+    return {word: getauxval(word) for word in (_HWCAP, _HWCAP2)}
+
+
 @cache
 def host_machine() -> Machine:
     """Return the CPU this runs on, without features that do not matter to kernels."""
     architecture = platform.machine()
-    if architecture != "x86_64":
-        return Machine(architecture, ())
-    relevant = {*features_of_level(LEVELS[-1]), *_HOST_EXTRAS}
+    relevant = set(_ARM_BITS) if architecture == "aarch64" else {*features_of_level(LEVELS[-1]), *_HOST_EXTRAS}
     return Machine(architecture, tuple(sorted(relevant & host_features())))
 
 
