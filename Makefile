@@ -22,7 +22,7 @@ GPU_WHEELS := apache-tvm-ffi click ml_dtypes packaging platformdirs pluggy rich 
 	hatchling pathspec trove-classifiers editables pytest iniconfig hypothesis sortedcontainers \
 	cuda-bindings cuda-pathfinder nvidia-cudnn-frontend==1.28.0 nvidia-cutlass==4.2.0.0
 
-.PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs test-kserve test-view test-deploy site gpu-wheels gpu-test gpu-bench
+.PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs test-kserve test-view test-deploy test-aarch64 site gpu-wheels gpu-test gpu-bench
 .PHONY: lint bench wheels release clean
 .DEFAULT_GOAL := help
 
@@ -63,6 +63,10 @@ test-view: $(VENV)/browser  ## the tests that open pages in the system's chromiu
 test-deploy: $(VENV)/deploy  ## what artifacts are deployed to: MLflow, Dask, Beam, Parquet (500 MB)
 	$(BIN)/python -m pytest -q -n 2 --durations=10 -m deploy_tools
 
+test-aarch64: $(VENV)/test  ## 64-bit ARM in an emulator: Python whole, and C programs (apt-get install qemu-user gcc-aarch64-linux-gnu)
+	$(BIN)/python tools/aarch64.py
+	$(BIN)/python -m pytest -q --durations=10 -m "aarch64 or not aarch64" tests/aarch64 plugins/native-cpu/tests/test_aarch64.py
+
 gpu-wheels:  ## fill wheels/ with what gpu-test and gpu-bench need beside NumPy and CUDA, for a machine without a network
 	$(PYTHON) -m pip download --quiet --no-deps --only-binary :all: --dest wheels --implementation cp \
 		--python-version $(GPU_PYTHON_VERSION) --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
@@ -90,7 +94,7 @@ release: $(VENV)/test  ## set VERSION in all distributions and date the changelo
 	$(BIN)/python tools/release.py $(VERSION)
 
 clean:  ## remove what the commands above made
-	rm -rf $(VENV) $(GPU_SITE) demo-output site dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .aarch64 $(GPU_SITE) demo-output site dist .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/base:
 	$(PYTHON) -m venv $(VENV)
