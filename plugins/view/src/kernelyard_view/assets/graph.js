@@ -78,6 +78,7 @@ class GraphView {
   resize() {
     const ratio = window.devicePixelRatio || 1, { clientWidth, clientHeight } = this.stage || this.canvas.parentElement;
     if (!clientWidth || !clientHeight) return;
+    if (this.at) this.at.x += (clientWidth - 64 - this.width) / 2; // what is in the middle stays there: a second graph took half of the page
     this.width = clientWidth - 64;
     this.height = clientHeight;
     for (const [canvas, width] of [[this.canvas, this.width], [this.map, 64]]) {
