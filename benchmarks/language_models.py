@@ -58,11 +58,11 @@ def openvino_rounds(model: str, threads: int, prompt: int, new: int, rounds: int
     load = time.perf_counter() - begin
     vocabulary = len(pipeline.get_tokenizer().get_vocab())
     for number in range(rounds):
-        # Another prompt each time: a prefix that was read before is not read again.
-        ids = np.asarray([prompt_of(prompt, vocabulary - number - 1)], np.int64)
-        given = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
         marks = [_now()]
-        for count in (1, new):
+        for place, count in enumerate((1, new)):
+            # Another prompt each time: a prefix that was read before is not read again.
+            ids = np.asarray([prompt_of(prompt, vocabulary - 2 * number - place - 1)[::-1]], np.int64)
+            given = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
             pipeline.generate(given, max_new_tokens=count, ignore_eos=True, do_sample=False)
             marks.append(_now())
         first, both = (_difference(marks[0], marks[1]), _difference(marks[1], marks[2]))
