@@ -69,6 +69,22 @@ BROKEN = {
         "broken",
         "ZeroDivisionError",
     ),
+    "returns-nothing": (
+        "from kernelyard.plugins import hookimpl\n@hookimpl\ndef kernelyard_backend(): pass",
+        MANIFEST,
+        "broken",
+        "returned NoneType, not a Backend",
+    ),
+    "unclear-range": (GOOD_PLUGIN, MANIFEST.replace(">=2.0,<3", "two"), "broken", "two"),
+    "no-name": (GOOD_PLUGIN, MANIFEST.replace('name = "{name}"', ""), "broken", "name"),
+    "unknown-part": (GOOD_PLUGIN, MANIFEST.replace('["backend"]', '["engine"]'), "broken", "engine"),
+    "raises-no-exception": ("raise KeyboardInterrupt", MANIFEST, "broken", "KeyboardInterrupt"),
+    "probe-returns-text": (
+        GOOD_PLUGIN.replace("def patterns", "def probe(self):\n            return 'no'\n\n        def patterns"),
+        MANIFEST,
+        "broken",
+        "probe() returned str",
+    ),
     "hook-arguments": (
         "from kernelyard.plugins import hookimpl\n@hookimpl\ndef kernelyard_backend(unknown): pass",
         MANIFEST,

@@ -330,7 +330,10 @@ def _probe(plugin: Plugin, part: Any) -> Unavailable | None:
         except BackendUnavailableError as error:
             return Unavailable(error.message, error.hint)
 
-    return guarded(f"probing {plugin.label}", probe) if hasattr(part, "probe") else None
+    found = guarded(f"probing {plugin.label}", probe) if hasattr(part, "probe") else None
+    if found is None or isinstance(found, Unavailable):
+        return found
+    raise PluginError(f"probe() returned {type(found).__name__}, not None or an Unavailable")
 
 
 def _hint_for_missing_module(plugin: Plugin, error: BaseException | None) -> str | None:

@@ -42,4 +42,5 @@ def describe(infos: Sequence[BackendInfo]) -> list[str]:
 
 def _parts(info: BackendInfo) -> str:
     parts = ", ".join(part.replace("_", " ") for part in info.provides) or "?"
-    return f"{parts} for {', '.join(info.targets)}" if info.targets else parts
+    order = f", priority {info.priority}" if info.priority else ""  # who is asked first, of those that state no cost
+    return f"{parts} for {', '.join(info.targets)}{order}" if info.targets else parts
