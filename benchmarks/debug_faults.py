@@ -55,7 +55,7 @@ CONVOLUTIONS = ("nn.conv2d",)
 
 @dataclass(frozen=True)
 class Found:
-    """What became of a fault. ops: those that are left; named: the layer that `diff` names first."""
+    """Record what became of a fault. ops: those that are left; named: the layer that `diff` names first."""
 
     network: str
     kind: str
@@ -152,7 +152,7 @@ def _found(network: str, kind: str, fault: Fault, case: Case, layers: set[str]) 
 
 
 class Results:
-    """What became of the faults, in a file."""
+    """Keep what became of the faults in a file."""
 
     def __init__(self, path: Path, again: bool) -> None:
         self.path = path

@@ -65,7 +65,7 @@ def _own_component(distribution: Distribution, wheel: Path) -> dict[str, Any]:
 
 
 def _requirements(distribution: Distribution) -> list[tuple[Requirement, str]]:
-    """What a distribution needs, each with the extra that asks for it; that of the tests and of linting stays out."""
+    """Return what a distribution needs, each with the extra that asks for it; those for tests and linting stay out."""
     project = distribution.project
     extras = project.get("optional-dependencies", {})
     wanted = [(text, "") for text in project.get("dependencies", ())]

@@ -13,7 +13,7 @@ COMPLETE = "import sys; from kernelyard.driver.cli import main; main(prog_name='
 
 
 def completed(*words: str) -> list[str]:
-    """What bash is offered for the last word."""
+    """Return what bash is offered for the last word."""
     environment = {"COMP_WORDS": " ".join(("kernelyard", *words)), "COMP_CWORD": str(len(words))}
     done = subprocess.run(
         [sys.executable, "-c", COMPLETE],

@@ -81,7 +81,7 @@ def test_the_first_of_many_wrong_layers_is_named() -> None:
 
 
 def test_an_error_names_the_layer_that_causes_it() -> None:
-    """What a pass makes of a layer may only be noticed by a later one."""
+    """A later layer may be the first to notice what a pass makes of one."""
     pipeline = ky.get_default_pipeline("cpu").after("simplify", doubling_pass("tanh"))
     report = diff(flattened(), pipeline=pipeline)
     assert report.outcome.kind == "error"

@@ -1,4 +1,4 @@
-"""What a network makes of a whole image, such as where to look, stays among the convolutions that it stands between."""
+"""One row made of a whole image, such as where to look, stays among the convolutions that it stands between."""
 
 from __future__ import annotations
 

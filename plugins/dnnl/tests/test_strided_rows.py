@@ -15,7 +15,7 @@ def weight(filters, channels, taps):
 
 
 def kinds(exe, threads=1):
-    """What oneDNN runs, in order, without copies into other layouts."""
+    """Return what oneDNN runs, in order, without copies into other layouts."""
     (runtime,) = [each for each in exe.modules if isinstance(each, DnnlRuntime)]
     (symbol,) = runtime.symbols()
     codes = [operation.code for operation in runtime.plan(symbol, {}, threads).operations]

@@ -113,7 +113,9 @@ def test_panels_show_steps_memory_and_passes(open_page: Any) -> None:
 def test_two_builds_side_by_side(open_page: Any) -> None:
     page = open_page([compiled("with", ["dnnl"]), compiled("without", [])])
     assert page.locator(".graph h3").all_text_contents() == ["with", "without"]
-    page.wait_for_function("views.every(view => Math.abs(view.at.x + view.graph.x[view.graph.first] * view.at.k - view.width / 2) < 2)")
+    page.wait_for_function(
+        "views.every(view => Math.abs(view.at.x + view.graph.x[view.graph.first] * view.at.k - view.width / 2) < 2)"
+    )
     assert "Differences" in page.locator("nav").inner_text()
     page.keyboard.press("/")
     page.keyboard.type("Softmax")

@@ -65,7 +65,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What a tuner is given.
+    """Hold what a tuner is given.
 
     session: of the default placement. module: the model, as it was imported. facts: what a decision holds for.
     compile_with: compiles the model by a decision.

@@ -33,7 +33,7 @@ class SinkConcat(FunctionPass):
 
 
 class _Pieces(NamedTuple):
-    """What a concat puts together along an axis, and the place of each piece there."""
+    """Describe the pieces that a concat puts together along an axis, and the place of each there."""
 
     pieces: tuple[Expr, ...]
     axis: int

@@ -100,7 +100,7 @@ class Compiled(Way):
 
 @dataclass(frozen=True)
 class Known(Way):
-    """What another way computed of a case once; it is asked for no other."""
+    """Replay the results that another way computed of a case; it is asked for no other."""
 
     name: str
     arrays: list[np.ndarray]

@@ -35,7 +35,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What graphs are made of. patterns: to be spliced in; favoured: names of ops and patterns drawn more often.
+    """Configure what graphs are made of. patterns: to be spliced in; favoured: names of what is drawn more often.
 
     largest: operators at most.
     """

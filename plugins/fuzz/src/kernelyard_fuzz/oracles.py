@@ -89,7 +89,7 @@ class _Wrong(BaseException):  # passes by what the compiler makes of errors in p
 
 
 class _Wanted:
-    """What a graph has to give."""
+    """Hold what a graph has to give."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

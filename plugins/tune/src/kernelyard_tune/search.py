@@ -35,7 +35,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be computed.
+    """Describe what is to be computed.
 
     count: operators, numbered so that each reads earlier ones. edges: the seconds to hand the first operator's result
     to the second where another backend runs it. kernels: what there is to choose from.

@@ -122,7 +122,7 @@ class _Tuner:
 
     @property
     def clock(self) -> Callable[[], float]:
-        """What calls are timed by: one thread by its own clock, which other work on the machine does not move."""
+        """Return the clock that times calls: one thread has its own, which other work on the machine does not move."""
         is_serial = self.threads == 1 and self.request.session.target.kind == "cpu"
         return time.thread_time if is_serial else time.perf_counter
 

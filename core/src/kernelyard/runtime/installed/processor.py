@@ -12,7 +12,7 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")  # source: Linux, Documentat
 
 
 class Processor(NamedTuple):
-    """What tells one kind of processor from another.
+    """Identify a kind of processor.
 
     flags: instruction sets, as Linux calls them; none where nobody says. caches: "L1 Data 32K", one text for each.
     """

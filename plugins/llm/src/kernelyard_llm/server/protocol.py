@@ -34,13 +34,13 @@ class Message(msgspec.Struct):
 
 
 class StreamOptions(msgspec.Struct):
-    """What a stream has besides text."""
+    """Configure what a stream has besides text."""
 
     include_usage: bool = False
 
 
 class Common(msgspec.Struct):
-    """What chats and completions have in common. None is the protocol's default."""
+    """Declare the fields that chats and completions have in common. None is the protocol's default."""
 
     model: str = ""
     max_tokens: Count | None = None
