@@ -69,7 +69,7 @@ from kernelyard.errors import BackendUnavailableError
 
 exe = ky.load(sys.argv[1])
 print(exe.target)
-print(float(np.asarray(exe(np.ones((3, 5), np.float32))).sum()))
+print(round(float(np.asarray(exe(np.ones((3, 5), np.float32))).sum()), 4))
 try:
     print(ky.load(sys.argv[2]).target)
 except BackendUnavailableError as error:
