@@ -153,7 +153,7 @@ def test_a_crash_is_a_find_and_others_go_on(monkeypatch):
 
 def test_a_hang_is_a_find(monkeypatch):
     monkeypatch.setattr(campaigns, "check", lambda *given: signal.pause())
-    monkeypatch.setattr(campaigns, "SECONDS", 1)
+    monkeypatch.setattr(campaigns, "SLEEP", 1)
     assert [find.kind for find in try_seeds(range(1), Recipe(smallest=1, largest=2)).finds] == ["hang"]
 
 
@@ -170,6 +170,11 @@ def test_the_command_counts_and_writes_finds(tmp_path, monkeypatch):
     result = CliRunner().invoke(command, ["--minutes", "0", "--seed", "5", "-o", str(tmp_path)])
     assert result.exit_code == 1
     assert "seed 5: run: values: wrong" in result.output
+    assert "pattern that never took part" in result.output
+    again = CliRunner().invoke(command, ["--replay", str(tmp_path / "seed_5")])
+    assert again.exit_code == 1
+    assert "seed 5: run: values: wrong" in again.output
+    assert CliRunner().invoke(command, ["--replay", str(tmp_path)]).exit_code == 1
     from kernelyard_debug import load_case
 
     assert ky.compile(load_case(tmp_path / "seed_5").module)

@@ -8,7 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,17 @@ from kernelyard.plugins.manager import get_manager
 from kernelyard_debug.isolated import Announce, Died, Failed, Finished, isolated
 from kernelyard_fuzz.chooser import SeededChooser
 from kernelyard_fuzz.configuration import Configuration, random_configuration
+from kernelyard_fuzz.coverage import steered
+from kernelyard_fuzz.errors import FuzzError
 from kernelyard_fuzz.graphs import Graph, Recipe, random_graph
 from kernelyard_fuzz.oracles import Fired, FoundError, check
 
 BATCH = 50  # graphs of one worker process
-SECONDS = 60  # of one graph; more is a hang
+SECONDS = 60  # of processor time for one graph; more is a hang
+SLEEP = 600  # seconds for one graph; more is a deadlock
 MEMORY = 8 << 30  # bytes that a worker may map; more is a find, too
+FACTS = "find.json"
+TIMERS = (signal.SIGPROF, signal.SIGALRM)
 CRASH, HANG, WORKER = "crash", "hang", "worker"
 
 
@@ -34,7 +39,7 @@ CRASH, HANG, WORKER = "crash", "hang", "worker"
 class Find:
     """Record a failure. seed: makes the graph again. oracle: what was asked; kind: how it failed; place: a pass.
 
-    code: of an error; message: for people. configuration: how the graph was compiled and run.
+    message: for people. configuration: how the graph was compiled and run. favoured: of the recipe.
     """
 
     seed: int
@@ -43,6 +48,7 @@ class Find:
     message: str
     place: str = ""
     configuration: Mapping[str, Any] = field(default_factory=dict)
+    favoured: tuple[str, ...] = ()
 
     @property
     def signature(self) -> tuple[str, str, str, str]:
@@ -129,16 +135,18 @@ def _of_verdict(verdict: Failed | Died, first: int) -> Find:
         seed = next((int(note.removeprefix("seed ")) for note in verdict.notes if note.startswith("seed ")), first)
         return Find(seed, WORKER, "error", f"{facts.get('error') or facts.get('code')}: {facts.get('message')}")
     stage = json.loads(verdict.stage) if verdict.stage else {"seed": first, "configuration": {}}
-    kind = HANG if "SIGALRM" in verdict.reason else CRASH
+    kind = HANG if any(each.name in verdict.reason for each in TIMERS) else CRASH
     return Find(stage["seed"], "process", kind, f"{verdict.reason}\n{verdict.last_words}", "", stage["configuration"])
 
 
 def _work(seeds: range, recipe: Recipe, announce: Announce) -> Tally:
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # its default ends the process, in native code too
+    for each in TIMERS:
+        signal.signal(each, signal.SIG_DFL)  # the default ends the process, in native code too
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     tally, fired, began = Tally(), Fired(), time.process_time()
     for seed in seeds:
-        signal.alarm(SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        signal.alarm(SLEEP)
         try:
             graph, find = try_seed(seed, recipe, fired, announce)
         except BaseException as error:
@@ -147,6 +155,7 @@ def _work(seeds: range, recipe: Recipe, announce: Announce) -> Tally:
         tally.graphs += 1
         tally.operators += graph.operators
         tally.finds += [find] if find else []
+    signal.setitimer(signal.ITIMER_PROF, 0)
     signal.alarm(0)
     tally.seconds, tally.fired = time.process_time() - began, fired.counts
     return tally
@@ -159,11 +168,18 @@ def run_campaign(
     step: Callable[[Tally], None] = lambda tally: None,
     folder: Path | None = None,
 ) -> Tally:
-    """Try seeds from `seed` on for so long; finds are written to `folder` as they come."""
+    """Try seeds from `seed` on for so long; finds are written to `folder` as they come.
+
+    What took part least so far is drawn more often in the next batch; a find keeps what that was.
+    """
     deadline, tally = time.monotonic() + seconds, Tally()
     recipe = recipe or Recipe(patterns=all_patterns())
     for first in _firsts(seed):
+        if tally.graphs:
+            recipe = replace(recipe, favoured=steered(tally.fired, recipe))
         batch = try_seeds(range(first, first + BATCH), recipe)
+        favoured = tuple(sorted(recipe.favoured))
+        batch.finds = [replace(find, favoured=favoured) for find in batch.finds]
         tally.add(batch)
         if folder is not None:
             for find in batch.finds:
@@ -172,6 +188,16 @@ def run_campaign(
         if time.monotonic() >= deadline:
             return tally
     raise AssertionError("seeds do not end")
+
+
+def replay(folder: Path) -> Tally:
+    """Try again what a find's folder holds, in a worker process. Raises: FuzzError for a folder that is none."""
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        seed, favoured = int(facts["seed"]), frozenset(map(str, facts["favoured"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FuzzError("this is no folder of a find", where=str(folder), found=error) from error
+    return try_seeds(range(seed, seed + 1), Recipe(patterns=all_patterns(), favoured=favoured))
 
 
 def _firsts(seed: int) -> Iterator[int]:
@@ -188,5 +214,5 @@ def write_find(find: Find, recipe: Recipe, folder: Path) -> Path:
     (place / "model.ir").write_text(to_text(graph.module), encoding="utf-8")
     names = [param.name for param in graph.module["main"].params]  # pyright: ignore[reportAttributeAccessIssue]
     np.savez(place / "feeds.npz", **dict(zip(names, graph.feeds, strict=True)))  # pyright: ignore[reportArgumentType]
-    (place / "find.json").write_text(json.dumps(asdict(find), indent=2), encoding="utf-8")
+    (place / FACTS).write_text(json.dumps(asdict(find), indent=2), encoding="utf-8")
     return place

@@ -4,39 +4,59 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kernelyard.driver.commands.common import json_option, print_json, say
+
+if TYPE_CHECKING:
+    from kernelyard_fuzz.campaign import Tally
 
 
 @click.command("fuzz")
 @click.option("--minutes", type=click.FloatRange(0), default=1.0, show_default=True, help="How long.")
 @click.option("--seed", type=click.IntRange(0), help="Of the first graph (default: other ones every time).")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for what is found.")
+@click.option("--replay", type=click.Path(path_type=Path), metavar="FIND", help="Try a find again, by its folder.")
 @json_option
-def command(minutes: float, seed: int | None, output: Path | None, as_json: bool) -> None:
+def command(minutes: float, seed: int | None, output: Path | None, replay: Path | None, as_json: bool) -> None:
     """Compile and run random graphs in random configurations, and hold the results against references.
 
     Exits with 1 where something is wrong.
     """
-    from kernelyard_debug.progress import Progress
-    from kernelyard_fuzz.campaign import Tally, run_campaign
+    from kernelyard_fuzz import campaign
+    from kernelyard_fuzz.coverage import never_fired
+    from kernelyard_fuzz.graphs import Recipe
 
     first = int(time.time()) * 1000 if seed is None else seed
-    with Progress("fuzzing") as progress:
-
-        def step(tally: Tally) -> None:
-            progress.step(f"{tally.graphs} graphs, {len(tally.finds)} finds")
-
-        tally = run_campaign(first, minutes * 60, step=step, folder=output)
+    tally = campaign.replay(replay) if replay is not None else _searched(first, minutes, output)
+    never = never_fired(tally.fired, Recipe(patterns=campaign.all_patterns()))
     if as_json:
-        print_json({"seed": first, **tally.to_json()})
+        print_json({"seed": first, **tally.to_json(), "never_fired": never})
     else:
         rate = tally.graphs / tally.seconds if tally.seconds else 0.0
         say(f"{tally.graphs} graphs from seed {first}, {rate:.1f} per second of processor time")
+        for kind, names in never.items() if replay is None else ():
+            say(
+                f"{kind} that never took part ({len(names)}): {', '.join(names)}"
+                if names
+                else f"every {kind} took part"
+            )
         for find in tally.finds:
             where = f" after pass {find.place}" if find.place else ""
             say(f"seed {find.seed}: {find.oracle}: {find.kind}{where}: {find.message.splitlines()[0]}")
     if tally.finds:
         raise click.exceptions.Exit(1)
+
+
+def _searched(first: int, minutes: float, output: Path | None) -> Tally:
+    from kernelyard_debug.progress import Progress
+    from kernelyard_fuzz.campaign import run_campaign
+
+    with Progress("fuzzing") as progress:
+
+        def step(tally: Tally) -> None:
+            progress.step(f"{tally.graphs} graphs, {len(tally.finds)} finds")
+
+        return run_campaign(first, minutes * 60, step=step, folder=output)

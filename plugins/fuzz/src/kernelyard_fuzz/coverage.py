@@ -1,0 +1,37 @@
+"""Coverage: which passes, patterns, operators and twins took part in a campaign, and which never did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from kernelyard.transform.compile_pipeline import default_pipeline
+from kernelyard_fuzz.graphs import Recipe
+from kernelyard_fuzz.twins import RULES
+
+# Passes that see nothing to do in these graphs: they are for what only frontends write, or for other targets.
+UNSEEN = frozenset({"flatten_entry_tuples", "invoke_known_closures", "outline_continuations", "infer_types"})
+
+
+def never_fired(fired: Counter[tuple[str, str]], recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
+    """Return what never took part, by kind: passes of the pipeline, patterns, operators in generated kernels, twins.
+
+    Codes of declines have no list of their own: what plugins answer is known when they do.
+    """
+    passes = {point.rpartition(".")[2] for point in default_pipeline().points if "." in point}
+    all_of = {
+        "pass": passes - UNSEEN,
+        "pattern": {pattern.name for pattern in recipe.patterns},
+        "kernel": {op.name for op in recipe.ops},
+        "twin": set(RULES),
+    }
+    return {kind: tuple(sorted(name for name in names if not fired[kind, name])) for kind, names in all_of.items()}
+
+
+def steered(fired: Counter[tuple[str, str]], recipe: Recipe) -> frozenset[str]:
+    """Return names of patterns and operators that graphs should have more of: those that never took part, then the
+    rarest.
+    """
+    names = [("pattern", pattern.name) for pattern in recipe.patterns] + [("kernel", op.name) for op in recipe.ops]
+    names.sort(key=lambda name: fired[name])
+    return frozenset(name for _, name in names[: max(len(names) // 10, 1)])

@@ -1,0 +1,11 @@
+"""Errors of fuzzing."""
+
+from __future__ import annotations
+
+from kernelyard.errors import KernelyardError
+
+
+class FuzzError(KernelyardError):
+    """What was asked of the fuzzer cannot be done: a folder holds no find."""
+
+    code = "KY740"
