@@ -3,8 +3,8 @@
     python benchmarks/fuzz_mutants.py --count 30 --seconds 60
 
 A fault is one change of the source, as it is imported, in a process of its own: a comparison, a bound, a sign or a
-constant is another one. Which, follows from --seed. Some change nothing that can be seen (a cost, a limit), and count all
-the same.
+constant is another one. Which, follows from --seed. Some change nothing that can be seen (a cost, a limit): they count,
+too.
 """
 
 from __future__ import annotations

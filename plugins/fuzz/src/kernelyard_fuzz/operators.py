@@ -19,6 +19,8 @@ from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.sketch import Sketch
 
 TRIES = 6
+# Operands that hold sizes or positions of others: other numbers there mean nothing.
+TIED = ("lengths", "seqstart_q", "seqstart_k", "roots", "features", "children", "batch_indices", "sums", "zero")
 SWAPS = {"float32": ("float16", "bfloat16", "float64"), "int64": ("int32", "int8"), "int32": ("int64", "int16")}
 
 
@@ -217,14 +219,17 @@ def _applied(
     constants: Sequence[int] = (),
 ) -> list[Var]:
     """Apply an operator to given operands and to others made for it."""
+    if _is_tied(op, sample, shapes, given):
+        return []
     swap = _swap(chooser, sample) if not given else {}
     operands: list[Expr] = []
     for at, (array, shape) in enumerate(zip(sample.inputs, shapes, strict=True)):
         if math.prod(shape) > bins.LARGEST:
             return []
         dtype = dtypes.from_numpy(array.dtype)
-        made = given.get(at) or _operand(chooser, sketch, array, shape, swap.get(dtype, dtype))
-        operands.append(made)
+        name = op.inputs[min(at, len(op.inputs) - 1)]
+        made = given.get(at) or (Constant(array) if name in TIED else None)
+        operands.append(made or _operand(chooser, sketch, array, shape, swap.get(dtype, dtype)))
     known = [at for at, operand in enumerate(operands) if isinstance(operand, Constant)]
     free = [at for at in known if at not in constants and at not in given]
     fed = [at for at in free if chooser.chance(50)]
@@ -232,6 +237,13 @@ def _applied(
         fed = fed or free[:1]  # an operator of constants alone would be folded away
     attributes = _attributes(chooser, op, sample)
     return sketch.apply(op, operands, attributes, fed) or sketch.apply(op, operands, sample.attributes, fed)
+
+
+def _is_tied(op: Op, sample: Sample, shapes: Sequence[tuple[int, ...]], given: Mapping[int, Expr]) -> bool:
+    """Return True where an operand is about the sizes or the order of others, and these are not the sample's."""
+    tied = [at for at, name in enumerate(op.inputs[: len(sample.inputs)]) if name in TIED]
+    changed = any(array.shape != shape for array, shape in zip(sample.inputs, shapes, strict=True))
+    return bool(tied) and (changed or any(at in given for at in tied))
 
 
 def _swap(chooser: Chooser, sample: Sample) -> dict[str, str]:
