@@ -168,3 +168,11 @@ def test_four_bits_are_stored_in_blocks_of_a_column() -> None:
     x = rng.standard_normal((3, 64)).astype(np.float32)
     (result,) = run(model, [x])
     np.testing.assert_allclose(result, x @ (codes * scales).reshape(64, 5), rtol=1e-4, atol=1e-4)
+
+
+def test_a_scale_that_leads_to_another_size_is_refused():
+    """Resize has scales or sizes, and follows them; here both are stated, and say different things."""
+    b = FunctionBuilder()
+    resized = b.op("image.resize", b.input("x", (1, 2, 11, 5)), sizes=(1, 1), scales=(1.6, 1.5), method="cubic")
+    with pytest.raises(ExportError, match="another size"):
+        to_onnx(IRModule({"main": b.function(resized)}))

@@ -219,17 +219,9 @@ def _applied(
     constants: Sequence[int] = (),
 ) -> list[Var]:
     """Apply an operator to given operands and to others made for it."""
-    if _is_tied(op, sample, shapes, given):
+    if _is_tied(op, sample, shapes, given) or any(math.prod(shape) > bins.LARGEST for shape in shapes):
         return []
-    swap = _swap(chooser, sample) if not given else {}
-    operands: list[Expr] = []
-    for at, (array, shape) in enumerate(zip(sample.inputs, shapes, strict=True)):
-        if math.prod(shape) > bins.LARGEST:
-            return []
-        dtype = dtypes.from_numpy(array.dtype)
-        name = op.inputs[min(at, len(op.inputs) - 1)]
-        made = given.get(at) or (Constant(array) if name in TIED else None)
-        operands.append(made or _operand(chooser, sketch, array, shape, swap.get(dtype, dtype)))
+    operands = _operands(chooser, sketch, op, sample, shapes, given)
     known = [at for at, operand in enumerate(operands) if isinstance(operand, Constant)]
     free = [at for at in known if at not in constants and at not in given]
     fed = [at for at in free if chooser.chance(50)]
@@ -237,6 +229,23 @@ def _applied(
         fed = fed or free[:1]  # an operator of constants alone would be folded away
     attributes = _attributes(chooser, op, sample)
     return sketch.apply(op, operands, attributes, fed) or sketch.apply(op, operands, sample.attributes, fed)
+
+
+def _operands(
+    chooser: Chooser,
+    sketch: Sketch,
+    op: Op,
+    sample: Sample,
+    shapes: Sequence[tuple[int, ...]],
+    given: Mapping[int, Expr],
+) -> list[Expr]:
+    swap = _swap(chooser, sample) if not given else {}
+    operands: list[Expr] = []
+    for at, (array, shape) in enumerate(zip(sample.inputs, shapes, strict=True)):
+        name, dtype = op.inputs[min(at, len(op.inputs) - 1)], dtypes.from_numpy(array.dtype)
+        made = given.get(at) or (Constant(array) if name in TIED else None)
+        operands.append(made or _operand(chooser, sketch, array, shape, swap.get(dtype, dtype)))
+    return operands
 
 
 def _is_tied(op: Op, sample: Sample, shapes: Sequence[tuple[int, ...]], given: Mapping[int, Expr]) -> bool:

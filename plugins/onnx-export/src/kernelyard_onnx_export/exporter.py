@@ -14,7 +14,7 @@ from kernelyard.dims import Dim
 from kernelyard.errors import KernelyardError
 from kernelyard.plugins.api import Call, Expr, Function, IRModule, TensorType, Tuple, TupleGetItem, Var
 from kernelyard_onnx_export import converters, networks, quantized  # noqa: F401  they register converters
-from kernelyard_onnx_export.graph_writer import DtypeError, GraphWriter, element_type
+from kernelyard_onnx_export.graph_writer import DtypeError, GraphWriter, MeaningError, element_type
 from kernelyard_onnx_export.registry import CONVERTERS
 
 IR_VERSION = 10
@@ -95,6 +95,9 @@ class _Exporter:
         except DtypeError as error:
             where = f"{var!r} {var.origin}".strip()
             raise ExportError("ONNX has no operator for a dtype", where=where, found=error) from error
+        except MeaningError as error:
+            where = f"{var!r} {var.origin}".strip()
+            raise ExportError("ONNX's operator would compute something else", where=where, found=error) from error
 
     def _written(self, var: Var, value: Expr, fused: quantized.Biases) -> Sequence[str]:
         writer = self._writer

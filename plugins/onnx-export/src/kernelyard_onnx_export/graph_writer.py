@@ -27,6 +27,10 @@ class DtypeError(Exception):
     """ONNX has no operator for a dtype; the exporter says where."""
 
 
+class MeaningError(Exception):
+    """ONNX's operator would compute something else here."""
+
+
 def element_type(dtype: str) -> int:
     """Return ONNX's number of a dtype."""
     return helper.np_dtype_to_tensor_dtype(to_numpy(dtype))

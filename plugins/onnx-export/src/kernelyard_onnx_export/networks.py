@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard.plugins.api import Call
 from kernelyard_onnx_export.attention import attention
-from kernelyard_onnx_export.graph_writer import WIDER_OPSET, GraphWriter
+from kernelyard_onnx_export.graph_writer import WIDER_OPSET, GraphWriter, MeaningError
 from kernelyard_onnx_export.registry import CONVERTERS, converter, inputs_of
 
 
@@ -57,6 +57,9 @@ def _resize(writer: GraphWriter, call: Call) -> str:
         "cubic_coeff_a": attrs["cubic_coeff_a"] if attrs["method"] == "cubic" else None,
     }
     if attrs["scales"]:
+        for old, new, scale in zip(x.tensor_type.shape[2:], attrs["sizes"], attrs["scales"], strict=True):
+            if isinstance(old, int) and isinstance(new, int) and abs(old * scale - new) >= 1:
+                raise MeaningError(f"Resize takes {old} times {scale:g} to another size than {new}")
         scales = writer.constant(np.array([1, 1, *attrs["scales"]], np.float32))
         return writer.node("Resize", writer.name(x), "", scales, **given)
     sizes = writer.shape([*x.tensor_type.shape[:2], *attrs["sizes"]])
