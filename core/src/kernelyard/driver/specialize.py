@@ -169,7 +169,7 @@ class SpecializingExecutable(Executable):
             raise InputNameError("wrong number of inputs", found=len(args) + len(feeds), expected=", ".join(names))
         return {**dict(zip(names, args, strict=False)), **feeds}
 
-    def save(self, path: str | os.PathLike[str]) -> NoReturn:
+    def save(self, path: str | os.PathLike[str], variants: Sequence[Executable] = ()) -> NoReturn:
         """Raise ArtifactError: what is not compiled yet cannot be saved."""
         raise self._unsaved()
 
