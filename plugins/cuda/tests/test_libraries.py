@@ -14,9 +14,9 @@ from kernelyard_cuda.libraries import CUBLASLT, CUDNN, NVRTC, Candidate, candida
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without any of them; its wheels go to `wheels/`."""
+    """A machine without any of them; its wheels go to `vendor_wheels/`."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(cuda_libraries, "PACKAGE", "wheels")
+    monkeypatch.setattr(cuda_libraries, "PACKAGE", "vendor_wheels")
     monkeypatch.setattr(cuda_libraries, "MAPS", tmp_path / "maps")
     monkeypatch.setattr(cuda_libraries, "find_library", lambda name: None)
     monkeypatch.setattr(cuda_libraries, "_of_pathfinder", lambda library: iter(()))
@@ -39,18 +39,18 @@ def test_nothing_is_found_where_nothing_is():
 
 
 def test_wheels_of_either_release_with_their_headers(machine: Path):
-    older = put(machine / "wheels/cuda_nvrtc/lib/libnvrtc.so.12")
+    older = put(machine / "vendor_wheels/cuda_nvrtc/lib/libnvrtc.so.12")
     assert nvrtc.find() == (str(older), ())
-    headers = machine / "wheels/cuda_runtime/include"
+    headers = machine / "vendor_wheels/cuda_runtime/include"
     headers.mkdir(parents=True)
     assert nvrtc.find() == (str(older), (headers,))
-    newer = put(machine / "wheels/cu13/lib/libnvrtc.so.13")
+    newer = put(machine / "vendor_wheels/cu13/lib/libnvrtc.so.13")
     assert nvrtc.find() == (str(newer), ())
     assert [(each.major, each.source) for each in candidates(NVRTC)] == [(13, "a wheel"), (12, "a wheel")]
 
 
 def test_the_order_of_places(machine: Path, monkeypatch: pytest.MonkeyPatch):
-    put(machine / "wheels/cublas/lib/libcublasLt.so.12")
+    put(machine / "vendor_wheels/cublas/lib/libcublasLt.so.12")
     put(machine / "toolkit/lib64/libcublasLt.so.13")
     (machine / "toolkit/include").mkdir()
     monkeypatch.setenv("CUDA_HOME", str(machine / "toolkit"))
@@ -65,26 +65,26 @@ def test_the_order_of_places(machine: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_cudnn_has_numbers_of_its_own(machine: Path):
-    path = put(machine / "wheels/cudnn/lib/libcudnn.so.9")
-    put(machine / "wheels/cu13/lib/libnvrtc.so.13")
+    path = put(machine / "vendor_wheels/cudnn/lib/libcudnn.so.9")
+    put(machine / "vendor_wheels/cu13/lib/libnvrtc.so.13")
     assert list(usable(CUDNN, "")) == [Candidate(str(path), 0, "a wheel")]
 
 
 def test_major_versions_do_not_mix(machine: Path):
-    put(machine / "wheels/cublas/lib/libcublasLt.so.12")
-    put(machine / "wheels/cu13/lib/libnvrtc.so.13")
+    put(machine / "vendor_wheels/cublas/lib/libcublasLt.so.12")
+    put(machine / "vendor_wheels/cu13/lib/libnvrtc.so.13")
     with pytest.raises(BackendUnavailableError, match="cannot be mixed") as caught:
         usable(CUBLASLT, "install the other")
     assert caught.value.expected == "cublasLt for CUDA 13"
     assert caught.value.hint == "install the other"
-    newer = put(machine / "wheels/cu13/lib/libcublasLt.so.13")
+    newer = put(machine / "vendor_wheels/cu13/lib/libcublasLt.so.13")
     assert [each.path for each in usable(CUBLASLT, "")] == [str(newer)]
 
 
 def test_what_is_loaded_decides(machine: Path):
-    put(machine / "wheels/cu13/lib/libnvrtc.so.13")
-    put(machine / "wheels/cu13/lib/libcublasLt.so.13")
-    older = put(machine / "wheels/cublas/lib/libcublasLt.so.12")
+    put(machine / "vendor_wheels/cu13/lib/libnvrtc.so.13")
+    put(machine / "vendor_wheels/cu13/lib/libcublasLt.so.13")
+    older = put(machine / "vendor_wheels/cublas/lib/libcublasLt.so.12")
     (machine / "maps").write_text("7f00-7f01 r-xp 00 00:00 1 /opt/x/libcudart.so.12\n7f02 /opt/x/libcudnn.so.9\n")
     assert major_in_use() == (12, "/opt/x/libcudart.so.12 is loaded")
     assert [each.path for each in usable(CUBLASLT, "")] == [str(older)]
