@@ -205,7 +205,8 @@ def test_precision(cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_inspect(cli, folder: Path) -> None:
     facts = data(cli("inspect", "m.kyar", "--json"))
-    assert list(facts) == ["target", "precision", "programs", "modules", "constants", "metadata", "report"]
+    keys = ["target", "precision", "programs", "modules", "variants", "constants", "metadata", "report"]
+    assert list(facts) == keys
     (program,) = facts["programs"]
     assert program["name"] == "main"
     assert program["inputs"] == [{"name": "x", "shape": ["batch", 3], "dtype": "float32"}]

@@ -89,6 +89,8 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(exe, tmp_path):
     exe.save(tmp_path / "saved.kyar")
 
 
+# Where a weak reference's callback is interrupted, Python drops the interrupt and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_at_any_moment_leaves_the_executable_usable(exe, campaign):
     wanted = exe(X).numpy()
     random = np.random.default_rng(0)
