@@ -12,16 +12,21 @@ from serve_models import save, scale
 
 from kernelyard_serve.command import read_sizes
 
-# An application as kernelyard-llm has it: `create_app(model)` returns one.
+# An application as kernelyard-llm has it: `create_app(model, options)` returns one.
 LANGUAGE_MODELS = """
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 
-def create_app(model):
+def ServerOptions(**options):
+    return options
+
+
+def create_app(model, options):
     print("ready", flush=True)
-    return Starlette(routes=[Route("/v1/models", lambda request: JSONResponse({"served": model}))])
+    shown = {"served": model, "waiting": options["waiting"], "has_timeout": "timeout" in options}
+    return Starlette(routes=[Route("/v1/models", lambda request: JSONResponse(shown))])
 """
 
 
@@ -39,12 +44,14 @@ def test_language_models_are_served_by_their_package(tmp_path: Path, serve, monk
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    server = serve("some/model", "--openai", "--port", port)
+    server = serve("some/model", "--openai", "--port", port, "--max-queue", 7)
     server.ports["http"] = port
     while not any(line.startswith("listening") for line in server.lines):
-        server.lines.append(server.process.stdout.readline())
+        line = server.process.stdout.readline()
+        assert line, server.end()
+        server.lines.append(line)
     with server.client() as client:
-        assert client("/v1/models") == (200, {"served": "some/model"})
+        assert client("/v1/models") == (200, {"served": "some/model", "waiting": 7, "has_timeout": False})
     server.signal(signal.SIGTERM)
     assert server.end() == (0, "")
 
@@ -56,7 +63,7 @@ def test_language_models_need_their_package(tmp_path: Path, serve, monkeypatch) 
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     status, errors = serve("some/model", "--openai").end()
     assert status == 1
-    assert "pip install 'kernelyard-llm'" in errors
+    assert "pip install 'kernelyard-llm[serve]'" in errors
     status, errors = serve("one", "two", "--openai").end()
     assert (status, "one model" in errors) == (2, True)
 
