@@ -32,9 +32,9 @@ class RemoveFloor(FunctionPass):
         return Remover().mutate(function)
 
 @click.command()
-def tune():
-    \"\"\"Tune.\"\"\"
-    click.echo("tuned by {name}")
+def polish():
+    \"\"\"Polish.\"\"\"
+    click.echo("polished by {name}")
 """
 SOURCE = GOOD_PLUGIN + ADDED
 PASSES, COMMANDS = "kernelyard.passes", "kernelyard.commands"
@@ -97,16 +97,16 @@ def test_a_pass_that_cannot_be_imported_names_its_distribution(site: Path, sourc
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 def test_a_command_of_a_distribution(site: Path) -> None:
-    install(site, "acme", plugin=SOURCE, others={COMMANDS: "tune = tune"})
-    assert "  tune         Comes with kernelyard-acme." in run("--help").output
+    install(site, "acme", plugin=SOURCE, others={COMMANDS: "polish = polish"})
+    assert "  polish       Comes with kernelyard-acme." in run("--help").output
     assert "fake_kernelyard_acme.plugin" not in sys.modules
-    result = run("tune")
-    assert (result.exit_code, result.output) == (0, "tuned by acme\n")
-    assert "did you mean 'tune'?" in run("tunes").output
+    result = run("polish")
+    assert (result.exit_code, result.output) == (0, "polished by acme\n")
+    assert "did you mean 'polish'?" in run("polishs").output
 
 
 def test_the_cores_commands_stay_its_own(site: Path) -> None:
-    install(site, "acme", plugin=SOURCE, others={COMMANDS: "backends = tune"})
+    install(site, "acme", plugin=SOURCE, others={COMMANDS: "backends = polish"})
     assert "kernelyard-acme" not in run("--help").output
     assert "List the installed plugins" in run("backends", "--help").output
 
@@ -116,22 +116,22 @@ def test_the_cores_commands_stay_its_own(site: Path) -> None:
     [
         ("import no_such_library", "cannot be imported"),
         ("raise SystemExit(3)", "cannot be imported"),
-        ("def tune(): pass", "is something else"),
+        ("def polish(): pass", "is something else"),
     ],
 )
 def test_a_broken_command_is_named_and_the_others_work(site: Path, source: str, message: str) -> None:
-    install(site, "acme", plugin=source, others={COMMANDS: "tune = tune"})
-    assert "  tune " in run("--help").output
-    result = run("tune")
+    install(site, "acme", plugin=source, others={COMMANDS: "polish = polish"})
+    assert "  polish " in run("--help").output
+    result = run("polish")
     assert result.exit_code == 1
-    assert f"kernelyard-acme 1.0 provides 'tune', which {message}" in result.stderr
+    assert f"kernelyard-acme 1.0 provides 'polish', which {message}" in result.stderr
     assert run("inspect", "--help").exit_code == 0
 
 
 def test_a_command_of_two_distributions_is_refused(site: Path) -> None:
     for name in ("acme", "bolt"):
-        install(site, name, plugin=SOURCE, others={COMMANDS: "tune = tune"})
+        install(site, name, plugin=SOURCE, others={COMMANDS: "polish = polish"})
     assert "Comes with kernelyard-acme, kernelyard-bolt." in " ".join(run("--help").output.split())
-    result = run("tune")
+    result = run("polish")
     assert result.exit_code == 1
-    assert "several distributions provide 'tune'" in result.stderr
+    assert "several distributions provide 'polish'" in result.stderr

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -157,15 +159,26 @@ def test_a_hang_is_a_find(monkeypatch):
     assert [find.kind for find in try_seeds(range(1), Recipe(smallest=1, largest=2)).finds] == ["hang"]
 
 
+TWO_GRAPHS = """
+from kernelyard_fuzz import campaign
+from kernelyard_fuzz.command import command
+
+campaign.BATCH = 2
+command()
+"""
+
+
 def test_the_command_counts_and_writes_finds(tmp_path, monkeypatch):
     def wrong(*given):
         raise FoundError("run", "values", "wrong")
 
-    monkeypatch.setattr(campaigns, "BATCH", 2)
-    result = CliRunner().invoke(command, ["--minutes", "0", "--seed", "5", "--json"])
-    assert result.exit_code == 0, result.output
-    facts = json.loads(result.output)
+    # In a process of its own: workers are forked, and the threads of other tests would not be in them.
+    arguments = ["--minutes", "0", "--seed", "5", "--json"]
+    done = subprocess.run([sys.executable, "-c", TWO_GRAPHS, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    facts = json.loads(done.stdout)
     assert (facts["graphs"], facts["finds"], facts["seed"]) == (2, [], 5)
+    monkeypatch.setattr(campaigns, "BATCH", 2)
     monkeypatch.setattr(campaigns, "check", wrong)
     result = CliRunner().invoke(command, ["--minutes", "0", "--seed", "5", "-o", str(tmp_path)])
     assert result.exit_code == 1
