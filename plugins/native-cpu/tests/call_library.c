@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MOST = 8 };
+enum { MOST = 16 };
 
 static int64_t nbytes_of(const DLTensor* tensor) {
   int64_t bits = tensor->dtype.bits;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,7 +76,8 @@ class Sketch:
                 raise ValueError("a tensor would be too large")
             if op.name == "astype" and not _holds(attrs["dtype"], self.value(args[0])):
                 raise ValueError("where an integer does not hold a float, the result is not defined")
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's, of means of nothing
                 result = op.reference(*map(self.value, args), **call.attrs)
         except (KernelyardError, *COMPUTE_ERRORS):
             self.refused += 1
