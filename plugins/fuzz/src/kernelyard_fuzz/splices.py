@@ -92,7 +92,8 @@ class _Splice:
 
     def _inner(self, pattern: CallPattern, op: Op) -> dict[int, Expr]:
         """Build the operands that are calls themselves, of the ranks that a sample of the operator has."""
-        arrays = self.chooser.pick(samples_of(op)).inputs
+        samples = samples_of(op)
+        arrays = self.chooser.pick(samples).inputs if samples else self._fail()
         inner = [(at, arg) for at, arg in enumerate(pattern.args) if _leaf(arg) is None]
         return {at: self.build(arg, {}, arrays[at] if at < len(arrays) else None) for at, arg in inner}
 
