@@ -130,7 +130,7 @@ class _Inliner:
         shared = {number for number, times in writers.items() if times > 1}
         collected, begun = (_outputs(code, name) for name in (bytecode.STACK, bytecode.MOVE))
         unchanged = begun & {number for each in code for number in self._unchanged(each)}
-        for number in sorted(shared - unchanged):
+        for number in sorted((shared | collected) - unchanged):
             values[number] = self._add_buffer(vm_function.values[number])
         for number in sorted(collected):
             self._transfer(CLEAR, values[number])
@@ -174,9 +174,7 @@ class _Inliner:
             self._check_types([vm_function.values[n] for n in instruction.inputs], read)
         elif instruction.name == bytecode.COLLECT:
             for source, target in zip(read, written, strict=True):
-                shape = self.registers[target].shape[1:]
-                self._check_types([TensorSpec(shape, self.registers[target].dtype)], [source])
-                self._transfer(COLLECT, target, source)
+                self._collect(target, source)
         elif instruction.name == bytecode.STACK:
             for target in written:
                 self._transfer(CHECK_FULL, target)
@@ -189,6 +187,13 @@ class _Inliner:
             self._write(instruction, results, first, frame)
         else:
             raise _NoProgramError
+
+    def _collect(self, target: int, source: int) -> None:
+        if target < 0 or not self.registers[target].shape:
+            raise _NoProgramError  # nothing stacks it
+        register = self.registers[target]
+        self._check_types([TensorSpec(register.shape[1:], register.dtype)], [source])
+        self._transfer(COLLECT, target, source)
 
     def _write(self, instruction: Instruction, results: Sequence[int], first: int, frame: _Frame) -> None:
         """Say where the outputs of an instruction are; first: the first register of the instruction's own."""
