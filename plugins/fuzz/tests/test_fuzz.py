@@ -10,7 +10,6 @@ import sys
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +22,6 @@ from kernelyard_fuzz import oracles
 from kernelyard_fuzz.bound import expected
 from kernelyard_fuzz.campaign import all_patterns, try_seeds
 from kernelyard_fuzz.chooser import SeededChooser
-from kernelyard_fuzz.command import command
 from kernelyard_fuzz.configuration import Configuration, random_configuration
 from kernelyard_fuzz.graphs import Graph, Recipe, graph_of_seed, graphs
 from kernelyard_fuzz.oracles import Fired, FoundError, check
@@ -159,35 +157,41 @@ def test_a_hang_is_a_find(monkeypatch):
     assert [find.kind for find in try_seeds(range(1), Recipe(smallest=1, largest=2)).finds] == ["hang"]
 
 
+# The command for two graphs, and with an oracle that finds all of them wrong.
 TWO_GRAPHS = """
+import sys
 from kernelyard_fuzz import campaign
 from kernelyard_fuzz.command import command
+from kernelyard_fuzz.oracles import FoundError
+
+def wrong(*given):
+    raise FoundError("run", "values", "wrong")
 
 campaign.BATCH = 2
+if sys.argv.pop(1) == "wrong":
+    campaign.check = wrong
 command()
 """
 
 
-def test_the_command_counts_and_writes_finds(tmp_path, monkeypatch):
-    def wrong(*given):
-        raise FoundError("run", "values", "wrong")
+def run_command(*arguments):
+    """In a process of its own: workers are forked, and the threads and locks of other tests would be in them."""
+    return subprocess.run([sys.executable, "-c", TWO_GRAPHS, *arguments], capture_output=True, text=True, check=False)
 
-    # In a process of its own: workers are forked, and the threads of other tests would not be in them.
-    arguments = ["--minutes", "0", "--seed", "5", "--json"]
-    done = subprocess.run([sys.executable, "-c", TWO_GRAPHS, *arguments], capture_output=True, text=True, check=False)
+
+def test_the_command_counts_and_writes_finds(tmp_path):
+    done = run_command("right", "--minutes", "0", "--seed", "5", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     facts = json.loads(done.stdout)
     assert (facts["graphs"], facts["finds"], facts["seed"]) == (2, [], 5)
-    monkeypatch.setattr(campaigns, "BATCH", 2)
-    monkeypatch.setattr(campaigns, "check", wrong)
-    result = CliRunner().invoke(command, ["--minutes", "0", "--seed", "5", "-o", str(tmp_path)])
-    assert result.exit_code == 1
-    assert "seed 5: run: values: wrong" in result.output
-    assert "pattern that never took part" in result.output
-    again = CliRunner().invoke(command, ["--replay", str(tmp_path / "seed_5")])
-    assert again.exit_code == 1
-    assert "seed 5: run: values: wrong" in again.output
-    assert CliRunner().invoke(command, ["--replay", str(tmp_path)]).exit_code == 1
+    done = run_command("wrong", "--minutes", "0", "--seed", "5", "-o", str(tmp_path))
+    assert done.returncode == 1
+    assert "seed 5: run: values: wrong" in done.stdout
+    assert "pattern that never took part" in done.stdout
+    again = run_command("wrong", "--replay", str(tmp_path / "seed_5"))
+    assert again.returncode == 1
+    assert "seed 5: run: values: wrong" in again.stdout
+    assert run_command("right", "--replay", str(tmp_path)).returncode == 1
     from kernelyard_debug import load_case
 
     assert ky.compile(load_case(tmp_path / "seed_5").module)

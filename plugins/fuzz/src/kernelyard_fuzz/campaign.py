@@ -29,7 +29,7 @@ from kernelyard_fuzz.oracles import Fired, FoundError, check
 BATCH = 50  # graphs of one worker process
 SECONDS = 60  # of processor time for one graph; more is a hang
 SLEEP = 600  # seconds for one graph; more is a deadlock
-MEMORY = 8 << 30  # bytes that a worker may map; more is a find, too
+MEMORY = 8 << 30  # bytes that a worker may map beside what it begins with; more is a find, too
 FACTS = "find.json"
 TIMERS = (signal.SIGPROF, signal.SIGALRM)
 CRASH, HANG, WORKER = "crash", "hang", "worker"
@@ -142,7 +142,8 @@ def _of_verdict(verdict: Failed | Died, first: int) -> Find:
 def _work(seeds: range, recipe: Recipe, announce: Announce) -> Tally:
     for each in TIMERS:
         signal.signal(each, signal.SIG_DFL)  # the default ends the process, in native code too
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    limit = _mapped_nbytes() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     tally, fired, began = Tally(), Fired(), time.process_time()
     for seed in seeds:
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
@@ -159,6 +160,15 @@ def _work(seeds: range, recipe: Recipe, announce: Announce) -> Tally:
     signal.alarm(0)
     tally.seconds, tally.fired = time.process_time() - began, fired.counts
     return tally
+
+
+def _mapped_nbytes() -> int:
+    """Return the bytes of this process's address space; 0 where the system does not say."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+    except OSError:
+        return 0
+    return int(pages) * resource.getpagesize()
 
 
 def run_campaign(
