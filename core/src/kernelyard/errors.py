@@ -151,6 +151,10 @@ class PlacementWarning(UserWarning):
     """A measured placement is not used: it holds for another model, machine or version."""
 
 
+class RemoteCacheWarning(UserWarning):
+    """A remote cache does not answer, or with what cannot be used: this machine's own cache is used alone."""
+
+
 class LibraryWarning(UserWarning):
     """A library was made whose functions C programs cannot call, or not all of them."""
 

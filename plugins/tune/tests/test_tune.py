@@ -15,13 +15,13 @@ import kernelyard as ky
 import kernelyard.ops
 from kernelyard.dims import symbol
 from kernelyard.driver.measured_placement import read_placements, save_placements
+from kernelyard.driver.placement_memory import CACHE
 from kernelyard.errors import ArtifactCorruptedError, ArtifactError, OptionError, PlacementWarning
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime.installed.disk_cache import cache_size
 from kernelyard.runtime.installed.processor import Processor
 from kernelyard.runtime.placement_decision import PlacementDecision
 from kernelyard_tune import TuneError
-from kernelyard_tune.memory import CACHE
 from kernelyard_tune.race import Race
 
 W = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
@@ -55,7 +55,8 @@ def test_what_is_chosen_was_measured_beside_the_default_and_each_backend() -> No
     decision = exe.report.decision
     assert decision is not None
     names = {timing.name for timing in decision.timings}
-    assert {"default", "native-cpu alone", "dnnl first"} >= names > {"default"}
+    assert names > {"default"}
+    assert all(name in ("default", "native-cpu alone") or name.endswith(" first") for name in names)
     assert decision.timings[0].name == decision.name
     assert decision.timings[0].ratio == 1
     assert all(timing.seconds > 0 for timing in decision.timings)

@@ -44,7 +44,8 @@ class Tuning:
 
     effort: "quick" (10 s), "full" (60 s), or seconds. threads: of the runs (None: the processors). feeds: inputs to
     measure with; random ones are made of those that it lacks, of `sizes` where the model has symbolic ones. remember:
-    look for the decision in the cache of this machine first, and keep it there.
+    look for the decision in the cache of this machine first, and keep it there. remote: the URL of a cache that is
+    asked next, "" for none; None: what the environment says.
     """
 
     effort: str | float = "quick"
@@ -52,6 +53,7 @@ class Tuning:
     feeds: Mapping[str, np.ndarray] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     remember: bool = True
+    remote: str | None = None
 
     @property
     def seconds(self) -> float:

@@ -16,6 +16,7 @@ from kernelyard.driver.commands.common import (
     print_json,
     read_array,
     read_dims,
+    remote_cache_option,
     say,
     terminal_width,
     threads_option,
@@ -31,6 +32,7 @@ from kernelyard.driver.commands.common import (
 @click.option("--effort", default="quick", metavar="EFFORT", help="quick (10 s), full (60 s), or seconds.")
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input to measure with.")
 @click.option("--again", is_flag=True, help="Measure what this machine remembers already.")
+@remote_cache_option
 @dim_option
 @threads_option
 @compile_options
@@ -42,6 +44,7 @@ def command(
     effort: str,
     inputs: tuple[str, ...],
     again: bool,
+    remote_cache: str | None,
     dim_values: tuple[str, ...],
     threads: int | None,
     how: CompileOptions,
@@ -53,7 +56,7 @@ def command(
     from kernelyard.driver.measured_placement import Tuning, save_placements
 
     feeds = dict(map(read_array, inputs))
-    tuning = Tuning(_effort(effort), threads, feeds, read_dims(dim_values), remember=not again)
+    tuning = Tuning(_effort(effort), threads, feeds, read_dims(dim_values), not again, remote_cache)
     exe = compile_model(model, tune=tuning, **how.arguments())
     decision = exe.report.decision
     facts: dict[str, Any] = {"decision": decision.to_json() if decision is not None else None}

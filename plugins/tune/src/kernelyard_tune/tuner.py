@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernelyard.driver.measured_placement import TuneRequest
+from kernelyard.driver.placement_memory import recall, remember
 from kernelyard.errors import KernelyardError, PerformanceWarning
 from kernelyard.runtime.abi.threads import default_threads
 from kernelyard.runtime.execute.executable import Executable
@@ -19,7 +20,6 @@ from kernelyard.runtime.placement_decision import PlacementDecision, Timing
 from kernelyard_tune.candidates import whole_candidates
 from kernelyard_tune.errors import TuneError
 from kernelyard_tune.feeds import made_feeds, text_of_sizes
-from kernelyard_tune.memory import recall, remember
 from kernelyard_tune.progress import Progress
 from kernelyard_tune.race import Race
 from kernelyard_tune.regions import measure_steps, region_candidates
@@ -35,14 +35,14 @@ def tune(request: TuneRequest) -> PlacementDecision:
     Raises: TuneError where the model does not run with these feeds, and what compiling its default placement raises.
     """
     facts = _facts(request)
-    known = recall(facts) if request.tuning.remember else None
+    known = recall(facts, request.tuning.remote) if request.tuning.remember else None
     if known is not None:
         return known
     with Progress("measuring placements") as progress:
         tuner = _Tuner(request, facts, time.monotonic() + request.tuning.seconds, progress.step)
         decision = tuner.run()
     if request.tuning.remember and not tuner.is_interrupted:
-        remember(decision)
+        remember([decision], request.tuning.remote)
     return decision
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelyard.driver.commands.common import json_option, print_json
+from kernelyard.driver.commands.common import json_option, print_json, remote_cache_option
 from kernelyard.runtime.installed.disk_cache import (
     SIZE_VARIABLE,
     cache_folder,
@@ -17,6 +18,9 @@ from kernelyard.runtime.installed.disk_cache import (
     max_bytes,
 )
 from kernelyard.runtime.text_table import aligned
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.placement_decision import PlacementDecision
 
 # What each cache of the core is for; plugins name their own.
 PURPOSES = {
@@ -30,9 +34,73 @@ PURPOSES = {
 @click.command("cache")
 @click.option("--clear", is_flag=True, help="Delete the entries; what needs them is compiled again.")
 @click.option("--only", multiple=True, metavar="NAME", help="Of this cache alone; may be repeated.")
+@click.option("--placements", is_flag=True, help="List the measured placements.")
+@click.option("--export", type=click.Path(path_type=Path), help="Save the measured placements; others there stay.")
+@click.option("--merge", multiple=True, type=click.Path(path_type=Path), help="Take over a file of such; repeatable.")
+@remote_cache_option
 @json_option
-def command(clear: bool, only: tuple[str, ...], as_json: bool) -> None:
-    """Show the caches of this machine with their sizes, or clear them. Deleting them is always safe."""
+def command(
+    clear: bool,
+    only: tuple[str, ...],
+    placements: bool,
+    export: Path | None,
+    merge: tuple[Path, ...],
+    remote_cache: str | None,
+    as_json: bool,
+) -> None:
+    """Show the caches of this machine with their sizes, or clear them. Deleting them is always safe.
+
+    Measured placements are listed, exported and merged. What is merged goes to the remote cache, too."""
+    if placements or export is not None or merge:
+        if clear or only:
+            raise click.UsageError("--clear and --only do not go with --placements, --export and --merge")
+        _exchange(placements, export, merge, remote_cache, as_json)
+        return
+    _show(clear, only, as_json)
+
+
+def _exchange(
+    is_listed: bool, export: Path | None, merge: Sequence[Path], remote_cache: str | None, as_json: bool
+) -> None:
+    """Take over, save and list measured placements."""
+    from kernelyard.driver.measured_placement import read_placements, save_placements
+    from kernelyard.driver.placement_memory import remember, remembered
+
+    groups = [read_placements(path) for path in merge]  # all of them, before one is kept
+    for decisions in groups:
+        remember(decisions, remote_cache)
+    known = list(remembered())
+    if export is not None:
+        save_placements(export, known)
+    facts: dict[str, Any] = {"merged": sum(map(len, groups)), "exported": len(known) if export is not None else 0}
+    if as_json:
+        print_json(facts | ({"placements": [each.to_json() for each in known]} if is_listed else {}))
+        return
+    for done, count in facts.items():
+        if count:
+            click.echo(f"{done} {count} placement{'s' if count > 1 else ''}")
+    for line in _table(known) if is_listed else []:
+        click.echo(line.rstrip())
+
+
+def _table(decisions: Sequence[PlacementDecision]) -> list[str]:
+    if not decisions:
+        return ["no placement is remembered"]
+    rows = [("model", "processor", "threads", "sizes", "placement")]
+    rows += [
+        (
+            each.facts.get("model", "")[:12],
+            each.facts.get("processor", ""),
+            each.facts.get("threads", ""),
+            each.facts.get("sizes", ""),
+            each.summary.partition(": ")[2],
+        )
+        for each in decisions
+    ]
+    return list(aligned(rows))
+
+
+def _show(clear: bool, only: tuple[str, ...], as_json: bool) -> None:
     folders = _folders(only)
     counted = {name: (clear_cache(folder) if clear else cache_size(folder)) for name, folder in folders.items()}
     if as_json:

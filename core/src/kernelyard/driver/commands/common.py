@@ -36,6 +36,9 @@ dim_option = click.option(
 placement_option = click.option(
     "--placement", type=click.Path(path_type=Path, exists=True), help="A file of measured placements (kernelyard tune)."
 )
+remote_cache_option = click.option(
+    "--remote-cache", metavar="URL", help="A server that keeps measured placements for many machines."
+)
 threads_option = click.option("--threads", type=click.IntRange(1), help="Threads that a run may use (default: all).")
 
 

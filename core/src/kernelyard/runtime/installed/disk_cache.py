@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kernelyard.variables import EnvironmentVariable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from logging import Logger
 
 DEFAULT_MB = 512
@@ -154,20 +155,19 @@ class DiskCache:
 
     def _found(self, key: str) -> bytes | None:
         path = self._path(key)
-        if path is None:
-            return None
-        try:
-            data = path.read_bytes()
-        except OSError:
-            return None
-        payload = data[len(_MAGIC) + _DIGEST :]
-        if data != _framed(payload):
-            _log().warning("a damaged entry of the cache is dropped: %s", path)
-            _delete(path)
-            return None
-        with suppress(OSError):
-            os.utime(path)  # what is used stays longest
+        payload = None if path is None else _read(path)
+        if path is not None and payload is not None:
+            with suppress(OSError):
+                os.utime(path)  # what is used stays longest
         return payload
+
+    def payloads(self) -> Iterator[bytes]:
+        """Yield the data of all entries, of whatever key, the one that was not used for longest first."""
+        folder = self._folder()
+        for path, _ in [] if folder is None else _files(folder):
+            payload = _read(path) if _ENTRY.fullmatch(path.name) else None
+            if payload is not None:
+                yield payload
 
     def put(self, key: str, payload: bytes) -> None:
         """Keep bytes; the entries that were not used for longest go where the bound is passed."""
@@ -209,6 +209,20 @@ def _log() -> Logger:
 
 def _framed(payload: bytes) -> bytes:
     return b"".join((_MAGIC, hashlib.sha256(payload).digest(), payload))
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the data of an entry; None where there is none, or a damaged one, which is dropped."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    payload = data[len(_MAGIC) + _DIGEST :]
+    if data != _framed(payload):
+        _log().warning("a damaged entry of the cache is dropped: %s", path)
+        _delete(path)
+        return None
+    return payload
 
 
 def _delete(path: Path) -> None:
