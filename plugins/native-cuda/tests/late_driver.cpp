@@ -1,7 +1,8 @@
 // A libcuda.so.1 for tests: the device's memory is the host's, kernels are the emulator's, and all that a program may not count
 // on is as it can be at worst. Streams run as late as possible: only when somebody waits for them, or for an event, or when a
 // stream that is waited for waits for an event of theirs. Page-locked memory is read when a copy runs, memory that is given
-// back is overwritten in the order of its stream and never handed out again, and what may not be captured ends the capture.
+// back is overwritten in the order of its stream and never handed out again unless a test asks for it, and what may not be
+// captured ends the capture. There are two devices; what lies on one is not for the other.
 // Source: CUDA Driver API documentation; CUDA C++ Programming Guide, "CUDA Graphs".
 #include <dlfcn.h>
 #include <elf.h>
@@ -28,20 +29,23 @@ enum Result {
 typedef unsigned long long Address;
 
 // --- what there is ----------------------------------------------------------------------------------------------------
-struct Block { size_t nbytes; bool is_host, is_freed; };
+struct Block { size_t nbytes; Address context; bool is_host, is_freed; };  // the context: of its device
 struct Stream {
+  Address context = 0;
   std::vector<std::function<void()>> work;  // in order
   size_t done = 0;                          // of it
   bool is_capturing = false, is_invalid = false;
 };
-struct Event { Stream* stream = nullptr; size_t position = 0; };
+struct Event { Address context; Stream* stream = nullptr; size_t position = 0; };
 struct Graph { std::vector<std::function<void()>> work; };
 struct Slot { long long value, nbytes; };                                            // as the emulator's launches take
 struct Start { unsigned grid[3], block[3], shared_nbytes, records_tensors, order; };  // them
 typedef const char* (*Emulated)(const Start*, const Slot*);
-struct Function { std::string name; Emulated run; int parameters; unsigned most_shared = 48 << 10; };
+struct Function { std::string name; Emulated run; int parameters; Address context; unsigned most_shared = 48 << 10; };
+struct Module { void* library; Address context; };
 
-const Address CONTEXT = 0x1000, POOL = 0x2000;
+const int DEVICES = 2;
+const Address CONTEXT = 0x1000, POOL = 0x2000;  // of the first device; the others' follow
 const unsigned MOST_SHARED = 227 << 10, MOST_THREADS = 1024, MOST_BLOCKS_ACROSS = 65535;
 const int POISON = 0xC3;
 
@@ -49,12 +53,16 @@ std::recursive_mutex lock;
 std::map<Address, Block> blocks;
 std::vector<std::unique_ptr<Stream>> streams;
 Stream legacy;  // the handles 0 to 2
-bool is_there = false, was_opened = false;
+bool is_there = false, was_opened = false, reuses_memory = false;
+std::map<std::string, int> counts;  // of calls, by function
+std::map<std::pair<void*, size_t>, std::vector<Address>> idle;  // given back on a stream, of so many bytes
 std::string complaint;  // the first; all calls fail after it, as on a device after a kernel's failure
 thread_local Address current = 0;
 thread_local Stream* captured_here = nullptr;
 
-#define LOCKED std::lock_guard<std::recursive_mutex> held(lock)
+#define LOCKED                                     \
+  std::lock_guard<std::recursive_mutex> held(lock); \
+  ++counts[__func__]
 
 void complain(const std::string& what) {
   if (complaint.empty()) complaint = what;
@@ -100,7 +108,7 @@ Result allocate(Address* address, size_t nbytes, bool is_host) {
   if (posix_memalign(&memory, 512, nbytes)) return OUT_OF_MEMORY;
   memset(memory, POISON, nbytes);
   *address = (Address)memory;
-  blocks[*address] = {nbytes, is_host, false};
+  blocks[*address] = {nbytes, current, is_host, false};
   return SUCCESS;
 }
 void release(Address address) {
@@ -121,6 +129,7 @@ void launch(const Function& function, const Start& how, std::vector<Slot> slots)
     const Block* block = block_at(slot.value, &start);
     if (!block) continue;  // a number
     if (block->is_freed) return complain(function.name + ": an argument lies in memory that was given back before");
+    if (block->context != function.context) return complain(function.name + ": an argument lies on another device");
     slot.nbytes = start + block->nbytes - slot.value;
   }
   if (const char* message = function.run(&how, slots.data())) complain(function.name + ": " + message);
@@ -134,15 +143,20 @@ size_t size_of_image(const unsigned char* image) {  // the section headers are w
 
 extern "C" {
 // --- for tests --------------------------------------------------------------------------------------------------------
-// There is a device from now on, or none; nothing is under way, and nothing has gone wrong.
+// There are devices from now on, or none; nothing is under way, and nothing has gone wrong.
 void late_driver_reset(int has_device) {
   LOCKED;
+  reuses_memory = false;
+  idle.clear();
   is_there = has_device;
   run_all();
   complaint.clear();
 }
 const char* late_driver_complaint() { return complaint.c_str(); }
 int late_driver_was_opened() { return was_opened; }
+// Pools hand out what was given back on the same stream, the last first.
+void late_driver_reuse_memory() { reuses_memory = true; }
+int late_driver_count(const char* function) { return counts[function]; }
 int late_driver_captures() {
   LOCKED;
   int count = 0;
@@ -153,10 +167,10 @@ int late_driver_captures() {
 // --- devices and contexts ---------------------------------------------------------------------------------------------
 Result cuInit(unsigned) { return was_opened = true, is_there ? SUCCESS : NO_DEVICE; }
 Result cuDriverGetVersion(int* version) { return *version = 13000, SUCCESS; }
-Result cuDeviceGetCount(int* count) { return *count = is_there, SUCCESS; }
+Result cuDeviceGetCount(int* count) { return *count = is_there * DEVICES, SUCCESS; }
 Result cuDeviceGet(int* device, int number) {
   *device = number;
-  return number == 0 && is_there ? SUCCESS : INVALID_DEVICE;
+  return number >= 0 && number < DEVICES && is_there ? SUCCESS : INVALID_DEVICE;
 }
 Result cuDeviceGetAttribute(int* value, int attribute, int) {
   const std::map<int, int> known = {{16, 132}, {75, 9}, {76, 0}, {115, 1}};  // multiprocessors, capability, pools
@@ -164,8 +178,11 @@ Result cuDeviceGetAttribute(int* value, int attribute, int) {
   if (found == known.end()) return INVALID_VALUE;
   return *value = found->second, SUCCESS;
 }
-Result cuDevicePrimaryCtxRetain(Address* context, int) { return *context = CONTEXT, SUCCESS; }
-Result cuCtxSetCurrent(Address context) { return current = context, SUCCESS; }
+Result cuDevicePrimaryCtxRetain(Address* context, int device) { return *context = CONTEXT + device, SUCCESS; }
+Result cuCtxSetCurrent(Address context) {
+  LOCKED;
+  return current = context, SUCCESS;
+}
 Result cuCtxGetCurrent(Address* context) { return *context = current, SUCCESS; }
 Result cuCtxSynchronize() {
   LOCKED;
@@ -179,8 +196,9 @@ Result cuCtxSynchronize() {
 
 // --- memory -----------------------------------------------------------------------------------------------------------
 Result cuMemPoolCreate(Address* pool, const int* properties) {
-  *pool = POOL;
-  return properties[0] == 1 && properties[2] == 1 ? SUCCESS : INVALID_VALUE;  // pinned, of a device
+  *pool = POOL + properties[3];
+  const bool is_of_device = properties[2] == 1 && CONTEXT + properties[3] == current;
+  return properties[0] == 1 && is_of_device ? SUCCESS : INVALID_VALUE;  // pinned
 }
 Result cuMemPoolSetAttribute(Address, int attribute, void*) { return attribute == 4 ? SUCCESS : INVALID_VALUE; }
 Result cuMemAlloc_v2(Address* address, size_t nbytes) {
@@ -193,10 +211,18 @@ Result cuMemAllocHost_v2(Address* address, size_t nbytes) {
   const Result allowed = check_thread();
   return allowed ? allowed : allocate(address, nbytes, true);
 }
-Result cuMemAllocFromPoolAsync(Address* address, size_t nbytes, Address, void* stream) {
+Result cuMemAllocFromPoolAsync(Address* address, size_t nbytes, Address pool, void* stream) {
   LOCKED;
   if (stream_of(stream).is_capturing) return refuse(stream_of(stream));
-  return state() ? state() : allocate(address, nbytes, false);
+  if (!current) return INVALID_CONTEXT;
+  if (pool - POOL != current - CONTEXT) return INVALID_VALUE;
+  if (state()) return state();
+  auto& found = idle[{stream, nbytes}];
+  if (found.empty()) return allocate(address, nbytes, false);
+  *address = found.back();
+  found.pop_back();
+  const Address again = *address;
+  return put(stream_of(stream), [=] { blocks[again].is_freed = false; });
 }
 Result cuMemFree_v2(Address address) {
   LOCKED;
@@ -207,6 +233,7 @@ Result cuMemFree_v2(Address address) {
 }
 Result cuMemFreeAsync(Address address, void* stream) {
   LOCKED;
+  if (reuses_memory && blocks.count(address)) idle[{stream, blocks[address].nbytes}].push_back(address);
   return put(stream_of(stream), [=] { release(address); });
 }
 Result cuMemcpyHtoDAsync_v2(Address to, Address from, size_t nbytes, void* handle) {
@@ -238,7 +265,9 @@ Result cuMemcpyDtoDAsync_v2(Address to, Address from, size_t nbytes, void* strea
 // --- streams and events -----------------------------------------------------------------------------------------------
 Result cuStreamCreate(void** stream, unsigned) {
   LOCKED;
+  if (!current) return INVALID_CONTEXT;
   streams.push_back(std::make_unique<Stream>());
+  streams.back()->context = current;
   return *stream = streams.back().get(), SUCCESS;
 }
 Result cuStreamSynchronize(void* handle) {
@@ -248,15 +277,25 @@ Result cuStreamSynchronize(void* handle) {
   run_until(stream, stream.work.size());
   return state();
 }
+Result cuStreamIsCapturing(void* handle, int* status) {
+  LOCKED;
+  *status = stream_of(handle).is_capturing;
+  return state();
+}
 // Events stay when they are destroyed: waits for them may be under way.
-Result cuEventCreate(void** event, unsigned) { return *event = new Event(), SUCCESS; }
+Result cuEventCreate(void** event, unsigned) {
+  LOCKED;
+  return current ? (*event = new Event{current}, SUCCESS) : INVALID_CONTEXT;
+}
 Result cuEventDestroy_v2(void*) { return SUCCESS; }
 Result cuEventElapsedTime_v2(float* milliseconds, void*, void*) { return *milliseconds = 1, SUCCESS; }
 Result cuEventRecord(void* event, void* handle) {
   LOCKED;
   Stream& stream = stream_of(handle);
+  const Address context = ((Event*)event)->context;
+  if (&stream != &legacy && stream.context != context) return INVALID_HANDLE;
   if (stream.is_capturing) return refuse(stream);
-  *(Event*)event = {&stream, stream.work.size()};
+  *(Event*)event = {context, &stream, stream.work.size()};
   return state();
 }
 Result cuEventSynchronize(void* event) {
@@ -318,15 +357,17 @@ Result cuModuleLoadData(void** module, const unsigned char* image) {
   const int file = mkstemp(path);
   const size_t nbytes = size_of_image(image);
   const bool is_written = file >= 0 && write(file, image, nbytes) == (ssize_t)nbytes;
-  *module = is_written ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  void* library = is_written ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
   if (file >= 0) close(file), unlink(path);
-  return *module ? SUCCESS : INVALID_IMAGE;
+  *module = library ? new Module{library, current} : nullptr;
+  return library ? SUCCESS : INVALID_IMAGE;
 }
-Result cuModuleGetFunction(Function** function, void* module, const char* name) {
-  const Emulated run = (Emulated)dlsym(module, ("emulate_" + std::string(name)).c_str());
-  const int* parameters = (const int*)dlsym(module, ("parameters_of_" + std::string(name)).c_str());
+Result cuModuleGetFunction(Function** function, Module* module, const char* name) {
+  LOCKED;
+  const Emulated run = (Emulated)dlsym(module->library, ("emulate_" + std::string(name)).c_str());
+  const int* parameters = (const int*)dlsym(module->library, ("parameters_of_" + std::string(name)).c_str());
   if (!run || !parameters) return NOT_FOUND;
-  return *function = new Function{name, run, *parameters}, SUCCESS;
+  return *function = new Function{name, run, *parameters, module->context}, SUCCESS;
 }
 Result cuFuncSetAttribute(Function* function, int attribute, int value) {
   if (attribute != 8 || value < 0 || (unsigned)value > MOST_SHARED) return INVALID_VALUE;
@@ -335,7 +376,8 @@ Result cuFuncSetAttribute(Function* function, int attribute, int value) {
 Result cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                       unsigned threads_z, unsigned shared, void* stream, void** parameters, void**) {
   LOCKED;
-  if (!current) return INVALID_CONTEXT;
+  if (!current || function->context != current) return INVALID_CONTEXT;
+  if (stream_of(stream).context != current && &stream_of(stream) != &legacy) return INVALID_HANDLE;
   const size_t threads = (size_t)threads_x * threads_y * threads_z;
   if (!x || !y || !z || x > INT32_MAX || y > MOST_BLOCKS_ACROSS || z > MOST_BLOCKS_ACROSS) return INVALID_VALUE;
   if (!threads || threads > MOST_THREADS || threads_z > 64 || shared > function->most_shared) return INVALID_VALUE;

@@ -57,6 +57,16 @@ def reset(has_device: bool = True) -> None:
     library().late_driver_reset(int(has_device))
 
 
+def reuse_memory() -> None:
+    """Hand out memory again that was given back on the same stream, as pools do, until the next reset."""
+    library().late_driver_reuse_memory()
+
+
+def calls(*functions: str) -> int:
+    """Return how often functions of the driver were called."""
+    return sum(library().late_driver_count(function.encode()) for function in functions)
+
+
 def check_that_nothing_went_wrong() -> None:
     """Finish what is under way. Raises: AssertionError with what the driver has found."""
     gpus.gpu(0).call("cuCtxSynchronize")

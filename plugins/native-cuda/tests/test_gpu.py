@@ -57,6 +57,7 @@ class RecordedApi:
         self.launched: list[list[int]] = []
         self.captured: list[list[int]] | None = None
         self.graphs: list[list[list[int]]] = []
+        self.capturing: set[int] = set()
         self._streams = iter((MAIN, CAPTURE))
 
     @staticmethod
@@ -97,6 +98,10 @@ class RecordedApi:
             return (Status.CUDA_SUCCESS, args[0])
         if name == "cuGraphLaunch":
             self.launched += self.graphs[args[0]]
+        if name == "cuStreamIsCapturing":
+            return (Status.CUDA_SUCCESS, int(args[0] in self.capturing))
+        if name == "cuDeviceGetCount":
+            return (Status.CUDA_SUCCESS, 3)
         if name == "cuStreamCreate":
             return (Status.CUDA_SUCCESS, next(self._streams))
         if name == "cuDeviceGetAttribute":
@@ -177,7 +182,55 @@ def test_what_others_read_is_freed_after_their_work(api):
     gc.collect()
     assert address not in api.held
     free = next(number for number, call in enumerate(api.calls) if call[:2] == ("cuMemFreeAsync", address))
-    assert api.names()[free - 1] == "cuCtxSynchronize"
+    assert api.calls[free - 2 : free] == [
+        ("cuEventRecord", "cuEventCreate", 5),
+        ("cuStreamWaitEvent", MAIN, "cuEventCreate", 0),
+    ]
+    assert not {"cuCtxSynchronize", "cuStreamSynchronize"} & {*api.names()}
+
+
+def shared(gpu: Gpu, stream: int) -> int:
+    """The address of an array that a stream has read, and that nobody has any more."""
+    array = DeviceArray.of(gpu, np.arange(3, dtype=np.float32))
+    address = array.address
+    array.__dlpack__(stream=stream)
+    return address
+
+
+def test_readers_that_did_not_say_where_they_read_are_waited_for(api):
+    gpu = Gpu(api, 0)
+    address = shared(gpu, -1)
+    gc.collect()
+    assert address not in api.held
+    assert "cuCtxSynchronize" in api.names()
+
+
+def test_readers_whose_stream_is_gone_are_waited_for(api):
+    gpu = Gpu(api, 0)
+    api.fails.add("cuStreamIsCapturing")
+    address = shared(gpu, 5)
+    gc.collect()
+    assert address not in api.held
+    assert "cuCtxSynchronize" in api.names()
+
+
+def test_what_a_capturing_stream_read_is_freed_after_its_capture(api):
+    """Waiting for such a stream would make ours a part of the graph."""
+    gpu = Gpu(api, 0)
+    api.capturing.add(5)
+    address = shared(gpu, 5)
+    gc.collect()
+    gpu.allocate(64)
+    assert "cuMemFreeAsync" not in api.names()
+    assert ("cuEventRecord", "cuEventCreate", 5) not in api.calls
+    api.capturing.clear()
+    gpu.allocate(64)
+    assert ("cuMemFreeAsync", address, MAIN) in api.calls
+    assert "cuCtxSynchronize" not in api.names()
+
+
+def test_devices_are_those_of_the_driver(api):
+    assert list(map(str, Gpu(api, 1).devices())) == ["cuda:0", "cuda:1", "cuda:2"]
 
 
 class Foreign:

@@ -124,6 +124,7 @@ def test_a_kernel_that_fails_is_named(gpu, emulator):
 
 
 # --- captures ---------------------------------------------------------------------------------------------------------
+WAITS = ("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize")
 REFUSED: dict[str, Callable[[Gpu], object]] = {
     "an allocation": lambda gpu: gpu.call("cuMemAlloc", 64),
     "page-locked memory": lambda gpu: gpu.call("cuMemAllocHost", 64),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.runtime.device import dlpack
+from kernelyard.runtime.device.dlpack_exchange import Exchange, exchange_of, shape_and_dtype
 from kernelyard.runtime.device.driver import DeviceDriver, DeviceMemory
+
+LEGACY_STREAM = 1  # the default stream of CUDA, as DLPack numbers it
 
 
 class DeviceArray:
@@ -66,13 +69,22 @@ class DeviceArray:
 
     def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
         """See the DLPack specification: consumers on another stream wait for what fills this array."""
-        if isinstance(self.owner, DeviceMemory):
-            self.owner.mark_shared()
-        self.driver.share_with(stream)
+        shared = self.owner if isinstance(self.owner, DeviceMemory) else self.driver
+        shared.share_with(stream)
         return dlpack.export(self, self.address, self.shape, dtypes.from_numpy(self.dtype), self.__dlpack_device__())
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.driver.dlpack_type, self.driver.index if isinstance(self.driver.index, int) else 0
+
+
+class Borrowed(NamedTuple):
+    """Memory of another library: what keeps it alive, and the stream on which the library works; None if it is unknown.
+
+    stream: as DLPack numbers it.
+    """
+
+    owner: object
+    stream: int | None
 
 
 AnyArray: TypeAlias = "np.ndarray | DeviceArray"
@@ -98,7 +110,7 @@ def write(driver: DeviceDriver, address: int, source: AnyArray) -> None:
 def taken_in(driver: DeviceDriver, value: Any) -> DeviceArray | None:
     """Import an array that lies in this device's memory without a copy, through DLPack; None for all else.
 
-    Its producer makes our stream wait for what fills it. Raises: InputTypeError for what is not dense.
+    Our stream waits for what fills it. Raises: InputTypeError for what is not dense.
     """
     array = getattr(value, "array", value)
     if isinstance(array, DeviceArray):
@@ -109,8 +121,24 @@ def taken_in(driver: DeviceDriver, value: Any) -> DeviceArray | None:
         or not hasattr(value, "__dlpack_device__")
     ):
         return None
+    exchange = exchange_of(type(value)) if driver.dlpack_stream is not None else None
+    if exchange is not None:
+        return _borrowed(driver, value, exchange)
     kind, number = value.__dlpack_device__()
     if (int(kind), int(number)) != (driver.dlpack_type, driver.index):
         return None
     address, shape, dtype, owner = dlpack.import_dense(value, driver.dlpack_stream)
-    return DeviceArray(driver, address, shape, dtypes.to_numpy(dtype), owner)
+    return DeviceArray(driver, address, shape, dtypes.to_numpy(dtype), Borrowed(owner, None))
+
+
+def _borrowed(driver: DeviceDriver, value: Any, exchange: Exchange) -> DeviceArray | None:
+    """Import an array whose library tells the stream that its work goes to: ours waits for it."""
+    tensor = exchange.tensor(value)
+    device = tensor.device_type, tensor.device_id
+    if device != (driver.dlpack_type, driver.index):
+        return None
+    shape, dtype = shape_and_dtype(tensor)
+    stream = exchange.current_stream(device) or LEGACY_STREAM
+    driver.wait_for(stream)
+    address = (tensor.data or 0) + tensor.byte_offset
+    return DeviceArray(driver, address, shape, dtypes.to_numpy(dtype), Borrowed(value, stream))

@@ -77,6 +77,21 @@ _pointer_of = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, 
 _new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
+def pointer_in(capsule: object, name: bytes) -> int | None:
+    """Return the pointer of a capsule of that name; None for one of another name."""
+    return _pointer_of(id(capsule), name) if _is_valid(id(capsule), name) else None
+
+
+def not_dense(strides: tuple[int, ...]) -> InputTypeError:
+    """Return the error for a tensor with gaps."""
+    return InputTypeError(
+        "a feed on a device is not contiguous",
+        found=f"strides {strides}",
+        expected="a contiguous array in row-major order",
+        hint="make it contiguous first: x.contiguous()",
+    )
+
+
 def export(owner: object, address: int, shape: tuple[int, ...], dtype: str, device: tuple[int, int]) -> Any:
     """Return a capsule with a dense tensor, which keeps `owner` alive until its consumer lets go of it."""
     code, bits = TYPES[dtype]
@@ -109,10 +124,5 @@ def import_dense(value: Any, stream: int | None) -> tuple[int, tuple[int, ...], 
             "a feed cannot be imported through DLPack", found=f"{type(value).__name__}: {error}"
         ) from error
     if not tensor.is_contiguous():
-        raise InputTypeError(
-            "a feed on a device is not contiguous",
-            found=f"strides {tuple(tensor.strides)}",
-            expected="a contiguous array in row-major order",
-            hint="make it contiguous first: x.contiguous()",
-        )
+        raise not_dense(tuple(tensor.strides))
     return tensor.data_ptr(), tuple(tensor.shape), str(tensor.dtype), tensor

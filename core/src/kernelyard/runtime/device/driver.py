@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
+from kernelyard.errors import DeviceError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.device.device import Device
 
@@ -43,6 +44,10 @@ class DeviceDriver(ABC):
     def free(self, address: int, is_shared: bool = False) -> None:
         """Give back what `allocate` gave, once all work before is done: on all streams, where it was shared."""
 
+    def free_after(self, address: int, streams: Collection[int | None]) -> None:
+        """Give back what `allocate` gave, once the work so far on streams of its readers is done; see `share_with`."""
+        self.free(address, True)
+
     @abstractmethod
     def upload(self, address: int, array: np.ndarray) -> None:
         """Copy a dense array to the device; the array may change once this returns."""
@@ -66,6 +71,13 @@ class DeviceDriver(ABC):
         """
         self.synchronize()
 
+    def wait_for(self, stream: int) -> None:
+        """Make the work from now on wait for others' work so far on a stream, as DLPack numbers it.
+
+        Asked of devices with a `dlpack_stream` alone. Raises: DeviceError for others: there is nothing to wait on.
+        """
+        raise DeviceError(f"{self.device} has no streams", found=stream)
+
     @property
     def dlpack_stream(self) -> int | None:
         """The stream of this device as DLPack numbers it: what others are to wait for; None where there are none."""
@@ -87,12 +99,16 @@ class DeviceMemory:
         self.nbytes = nbytes
         self.address = driver.allocate(memory.align(max(nbytes, 1)))
         self._driver = driver
+        self._readers: set[int | None] = set()
         self._finalizer = weakref.finalize(self, driver.free, self.address)
 
-    def mark_shared(self) -> None:
-        """Others read it from now on, in an order that the driver does not know."""
-        if self._finalizer.detach() is not None:
-            self._finalizer = weakref.finalize(self, self._driver.free, self.address, True)
+    def share_with(self, stream: int | None) -> None:
+        """Let work of others on a stream read it, as DLPack numbers it: until then it is computed, and it stays until
+        what is on that stream when it goes is done."""
+        if not self._readers and self._finalizer.detach() is not None:
+            self._finalizer = weakref.finalize(self, self._driver.free_after, self.address, self._readers)
+        self._readers.add(stream)
+        self._driver.share_with(stream)
 
 
 class DeviceWorkspace:

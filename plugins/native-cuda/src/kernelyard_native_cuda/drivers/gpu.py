@@ -11,17 +11,17 @@ import importlib
 import re
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import cache
 from threading import Lock, local
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
-from kernelyard.runtime.api import EnvironmentVariable, address_of
+from kernelyard.runtime.api import Device, EnvironmentVariable, address_of
 from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 from kernelyard_native_cuda.drivers.staging import Staging
 
@@ -29,6 +29,8 @@ INSTALL_HINT = "pip install 'kernelyard-native-cuda[cuda]', or run on kernelyard
 # A kernel gets this much dynamic shared memory without asking for more.
 UNASKED_SHARED_NBYTES = 48 << 10
 LEGACY_STREAM = 1  # the handle CU_STREAM_LEGACY
+STREAM_CAPTURE_IMPLICIT = 906  # the legacy default stream's answer while a stream captures that waits for it
+NO_WAITING = -1  # of DLPack, in the place of a stream
 SYNC_VARIABLE = EnvironmentVariable(
     "KERNELYARD_CUDA_SYNC", "1: wait for each kernel on a GPU, so that an error names the kernel that failed", "off"
 )
@@ -68,7 +70,8 @@ class Gpu(CudaDriver):
         self.is_synchronous = SYNC_VARIABLE.get() == "1"
         self._local = local()  # stream: where the calling thread's work goes instead, while it is captured
         self._capturing = Lock()
-        self._freed_later: deque[tuple[int, bool]] = deque()
+        self._freed_later: deque[tuple[int, Collection[int | None]]] = deque()
+        self._idle_events: list[Any] = []
         try:
             self.call("cuInit", 0)
             self.number = self.call("cuDeviceGet", index)
@@ -121,6 +124,10 @@ class Gpu(CudaDriver):
         """See `DeviceDriver.dlpack_stream`."""
         return self._stream
 
+    def devices(self) -> tuple[Device, ...]:
+        """See `DeviceDriver.devices`: all GPUs that the driver shows to this process."""
+        return tuple(Device(self.kind, index) for index in range(int(self.call("cuDeviceGetCount"))))
+
     def enter(self) -> None:
         """Make the context the calling thread's own: it has none, or another library's."""
         self.call("cuCtxSetCurrent", self.context)
@@ -128,6 +135,8 @@ class Gpu(CudaDriver):
     def allocate(self, nbytes: int) -> int:
         """See `DeviceDriver.allocate`. Raises: DeviceError."""
         self.enter()
+        if self._freed_later and getattr(self._local, "stream", None) is None:
+            self._free_collected()
         try:
             if self._pool is None:
                 return int(self.call("cuMemAlloc", nbytes))
@@ -139,12 +148,24 @@ class Gpu(CudaDriver):
 
     def free(self, address: int, is_shared: bool = False) -> None:
         """See `DeviceDriver.free`. What is collected in the middle of a capture is freed at its end."""
-        if getattr(self._local, "stream", None) is not None:
-            self._freed_later.append((address, is_shared))
-            return
+        self.free_after(address, (NO_WAITING,) if is_shared else ())
+
+    def free_after(self, address: int, streams: Collection[int | None]) -> None:
+        """See `DeviceDriver.free_after`: our stream waits for them, and nobody else does.
+
+        Readers who wanted no waiting did not say where they read, and streams may be gone: then the host waits for all
+        work.
+        """
         self.enter()
-        if is_shared:
+        states = {stream: self._capture_state(_handle(stream)) for stream in streams if stream != NO_WAITING}
+        if getattr(self._local, "stream", None) is not None or "captures" in states.values():
+            self._freed_later.append((address, streams))
+            return
+        if len(states) < len(streams) or "gone" in states.values():
             self.call("cuCtxSynchronize")
+        else:
+            for stream in streams:
+                self._order(_handle(stream), self._stream)
         if self._pool is None:
             self.call("cuMemFree", address)
         else:
@@ -172,15 +193,31 @@ class Gpu(CudaDriver):
 
     def share_with(self, stream: int | None) -> None:
         """See `DeviceDriver.share_with`. -1 wants no waiting, None is the legacy default stream."""
-        if stream == -1:
-            return
+        if stream != NO_WAITING:
+            self.enter()
+            self._order(self._stream, _handle(stream))
+
+    def wait_for(self, stream: int) -> None:
+        """See `DeviceDriver.wait_for`."""
         self.enter()
-        event = self.call("cuEventCreate", self.api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
-        try:
-            self.call("cuEventRecord", event, self._stream)
-            self.call("cuStreamWaitEvent", LEGACY_STREAM if stream is None else stream, event, 0)
-        finally:
-            self.call("cuEventDestroy", event)  # the driver keeps it until the wait is over
+        self._order(stream, self._stream)
+
+    def _order(self, first: int, then: int) -> None:
+        """Let what is put on a stream from now on wait for what is on another one."""
+        try:  # an event of one's own: the collector of garbage may call this in the midst of itself
+            event = self._idle_events.pop()
+        except IndexError:
+            event = self.call("cuEventCreate", self.api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        self.call("cuEventRecord", event, first)
+        self.call("cuStreamWaitEvent", then, event, 0)
+        self._idle_events.append(event)  # the wait is for what was recorded before, whatever is recorded later
+
+    def _capture_state(self, stream: int) -> Literal["works", "captures", "gone"]:
+        """Return what a stream of others does: while it captures, our stream must not wait for it."""
+        status, *found = self.api.cuStreamIsCapturing(stream)
+        if int(status) == STREAM_CAPTURE_IMPLICIT or (int(status) == 0 and int(found[0]) != 0):
+            return "captures"
+        return "works" if int(status) == 0 else "gone"
 
     def capture(self, run: Callable[[], None]) -> Graph | None:
         """See `DeviceDriver.capture`: a CUDA graph."""
@@ -213,13 +250,18 @@ class Gpu(CudaDriver):
     def _free_collected(self) -> None:
         """Free what was collected while this thread captured, or another one."""
         with suppress(IndexError):  # the last may be another thread's to free
-            while True:
-                self.free(*self._freed_later.popleft())
+            for _ in range(len(self._freed_later)):
+                self.free_after(*self._freed_later.popleft())
 
     def load(self, image: Image) -> GpuKernels:
         """See `CudaDriver.load`. Raises: DeviceError."""
         self.enter()
         return GpuKernels(self, self.call("cuModuleLoadData", fitting_cubin(image, self.capability)))
+
+
+def _handle(stream: int | None) -> int:
+    """Return the handle of a stream as DLPack numbers it."""
+    return LEGACY_STREAM if stream is None else stream
 
 
 class Graph:
