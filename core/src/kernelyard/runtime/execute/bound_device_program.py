@@ -18,14 +18,15 @@ from kernelyard.cached_property import cached_property
 from kernelyard.errors import DeviceError, KernelyardError, NoImplementationError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.forks import renewed_in_children
-from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT, Workspace
+from kernelyard.runtime.abi.memory import Workspace
 from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS, BindContext, BoundCall, BoundTensor, RuntimeModule
-from kernelyard.runtime.device.array import AnyArray, DeviceArray, write
+from kernelyard.runtime.device.array import AnyArray, Borrowed, DeviceArray, write
 from kernelyard.runtime.device.driver import DeviceDriver, DeviceMemory, DeviceWorkspace
 from kernelyard.runtime.device.tensor import Tensor
 from kernelyard.runtime.execute.bound_program import REBIND_BYTES, Outputs, StepHook
 from kernelyard.runtime.execute.call_table import CallTable
-from kernelyard.runtime.execute.device_graph import CapturedProgram
+from kernelyard.runtime.execute.device_graph import Addresses, CapturedProgram
+from kernelyard.runtime.execute.device_io_binding import DeviceIOBinding
 from kernelyard.runtime.execute.execution_context import MIN_ARENA_NBYTES, ExecutionContext
 from kernelyard.runtime.execute.fallback import RefusedError, fall_back
 from kernelyard.runtime.execute.step_errors import bind_error, label_of
@@ -133,32 +134,6 @@ class Binder:
         return BoundCall([*down, *call.steps, *up], [*call.keep, call, copies, self._on_host])
 
 
-class DeviceIOBinding:
-    """Binding of an input: its place in the arena, and the functions that rebind the steps to another address.
-
-    Without rebinders the array is copied there.
-    """
-
-    def __init__(self, driver: DeviceDriver, home: BoundTensor, rebinders: Sequence[Callable[[int], None]]) -> None:
-        self._driver = driver
-        self._home = home
-        self._rebinders = tuple(rebinders)
-        self.address = home.address
-
-    def fill(self, array: AnyArray) -> None:
-        """Make the steps read an array, from wherever it lies."""
-        is_near = self._rebinders and isinstance(array, DeviceArray) and array.address % REBIND_ALIGNMENT == 0
-        self._move(array.address if is_near and isinstance(array, DeviceArray) else self._home.address)
-        if not is_near:
-            write(self._driver, self._home.address, array)
-
-    def _move(self, address: int) -> None:
-        if address != self.address:
-            for rebinder in self._rebinders:
-                rebinder(address)
-            self.address = address
-
-
 class BoundDeviceProgram:
     """A plan bound to an arena in a device's memory. Feeds may lie there or on the host; results are `DeviceArray`s.
 
@@ -188,8 +163,9 @@ class BoundDeviceProgram:
             [label for label, count in zip(self._labels, counts, strict=True) for _ in range(count)],
             [each for each, count in zip(capturable, counts, strict=True) for _ in range(count)],
         )
-        self._bindings = self._make_bindings()
-        self._results = [self._tensors[number] for number in plan.program.results]
+        self._inputs = self._bind_inputs()
+        self._results = self._bind_results()
+        self._homes = tuple(binding.home.address for binding in self._results)
         self._expected = [
             (shape, dtypes.to_numpy(spec.dtype))
             for shape, spec in zip(plan.input_shapes, plan.program.inputs, strict=True)
@@ -236,23 +212,35 @@ class BoundDeviceProgram:
         except Exception as error:
             raise bind_error(step.symbol, label_of(step, executable.modules), error) from error
 
-    def _make_bindings(self) -> list[tuple[int, DeviceIOBinding]]:
+    def _bind_inputs(self) -> list[tuple[int, DeviceIOBinding]]:
         """Return a binding for every input that has a register, with the input's number."""
         plan, program = self._plan, self._plan.program
         results = {plan.roots[result] for result in program.results}
+        bindings: list[tuple[int, DeviceIOBinding]] = []
+        for number, register in enumerate(program.registers):
+            if register.kind == "input":
+                home = self._tensors[number]
+                may_move = number not in results and home.nbytes >= REBIND_BYTES
+                rebinders = self._rebinders(number) if may_move else ()
+                bindings.append((register.index, DeviceIOBinding(self._driver, home, rebinders)))
+        return bindings
+
+    def _bind_results(self) -> list[DeviceIOBinding]:
+        """Return a binding for every result: it is written where the caller gets it, unless no step writes it, or it is
+        a result twice."""
+        plan, program = self._plan, self._plan.program
+        roots = [plan.roots[result] for result in program.results]
         return [
-            (
-                register.index,
-                DeviceIOBinding(self._driver, self._tensors[n], () if n in results else self._rebinders(n)),
+            DeviceIOBinding(
+                self._driver,
+                self._tensors[result],
+                self._rebinders(root) if program.registers[root].kind == "buffer" and roots.count(root) == 1 else (),
             )
-            for n, register in enumerate(program.registers)
-            if register.kind == "input"
+            for result, root in zip(program.results, roots, strict=True)
         ]
 
     def _rebinders(self, root: int) -> Sequence[Callable[[int], None]]:
         """Return the functions that rebind every use of a register; none when some use cannot be rebound."""
-        if self._tensors[root].nbytes < REBIND_BYTES:
-            return ()
         rebinders: list[Callable[[int], None]] = []
         for step, call in zip(self._plan.program.steps, self._calls, strict=True):
             for position, register in enumerate(step.inputs + step.outputs):
@@ -279,23 +267,37 @@ class BoundDeviceProgram:
         self, arrays: Sequence[AnyArray], limit: CallLimit | None = None, outputs: Outputs = ()
     ) -> list[DeviceArray]:
         """See `AnyBoundProgram.run`; once the device has its work, no limit ends it."""
-        self._fill(arrays)
-        self._whole.run(tuple(binding.address for _, binding in self._bindings))
-        results = self._copies()
-        if any(isinstance(array, DeviceArray) and not isinstance(array.owner, DeviceMemory) for array in arrays):
-            self._driver.synchronize()  # whose memory it is may write to it, or give it back, once this returns
+        entered = tuple([binding.enter(arrays[index]) for index, binding in self._inputs])
+        results = self._new_results()
+        own = [r.address if b.may_move else b.home.address for b, r in zip(self._results, results, strict=True)]
+        # The callers' own places first; where these are new, a graph that writes to the arena: copies take less than
+        # launches.
+        addresses = self._whole.run(((*entered, *own), (*entered, *self._homes)), self._move)
+        for result, address in zip(results, addresses[len(entered) :], strict=True):
+            if address != result.address:
+                self._driver.copy(result.address, address, result.nbytes)
+        self._release(arrays)
         return results
 
-    def _fill(self, arrays: Sequence[AnyArray]) -> None:
-        for index, binding in self._bindings:
-            binding.fill(arrays[index])
+    def _new_results(self) -> list[DeviceArray]:
+        homes = [binding.home for binding in self._results]
+        return [DeviceArray.empty(self._driver, home.shape, dtypes.to_numpy(home.dtype)) for home in homes]
 
-    def _copies(self) -> list[DeviceArray]:
-        copies: list[DeviceArray] = []
-        for tensor in self._results:
-            copies.append(DeviceArray.empty(self._driver, tensor.shape, dtypes.to_numpy(tensor.dtype)))
-            self._driver.copy(copies[-1].address, tensor.address, tensor.nbytes)
-        return copies
+    def _move(self, addresses: Addresses) -> None:
+        for (_, binding), address in zip(self._inputs, addresses, strict=False):
+            binding.move(address)
+        for binding, address in zip(self._results, addresses[len(self._inputs) :], strict=True):
+            binding.move(address)
+
+    def _release(self, arrays: Sequence[AnyArray]) -> None:
+        """Let the owners of borrowed memory write to it, or give it back, once this returns: their streams wait for
+        ours, or we do."""
+        borrowed = [a.owner.stream for a in arrays if type(a) is DeviceArray and type(a.owner) is Borrowed]
+        if None in borrowed:
+            self._driver.synchronize()
+            return
+        for stream in set(borrowed):
+            self._driver.share_with(stream)
 
     @cached_property
     def _parts(self) -> list[tuple[Step, CallTable]]:
@@ -306,7 +308,9 @@ class BoundDeviceProgram:
 
     def run_stepwise(self, arrays: Sequence[AnyArray], hook: StepHook) -> list[DeviceArray]:
         """See `AnyBoundProgram.run_stepwise`; the hook sees copies on the host, or no values: `StepHook.reads`."""
-        self._fill([array if isinstance(array, np.ndarray) else array.numpy() for array in arrays])
+        self._move((*(binding.home.address for _, binding in self._inputs), *self._homes))
+        for index, binding in self._inputs:
+            write(self._driver, binding.home.address, arrays[index])
         bring = self._download if hook.reads else self._unread
         for step, table in self._parts:
             inputs = [bring(self._tensors[register]) for register in step.inputs]
@@ -314,7 +318,11 @@ class BoundDeviceProgram:
             outputs = list(map(bring, tensors))
             run = partial(self._run_part, table, tensors, outputs if hook.reads else ())
             hook.decide(step, run, inputs, outputs)
-        return self._copies()
+        results = self._new_results()
+        for result, home in zip(results, self._homes, strict=True):
+            self._driver.copy(result.address, home, result.nbytes)
+        self._release(arrays)
+        return results
 
     def _run_part(self, table: CallTable, tensors: Sequence[BoundTensor], outputs: Sequence[np.ndarray]) -> None:
         table.run()

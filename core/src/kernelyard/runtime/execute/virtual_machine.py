@@ -74,7 +74,7 @@ class VirtualMachine:
 
     Plans (shapes, memory, bound steps) are kept for the last `executable.max_plans` sets of input shapes of each entry
     function. Calls from many threads run at the same time, each on memory of its own: as many as `contexts` (the
-    processors, unless said otherwise); more wait.
+    processors, unless said otherwise; one on a device, which does all work in order anyway); more wait.
 
     threads: of one call, at most (None: `executable.threads`); a machine with fewer processors has so many.
 
@@ -114,7 +114,8 @@ class VirtualMachine:
 
             constants = DeviceConstants(self.driver, executable)
             make_context, resident = partial(DeviceExecutionContext, self.driver, constants), constants.array
-        self.contexts = ContextPool(contexts or processors(), make_context)
+        # A device does all work in order: one arena serves the calls of all threads.
+        self.contexts = ContextPool(contexts or (processors() if self.driver is None else 1), make_context)
         self.environment = RunEnvironment(executable, self.contexts, self.threads, self.driver, resident)
         self._instrument: Instrument | None = None
         runners: dict[str, FunctionRunner] = {
