@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kernelyard.plugins.frontend import Frontend
 
 PROJECT = "kernelyard"
-API_VERSION = "2.0"
+API_VERSION = "2.1"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.device.tensor import as_array as as_array
     from kernelyard.runtime.execute.executable import Executable as Executable
     from kernelyard.runtime.execute.executable import TensorInfo as TensorInfo
+    from kernelyard.runtime.export import get_include as get_include
     from kernelyard.runtime.installed.disk_cache import DiskCache as DiskCache
     from kernelyard.runtime.installed.distributions import find_distribution as find_distribution
     from kernelyard.runtime.jit.linking import Code as Code
@@ -73,6 +74,8 @@ if TYPE_CHECKING:
     from kernelyard.runtime.lru import CacheInfo as CacheInfo
     from kernelyard.runtime.lru import sum_infos as sum_infos
     from kernelyard.runtime.modules.bindable import BindableModule as BindableModule
+    from kernelyard.runtime.modules.c_kernel_runtime import CKernel as CKernel
+    from kernelyard.runtime.modules.c_kernel_runtime import CKernelRuntime as CKernelRuntime
     from kernelyard.runtime.modules.extern_library import PREFIX as PREFIX
     from kernelyard.runtime.modules.extern_library import SYMBOL as SYMBOL
     from kernelyard.runtime.modules.extern_library import ExternLibrary as ExternLibrary
@@ -110,6 +113,7 @@ _HOME = {
     "kernelyard.runtime.device.driver": "DeviceDriver DeviceMemory",
     "kernelyard.runtime.device.tensor": "Tensor as_array",
     "kernelyard.runtime.execute.executable": "Executable TensorInfo",
+    "kernelyard.runtime.export": "get_include",
     "kernelyard.runtime.installed.disk_cache": "DiskCache",
     "kernelyard.runtime.installed.distributions": "find_distribution",
     "kernelyard.runtime.jit.linking": "Code compile_text link",
@@ -118,6 +122,7 @@ _HOME = {
     "kernelyard.runtime.jit.toolchain": "Toolchain",
     "kernelyard.runtime.lru": "CacheInfo LRU sum_infos",
     "kernelyard.runtime.modules.bindable": "BindableModule",
+    "kernelyard.runtime.modules.c_kernel_runtime": "CKernel CKernelRuntime",
     "kernelyard.runtime.modules.extern_library": "ExternLibrary PREFIX SYMBOL",
     "kernelyard.runtime.modules.json_runtime": "JSONGraph JSONNode JSONRuntime NodeEntry check_schema",
     "kernelyard.runtime.modules.packed_module": "pack_module split_code unpack_module",

@@ -20,6 +20,7 @@ from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manager import BackendInfo, backends, get_manager
 from kernelyard.runtime.artifact.loader import runtime_entry_points
+from kernelyard.runtime.export import get_include
 from kernelyard.runtime.installed.disk_cache import ignored_settings
 from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
 from kernelyard.runtime.text_table import aligned
@@ -55,10 +56,12 @@ def command(ctx: click.Context, as_report: bool, retry: bool, as_json: bool) -> 
     if as_json or as_report:
         facts = {"healthy": not faults, "faults": faults, "notes": notes, "machine": machine, "versions": versions}
         parts = {"generators": _facts_of("code_generator"), "backends": _facts_of("backend")}
+        facts["include"] = get_include()
         found = {**facts, "plugins": [asdict(info) for info in infos], "runtimes": runtimes, **parts}
         _print_facts(found, as_report, as_json)
     else:
         say(f"{machine}: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
+        say(f"C headers: {get_include()}")
         _print_plugins(infos, runtimes)
         for note in notes:
             click.secho(f"note: {note}", fg="yellow")

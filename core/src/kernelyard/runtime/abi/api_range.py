@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Of the loader, of `RuntimeModule` and `JSONRuntime`, and of what they take and give: `BindContext`, `BoundTensor`,
 # `BoundCall`, `NativeCall`. The second number grows with what is added, the first with what is changed or removed.
-RUNTIME_API = "2.0"
+RUNTIME_API = "2.1"
 MANIFEST = "manifest.toml"
 EXAMPLE = '">=2.0,<3"'
 _UNSTATED = ">=1.0,<2"  # the range of a runtime half that states none: it was written for the first versions

@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def get_include() -> str:
-    """Return the folder with `kernelyard.h`, for C programs that use an exported library: `cc -I...`."""
+    """Return the folder for `cc -I...`: `kernelyard.h` of exported libraries, `kernelyard_plugin.h` of C kernels."""
     return str(Path(__file__).parent)

@@ -13,7 +13,9 @@
 extern "C" {
 #endif
 
-#ifndef DLPACK_DLPACK_H_ /* the same types as in dlpack.h, which may be included before */
+/* The same types as in dlpack.h, which may be included before. */
+#if !defined(DLPACK_DLPACK_H_) && !defined(KERNELYARD_DLPACK)
+#define KERNELYARD_DLPACK
 typedef struct { int32_t device_type, device_id; } DLDevice; /* 1 is the CPU */
 typedef struct { uint8_t code, bits; uint16_t lanes; } DLDataType; /* code: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool */
 typedef struct {

@@ -19,9 +19,9 @@ from kernelyard.cached_property import cached_property
 from kernelyard.errors import ArtifactVersionError, BackendUnavailableError
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall, RuntimeModule
 from kernelyard.runtime.abi.spec import corrupted
-from kernelyard.runtime.device import dlpack
 from kernelyard.runtime.device.tensor import Tensor
 from kernelyard.runtime.modules.packed_module import pack_module, unpack_module
+from kernelyard.runtime.modules.tensor_argument import TensorArgument
 
 KIND = "extern_library"
 SCHEMA = 1
@@ -87,8 +87,8 @@ class ExternLibrary(RuntimeModule):
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
         """Bind one native call; the calling convention is that of a step."""
-        tensors = [_Tensor(arg) for arg in args]
-        given = (_Any * max(len(tensors), 1))(*(each.as_any() for each in tensors))
+        tensors = [TensorArgument(arg) for arg in args]
+        given = (_Any * max(len(tensors), 1))(*(_Any(_DLTENSOR_POINTER, 0, each.address) for each in tensors))
         result = _Any()
         call = NativeCall(self._address(symbol), 0, ctypes.addressof(given), len(tensors), ctypes.addressof(result))
         rebinders = {number: each.move for number, each in enumerate(tensors)}
@@ -116,27 +116,6 @@ def _exportable(tensor: Any) -> Any:
         array = tensor if tensor.flags.writeable else tensor.copy()
         return array if array.dtype.isbuiltin == 1 else Tensor(array)
     return tensor
-
-
-class _Tensor:
-    """The `DLTensor` of an argument, and what it points to."""
-
-    def __init__(self, bound: BoundTensor) -> None:
-        rank = len(bound.shape)
-        strides = [int(np.prod(bound.shape[axis + 1 :])) for axis in range(rank)]
-        self._sizes = (ctypes.c_int64 * max(rank, 1))(*bound.shape)
-        self._strides = (ctypes.c_int64 * max(rank, 1))(*strides)
-        code, bits = dlpack.TYPES[bound.dtype]
-        places = ctypes.addressof(self._sizes), ctypes.addressof(self._strides)
-        self._tensor = dlpack.DLTensor(bound.address, dlpack.DLPACK_CPU, 0, rank, code, bits, 1, *places, 0)
-
-    def as_any(self) -> _Any:
-        """Return the argument of a call."""
-        return _Any(_DLTENSOR_POINTER, 0, ctypes.addressof(self._tensor))
-
-    def move(self, address: int) -> None:
-        """Point elsewhere."""
-        self._tensor.data = address
 
 
 def load(data: bytes, constants: Mapping[str, np.ndarray]) -> RuntimeModule:
