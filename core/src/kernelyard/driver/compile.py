@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from kernelyard.transform.pass_base import Instrument, Pass, PassContext
 from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 
 if TYPE_CHECKING:
-    from kernelyard.driver.measured_placement import Placements, Tuning
+    from kernelyard.driver.measured_placement import Placements, TuneRequest, Tuning
     from kernelyard.runtime.placement_decision import PlacementDecision
 
 log = logging.getLogger("kernelyard")
@@ -116,12 +116,36 @@ def decided(
     from kernelyard.driver.measured_placement import decide  # inside: most compiles measure nothing
 
     module = import_model(session.manager, model, session.options)
-
-    def compile_with(decision: PlacementDecision) -> Executable:
-        return _linked(opened(session.options, decision=decision), lambda: module, ())
-
-    decision = decide(session, module, tune, placement, compile_with)
+    decision = decide(session, module, tune, placement, _compiler_with(session, opened, module))
     return opened if decision is None else partial(opened, decision=decision)
+
+
+def request_to_tune(
+    model: object,
+    tuning: Tuning,
+    target: Target | str = "cpu",
+    backends: Sequence[str] | str = "auto",
+    options: Options | None = None,
+    **how: Any,
+) -> TuneRequest:
+    """Return what a tuner is given where `compile` has these arguments: for tuners that measure elsewhere.
+
+    how: the others of `compile` that a placement depends on. Raises: as `compile`.
+    """
+    from kernelyard.driver.measured_placement import TuneRequest, facts_of
+
+    defaults = {"require": None, "strict": False, "exclude_patterns": (), "precision": DEFAULT, "pipeline": None}
+    opened = partial(open_session, target, backends, **{**defaults, **how})
+    session = opened(options)
+    module = import_model(session.manager, model, session.options)
+    return TuneRequest(session, module, facts_of(session, module), tuning, _compiler_with(session, opened, module))
+
+
+def _compiler_with(
+    session: CompileSession, opened: Callable[..., CompileSession], module: IRModule
+) -> Callable[[PlacementDecision], Executable]:
+    """Return what compiles a module by a decision."""
+    return lambda decision: _linked(opened(session.options, decision=decision), lambda: module, ())
 
 
 def _compiled(

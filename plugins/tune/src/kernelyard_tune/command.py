@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,9 +24,14 @@ from kernelyard.driver.commands.common import (
     threads_option,
 )
 
+if TYPE_CHECKING:
+    from kernelyard.driver.measured_placement import Tuning
+    from kernelyard_tune.spread import Tuned
+    from kernelyard_tune.work import Limits
+
 
 @click.command("tune")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help=f"Save the model compiled: a {ARTIFACT_SUFFIX} file."
 )
@@ -32,48 +39,114 @@ from kernelyard.driver.commands.common import (
 @click.option("--effort", default="quick", metavar="EFFORT", help="quick (10 s), full (60 s), or seconds.")
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input to measure with.")
 @click.option("--again", is_flag=True, help="Measure what this machine remembers already.")
+@click.option("--on", metavar="POOL", help="Workers that measure: local://4, dask://host:8786, ray://host:10001.")
+@click.option("--limit-seconds", default=1800.0, metavar="N", help="With --on: of one measurement (default: 1800).")
+@click.option("--limit-mb", default=0, metavar="N", help="With --on: address space of one measurement (default: any).")
 @remote_cache_option
 @dim_option
 @threads_option
 @compile_options
 @json_option
 def command(
-    model: Path,
+    models: tuple[Path, ...],
     output: Path | None,
     placement: Path | None,
     effort: str,
     inputs: tuple[str, ...],
     again: bool,
+    on: str | None,
+    limit_seconds: float,
+    limit_mb: int,
     remote_cache: str | None,
     dim_values: tuple[str, ...],
     threads: int | None,
     how: CompileOptions,
     as_json: bool,
 ) -> None:
-    """Measure which placement of MODEL is the quickest on this machine: the default, each backend first, or generated
-    kernels alone. Ctrl-C keeps the best found so far."""
-    from kernelyard.driver.compile import compile as compile_model
+    """Measure which placement of each MODEL is the quickest on this machine, or on the workers of a pool: the default,
+    each backend first, or generated kernels alone. Ctrl-C keeps the best found so far."""
     from kernelyard.driver.measured_placement import Tuning, save_placements
+    from kernelyard_tune.work import Limits
 
+    if output is not None and len(models) > 1:
+        raise click.UsageError("-o saves one model, and several are given")
     feeds = dict(map(read_array, inputs))
     tuning = Tuning(_effort(effort), threads, feeds, read_dims(dim_values), not again, remote_cache)
-    exe = compile_model(model, tune=tuning, **how.arguments())
-    decision = exe.report.decision
-    facts: dict[str, Any] = {"decision": decision.to_json() if decision is not None else None}
-    if placement is not None and decision is not None:
-        save_placements(placement, [decision])
-        facts["placement"] = str(placement)
-    if output is not None:
-        exe.save(output)
-        facts["artifact"] = str(output)
+    if on is None:
+        tuned = _here(models, tuning, how, output)
+    else:
+        tuned = _on(on, models, tuning, how, output, Limits(limit_seconds, limit_mb))
+    if placement is not None:
+        save_placements(placement, tuned.decisions.values())
+    saved = {"placement": placement, "artifact": output} if tuned.decisions else {}
+    _report(tuned, {name: str(path) for name, path in saved.items() if path is not None}, len(models), as_json)
+    if tuned.failures:
+        raise click.exceptions.Exit(1)
+
+
+def _here(models: Sequence[Path], tuning: Tuning, how: CompileOptions, output: Path | None) -> Tuned:
+    """Measure on this machine, one model after another."""
+    from kernelyard.driver.compile import compile as compile_model
+    from kernelyard_tune.spread import Tuned
+
+    tuned = Tuned()
+    for model in models:
+        exe = compile_model(model, tune=tuning, **how.arguments())
+        if exe.report.decision is not None:
+            tuned.decisions[str(model)] = exe.report.decision
+        if output is not None:
+            exe.save(output)
+    return tuned
+
+
+def _on(
+    url: str, models: Sequence[Path], tuning: Tuning, how: CompileOptions, output: Path | None, limits: Limits
+) -> Tuned:
+    """Measure on the workers of a pool."""
+    from kernelyard.driver.compile import compile as compile_model
+    from kernelyard.driver.compile import request_to_tune
+    from kernelyard.ir import to_text
+    from kernelyard_tune.pools import open_pool
+    from kernelyard_tune.progress import Progress
+    from kernelyard_tune.spread import tune_on
+    from kernelyard_tune.work import Work
+
+    tuning.seconds  # noqa: B018  checked before anything is asked
+    tuning = replace(tuning, threads=tuning.threads or 1)  # of a core each
+    arguments = how.arguments()
+    pool = open_pool(url)
+    try:
+        requests = {str(model): request_to_tune(model, tuning, **arguments) for model in models}
+        works = {name: Work(to_text(each.module), arguments, tuning, limits=limits) for name, each in requests.items()}
+        with Progress(f"measuring on {url}") as progress:
+            tuned = tune_on(pool, {name: (requests[name], works[name]) for name in works}, progress.step)
+    finally:
+        pool.close()
+    for model, decision in tuned.decisions.items() if output is not None else ():
+        compile_model(model, placement=decision, **arguments).save(str(output))
+    return tuned
+
+
+def _report(tuned: Tuned, saved: dict[str, str], count: int, as_json: bool) -> None:
+    for name, why in tuned.left_out.items():
+        click.echo(f"left out: {name}: {why}", err=True)
+    for name, error in tuned.failures.items():
+        click.echo(f"{name}: {error}", err=True)
     if as_json:
-        print_json(facts)
+        found = {name: decision.to_json() for name, decision in tuned.decisions.items()}
+        failed = {name: error.to_json() for name, error in tuned.failures.items()}
+        only = next(iter(found.values()), None) if count == 1 else None
+        many: dict[str, Any] = {"decisions": found, "failed": failed}
+        facts = {"decision": only} if count == 1 and not failed else many
+        print_json({**facts, **saved, **({"left_out": tuned.left_out} if tuned.left_out else {})})
         return
-    for line in decision.lines(terminal_width()) if decision is not None else ["nothing was measured"]:
-        click.echo(line)
-    for name in ("placement", "artifact"):
-        if name in facts:
-            say(f"saved {facts[name]}")
+    for name, decision in tuned.decisions.items():
+        if count > 1:
+            click.echo(f"{name}:")
+        for line in decision.lines(terminal_width()):
+            click.echo(line)
+    for path in saved.values():
+        say(f"saved {path}")
 
 
 def _effort(text: str) -> str | float:

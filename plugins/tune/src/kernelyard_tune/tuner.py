@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,19 +35,32 @@ def tune(request: TuneRequest) -> PlacementDecision:
     Ctrl-C ends the measuring, and the best that is known by then is returned.
     Raises: TuneError where the model does not run with these feeds, and what compiling its default placement raises.
     """
-    facts = _facts(request)
+    facts = facts_of_run(request)
     known = recall(facts, request.tuning.remote) if request.tuning.remember else None
     if known is not None:
         return known
+    found = measured(request, whole_candidates(request.session))
+    if request.tuning.remember and found.is_complete:
+        remember([found.decision], request.tuning.remote)
+    return found.decision
+
+
+class Found(NamedTuple):
+    """A decision that was measured. is_complete: False where Ctrl-C ended the measuring."""
+
+    decision: PlacementDecision
+    is_complete: bool
+
+
+def measured(request: TuneRequest, candidates: Sequence[PlacementDecision], *, mixes: bool = True) -> Found:
+    """Measure candidates, the default first. mixes: add what mixes the quick parts of them. Raises: as `tune`."""
     with Progress("measuring placements") as progress:
-        tuner = _Tuner(request, facts, time.monotonic() + request.tuning.seconds, progress.step)
-        decision = tuner.run()
-    if request.tuning.remember and not tuner.is_interrupted:
-        remember([decision], request.tuning.remote)
-    return decision
+        deadline = time.monotonic() + request.tuning.seconds
+        tuner = _Tuner(request, facts_of_run(request), deadline, progress.step)
+        return Found(tuner.run(candidates, mixes), not tuner.is_interrupted)
 
 
-def _facts(request: TuneRequest) -> dict[str, str]:
+def facts_of_run(request: TuneRequest) -> dict[str, str]:
     """Return what a decision is remembered by: what the compile says, and what is measured with."""
     tuning = request.tuning
     threads, sizes = tuning.threads or default_threads(), text_of_sizes(request.module, tuning)
@@ -62,8 +76,8 @@ class _Tuner:
         self.threads = request.tuning.threads or default_threads()
         self.compiled: dict[str, tuple[PlacementDecision, Executable]] = {}
 
-    def run(self) -> PlacementDecision:
-        default, *others = whole_candidates(self.request.session)
+    def run(self, candidates: Sequence[PlacementDecision], mixes: bool) -> PlacementDecision:
+        default, *others = candidates
         with _without_warnings():
             self.add(default)
             feeds = made_feeds(self.compiled[default.name][1], self.request.tuning)
@@ -71,7 +85,8 @@ class _Tuner:
             with self.ended_by_interrupt():
                 for each in others:  # all of them, whatever it takes: the promise is made of them
                     self._try(each)
-                self._mix(feeds, seconds)
+                if mixes:
+                    self._mix(feeds, seconds)
             race = Race({name: _call(executable, feeds) for name, (_, executable) in self.compiled.items()}, self.clock)
             with self.ended_by_interrupt():
                 race.run(self.deadline, self.step)
