@@ -19,6 +19,7 @@ from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import within_time
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.report import Reason, Violation
+from kernelyard.transform.agree_border_layouts import BorderLayouts
 from kernelyard.transform.inline_functions import inline_functions
 from kernelyard.transform.pipelines import codegen
 from kernelyard.transform.run_codegen import Codegen, Region
@@ -72,7 +73,8 @@ def _run_codegens(session: CompileSession, module: IRModule) -> IRModule:
     optimizers = {b.name: _limited(b) for b in session.backends if type(b).optimize is not Backend.optimize}
     refusable: dict[str, Region] = {}
     codegens = {backend.name: _asked_for_refusals(backend, refusable) for backend in session.backends}
-    passes = codegen(optimizers, codegens, session.options, session.recorder, session.strict, within_time)
+    layouts = {b.name: _asked(b) for b in session.backends if type(b).border_layouts is not Backend.border_layouts}
+    passes = codegen(optimizers, codegens, session.options, session.recorder, session.strict, within_time, layouts)
     return attach_fallbacks(passes(module), refusable.values())
 
 
@@ -85,6 +87,16 @@ def _asked_for_refusals(backend: Backend, refusable: dict[str, Region]) -> Codeg
         return module
 
     return compiled
+
+
+def _asked(backend: Backend) -> Callable[[Region], BorderLayouts | None]:
+    """Wrap the `border_layouts` of a backend in a time limit."""
+
+    def border_layouts(region: Region) -> BorderLayouts | None:
+        what = f"asking {backend.name} for the layouts of a region"
+        return within_time(what, lambda: backend.border_layouts(region), len(region.function.bindings))
+
+    return border_layouts
 
 
 def _limited(backend: Backend) -> Callable[[IRModule], IRModule]:

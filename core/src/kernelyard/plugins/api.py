@@ -112,6 +112,8 @@ if TYPE_CHECKING:
     from kernelyard.plugins.quantization_scheme import QuantizationScheme as QuantizationScheme
     from kernelyard.plugins.recurrent_direction import RecurrentDirection as RecurrentDirection
     from kernelyard.target import Target as Target
+    from kernelyard.transform.agree_border_layouts import BORDER_LAYOUT as BORDER_LAYOUT
+    from kernelyard.transform.agree_border_layouts import BorderLayouts as BorderLayouts
     from kernelyard.transform.attach_extern_modules import AttachExternModules as AttachExternModules
     from kernelyard.transform.bind_params import BindParams as BindParams
     from kernelyard.transform.canonicalize import Canonicalize as Canonicalize
@@ -164,6 +166,7 @@ _HOME = {
     "kernelyard.plugins.quantization_scheme": "DYNAMIC INT4_WEIGHTS INT8_WEIGHTS SCHEMES STATIC QuantizationScheme",
     "kernelyard.plugins.recurrent_direction": "RecurrentDirection",
     "kernelyard.target": "Target",
+    "kernelyard.transform.agree_border_layouts": "BORDER_LAYOUT BorderLayouts",
     "kernelyard.transform.attach_extern_modules": "AttachExternModules",
     "kernelyard.transform.bind_params": "BindParams",
     "kernelyard.transform.canonicalize": "Canonicalize",

@@ -12,6 +12,7 @@ from kernelyard.patterns.registry import Accept, Answer, FusionPattern
 from kernelyard.plugins.quantization_scheme import QuantizationScheme
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
+from kernelyard.transform.agree_border_layouts import BorderLayouts
 from kernelyard.transform.run_codegen import Region
 
 
@@ -84,6 +85,15 @@ class Backend(ABC):
         Composites may be rewritten, added and left out. A failure breaks the contract; the region is used as it was.
         """
         return region
+
+    def border_layouts(self, region: Region) -> BorderLayouts | None:
+        """Return in which order of dims a region would read its parameters and write its results; None: row-major.
+
+        Where a region that writes a tensor and those that read it, of any backends, name the same order, the tensor is
+        handed over in it: codegen then gets regions in which composites `<backend>.border_layout`, each a
+        `permute_dims`, stand behind such parameters and before such results. Only a backend that takes these answers.
+        """
+        return None
 
     def may_refuse(self, region: Region) -> bool:
         """Return True where the runtime half may raise NoImplementationError when it binds a region on a device.

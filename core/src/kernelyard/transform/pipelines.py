@@ -15,6 +15,7 @@ from typing import Any, ParamSpec
 from kernelyard.errors import PassError
 from kernelyard.ir import Call
 from kernelyard.patterns.registry import MatchRecorder, PatternLike
+from kernelyard.transform.agree_border_layouts import AgreeBorderLayouts, Ask
 from kernelyard.transform.annotate_tir_op_pattern import AnnotateTIROpPattern
 from kernelyard.transform.canonicalize import Canonicalize
 from kernelyard.transform.compose_ops import ComposeOps
@@ -245,10 +246,12 @@ def codegen(
     recorder: ViolationRecorder | None = None,
     strict: bool = False,
     call: Caller = call_directly,
+    layouts: Mapping[str, Ask] = NONE,
 ) -> Sequence[Pass]:
-    """Have backends rewrite their regions, and make RuntimeModules of them."""
+    """Have backends rewrite their regions, agree on what these hand each other, and make RuntimeModules of them."""
     return [
         OptimizeRegions(optimizers, recorder, strict),
+        AgreeBorderLayouts(layouts, recorder, strict),
         RunCodegen(codegens, options, recorder=recorder, strict=strict, call=call),
     ]
 

@@ -9,12 +9,14 @@ from typing import Any
 
 from kernelyard.errors import OptionError
 from kernelyard.plugins.api import (
+    BORDER_LAYOUT,
     DYNAMIC,
     STATIC,
     Accept,
     Answer,
     Backend,
     Binding,
+    BorderLayouts,
     Call,
     DeadCodeElimination,
     Decline,
@@ -36,7 +38,7 @@ from kernelyard.plugins.api import (
 from kernelyard.runtime.api import RuntimeModule
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.checks import prune
-from kernelyard_dnnl.composite import kind_of, read_composite
+from kernelyard_dnnl.composite import COMPOSITE, kind_of, read_composite
 from kernelyard_dnnl.costs import cost_of
 from kernelyard_dnnl.nodes import node_of
 from kernelyard_dnnl.patterns import fusion_patterns
@@ -56,7 +58,10 @@ class DnnlSerializer(JSONSerializer):
 
     def visit_composite(self, composite: Function, call: Call) -> KernelNode:
         """Return the primitive of a composite."""
-        return self._node(composite.bindings)
+        node = self._node(composite.bindings)
+        if composite.attrs[COMPOSITE] == f"{DnnlBackend.name}.{BORDER_LAYOUT}":
+            return replace(node, attrs={**node.attrs, "is_border": True})
+        return node
 
     def visit_call(self, call: Call) -> KernelNode:
         """Return the primitive of an operator by itself. Raises: CodegenError for one that has none."""
@@ -125,6 +130,12 @@ class DnnlBackend(Backend):
         """Return all regions, or with `prune` those that have a primitive of some weight."""
         answer = prune(region) if self._prune else Accept()
         return Accept(cost_of(region)) if isinstance(answer, Accept) else answer
+
+    def border_layouts(self, region: Region) -> BorderLayouts:
+        """Return channels last where primitives choose it."""
+        from kernelyard_dnnl.border_layouts import border_layouts  # inside: compiles of one region need it not
+
+        return border_layouts(region)
 
     def quantization_schemes(self, target: Target) -> Sequence[QuantizationScheme]:
         """Return uint8 data and int8 weights, which oneDNN multiplies on every CPU."""

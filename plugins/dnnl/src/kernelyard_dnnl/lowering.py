@@ -82,7 +82,9 @@ class Lowering:
         self._last_use = _last_uses(graph)
         self._current = -1
         self._label = ""
-        kernels = [number for number, node in enumerate(graph.nodes) if node.kind == "kernel"]
+        # What renames dims at the graph's borders is of no node of the model.
+        nodes = enumerate(graph.nodes)
+        kernels = [number for number, node in nodes if node.kind == "kernel" and not node.attrs.get("is_border")]
         self._groups = {number: group for group, number in enumerate(kernels)}
 
     # --- the walk -----------------------------------------------------------------------------------------------

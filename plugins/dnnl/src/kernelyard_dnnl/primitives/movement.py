@@ -1,6 +1,7 @@
 """cast, reorder (a transposition), reshape and slice.
 
-Node schema: cast: operand x, to the dtype of the result. reorder: operand x; attribute axes, as in `numpy.transpose`.
+Node schema: cast: operand x, to the dtype of the result. reorder: operand x; attributes axes, as in `numpy.transpose`,
+and is_border, true where the compiler and not the model renames the dims of what comes into the graph or leaves it.
 reshape: operand x. slice: operand x; attributes axes, begin (dims: numbers, or expressions of the symbols), strides
 (positive). No post-ops.
 """

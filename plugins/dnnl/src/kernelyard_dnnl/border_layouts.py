@@ -1,0 +1,118 @@
+"""Border layouts: the order of dims in which a region writes its results, and would read its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from kernelyard.plugins.api import Binding, BorderLayouts, Call, Constant, Expr, Region, TensorType, Var, operands
+from kernelyard_dnnl.composite import Composite, read_composite
+from kernelyard_dnnl.layout import channels_last_order
+from kernelyard_dnnl.post_ops import Binary
+from kernelyard_dnnl.primitive_kind import MemoryOrder
+
+Order: TypeAlias = "tuple[int, ...] | None"
+FOLLOWING = (MemoryOrder.FIRST_OPERAND, MemoryOrder.WHOLE_OPERAND)
+
+
+def border_layouts(region: Region) -> BorderLayouts:
+    """Return the orders of a region's borders; None for row-major, and for what is not clear before sizes are known."""
+    orders = _Orders(region)
+    results = operands(region.function.result) or (region.function.result,)
+    reads = tuple(_unless_row_major(param, orders.wanted(param)) for param in region.function.params)
+    return BorderLayouts(reads, tuple(_unless_row_major(result, orders.of(result)) for result in results))
+
+
+def _unless_row_major(value: Expr, order: Order) -> Order:
+    """Return the order; None where row-major puts the elements in the same places."""
+    if order is None or not isinstance(value.type, TensorType):
+        return None
+    moved = [axis for axis in order if value.type.shape[axis] != 1]
+    return None if moved == sorted(moved) else order
+
+
+class _Primitive:
+    """A composite in a region. operands, stages: of the primitive, as values of the region."""
+
+    def __init__(self, call: Call, composite: Composite, params: Sequence[Var]) -> None:
+        given: dict[Expr, Expr] = dict(zip(params, call.args, strict=True))
+        self.order = composite.kind.order
+        self.anchor = composite.anchor
+        self.operands = [given.get(operand, operand) for operand in composite.operands]
+        whole = [each.operand for each in composite.stages if isinstance(each, Binary) and each.decoder is None]
+        shape = composite.calls[-1].tensor_type.shape
+        self.others = [given.get(each, each) for each in whole if each.tensor_type.shape == shape]
+
+
+class _Orders:
+    """Orders of the values of a region: from the primitives that make them, and from those that read them."""
+
+    def __init__(self, region: Region) -> None:
+        self._made: dict[Expr, _Primitive] = {}
+        self._readers: dict[Expr, list[Binding]] = {}
+        self._wanted: dict[Expr, Order] = {}
+        self._found: dict[Expr, Order] = {}
+        self._params = set(region.function.params)
+        for binding, function in region.composites():
+            assert isinstance(binding.value, Call)
+            self._made[binding.var] = _Primitive(binding.value, read_composite(function.bindings), function.params)
+            for operand in dict.fromkeys(binding.value.args):
+                self._readers.setdefault(operand, []).append(binding)
+
+    def of(self, value: Expr) -> Order:
+        """Return the order that a value has in the region."""
+        if value not in self._found:
+            self._found[value] = self._of(value)
+        return self._found[value]
+
+    def _of(self, value: Expr) -> Order:
+        rank = value.tensor_type.rank
+        made = self._made.get(value)
+        if made is None:
+            return (self.wanted(value) if value in self._params else None) or tuple(range(rank))
+        if made.order == MemoryOrder.ROW_MAJOR:
+            return tuple(range(rank))
+        if made.order == MemoryOrder.CHANNELS_LAST:
+            return channels_last_order(rank)
+        if made.order == MemoryOrder.OPEN:
+            return None
+        order = self.of(self._followed(made, value))
+        if order is not None and made.order == MemoryOrder.RENAMED:
+            axes = made.anchor.attrs["axes"]
+            return tuple(axes.index(axis) for axis in order)
+        return order
+
+    def _followed(self, made: _Primitive, value: Expr) -> Expr:
+        """Return the operand whose order the result has: of whole ones, one that a primitive has chosen."""
+        if made.order != MemoryOrder.WHOLE_OPERAND:
+            return made.operands[0]
+        whole = [each for each in made.operands if each.tensor_type.shape == value.tensor_type.shape]
+        chosen = [each for each in whole if not isinstance(each, Constant) and self._is_moved(each)]
+        return (chosen or whole or made.operands)[0]
+
+    def _is_moved(self, value: Expr) -> bool:
+        return self.of(value) != tuple(range(value.tensor_type.rank))
+
+    def wanted(self, value: Expr) -> Order:
+        """Return the order in which the first reader that cares would read a value."""
+        if value not in self._wanted:
+            found = (self._wanted_by(binding.var, value) for binding in self._readers.get(value, ()))
+            self._wanted[value] = next((order for order in found if order is not None), None)
+        return self._wanted[value]
+
+    def _wanted_by(self, result: Var, value: Expr) -> Order:
+        reader, rank = self._made[result], value.tensor_type.rank
+        is_first = bool(reader.operands) and reader.operands[0] is value
+        if reader.order == MemoryOrder.CHANNELS_LAST:
+            return channels_last_order(rank) if is_first or value in reader.others else None
+        is_whole = value.tensor_type.shape == result.tensor_type.shape and (value in reader.operands)
+        follows = is_first if reader.order == MemoryOrder.FIRST_OPERAND else is_whole
+        if reader.order in FOLLOWING and (follows or value in reader.others):
+            return self.wanted(result) or (None if result in self._params else self._of_others(reader, value))
+        return None
+
+    def _of_others(self, reader: _Primitive, value: Expr) -> Order:
+        """Return the order of another operand of a reader that takes both alike."""
+        others = [each for each in (*reader.operands, *reader.others) if each is not value and each in self._made]
+        alike = (self.of(each) for each in others if each.tensor_type.shape == value.tensor_type.shape)
+        return next((order for order in alike if order is not None), None)
