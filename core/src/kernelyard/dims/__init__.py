@@ -19,6 +19,6 @@ from kernelyard.dims.expression import product as product
 from kernelyard.dims.expression import substitute as substitute
 from kernelyard.dims.expression import symbol as symbol
 from kernelyard.dims.expression import symbols_of as symbols_of
-from kernelyard.dims.text import IDENTIFIER as IDENTIFIER
 from kernelyard.dims.text import MAX_TEXT as MAX_TEXT
+from kernelyard.dims.text import is_identifier as is_identifier
 from kernelyard.dims.text import parse as parse

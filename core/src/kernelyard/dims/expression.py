@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import reduce
 from typing import TypeAlias
 
 from kernelyard.cached_property import cached_property
 from kernelyard.errors import ShapeError
+from kernelyard.records import record
 
 Dim: TypeAlias = "int | SymbolicDim"
 Shape: TypeAlias = "tuple[Dim, ...]"
 Monomial: TypeAlias = "tuple[Atom, ...]"
 
 
-@dataclass(frozen=True)
+@record
 class Symbol:
     """A named size that is known when the program is called."""
 
@@ -34,7 +34,7 @@ class Symbol:
         return self.name
 
 
-@dataclass(frozen=True)
+@record
 class Function:
     """An operation on dims that is not polynomial: `floordiv`, `max`, `min` or `broadcast`."""
 

@@ -8,10 +8,19 @@ from functools import lru_cache
 from kernelyard.dims.expression import BUILDERS, Dim, floordiv, symbol
 from kernelyard.errors import ParseError
 
-_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][A-Za-z0-9_.]*)|(//|[-+*(),%]))")
-IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
+_TOKEN = r"\s*(?:(\d+)|([A-Za-z_][A-Za-z0-9_.]*)|(//|[-+*(),%]))"
 MAX_TEXT = 4096
 MAX_DEPTH = 60
+
+
+def is_identifier(text: str) -> bool:
+    """Return True for a name of a symbol: letters, digits, `_` and `.`; it begins with none of digits and `.`.
+
+    Example:
+        >>> is_identifier("batch.1"), is_identifier("1.batch")
+        (True, False)
+    """
+    return text.isascii() and text[:1] != "." and text.replace(".", "_").isidentifier()
 
 
 @lru_cache(1024)  # the tensors of a program share few sizes
@@ -26,6 +35,8 @@ def parse(text: str) -> Dim:
     """
     if len(text) > MAX_TEXT:
         raise ParseError("dimension text is too long", found=f"{len(text)} characters", expected=f"at most {MAX_TEXT}")
+    if is_identifier(text):  # most are
+        return symbol(text)
     parser = _Parser(text)
     dim = parser.sum(0)
     if parser.peek():
@@ -38,9 +49,9 @@ class _Parser:
         self.text = text
         self.tokens: list[str] = []
         position = 0
-        stripped = text.rstrip()
+        stripped, token = text.rstrip(), re.compile(_TOKEN)  # not when this is imported: it takes long
         while position < len(stripped):
-            match = _TOKEN.match(stripped, position)
+            match = token.match(stripped, position)
             if match is None:
                 raise ParseError("a dimension has an unexpected character", where=f"column {position + 1} of {text!r}")
             self.tokens.append(match.group().strip())
@@ -93,7 +104,7 @@ class _Parser:
             return value
         if token.isdigit():
             return int(token)
-        if not IDENTIFIER.match(token):
+        if not is_identifier(token):
             self.index -= 1
             raise self.error("a number, a name or '('")
         if self.peek() != "(":

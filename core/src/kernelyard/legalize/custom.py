@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import kernelyard.ops  # noqa: F401  # declares the operators
-from kernelyard.dims import IDENTIFIER
+from kernelyard.dims import is_identifier
 from kernelyard.errors import LegalizeError
 from kernelyard.ir.op import Attributes, get_op
 from kernelyard.ir.types import TensorType, Type
@@ -93,7 +93,7 @@ def register_kernel(op: str, made_by: Any, *, name: str, accepts: Accepts = _alw
     not well formed.
     """
     get_op(op)
-    if not IDENTIFIER.match(name):
+    if not is_identifier(name):
         raise LegalizeError("a custom kernel's name is no identifier", where=op, found=repr(name))
     if any(kernel.name == name for kernel in _KERNELS):
         raise LegalizeError(f"two custom kernels are called {name!r}", where=op, hint="unregister_kernel removes one")

@@ -14,6 +14,7 @@ from kernelyard.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kernelyard.cached_property import cached_property as cached_property
+    from kernelyard.records import NamedTuple as NamedTuple
     from kernelyard.records import record as record
     from kernelyard.runtime.abi.forks import renewed_in_children as renewed_in_children
     from kernelyard.runtime.abi.memory import ALIGNMENT as ALIGNMENT
@@ -95,7 +96,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "kernelyard.cached_property": "cached_property",
-    "kernelyard.records": "record",
+    "kernelyard.records": "NamedTuple record",
     "kernelyard.variables": "EnvironmentVariable",
     "kernelyard.runtime.abi.forks": "renewed_in_children",
     "kernelyard.runtime.abi.memory": "ALIGNMENT REBIND_ALIGNMENT address_of align "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from threading import RLock
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.forks import renewed_in_children
 
 K = TypeVar("K", bound=Hashable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from kernelyard.dims import IDENTIFIER
+from kernelyard.dims import is_identifier
 from kernelyard.errors import IRError, VerifyError
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import INDEX, Axis, Binary, Expr, Load, Select, Unary, binary, select, unary
@@ -147,7 +147,7 @@ def _check_dtype(expr: Expr, dtype: str, where: str) -> None:
 def _check_unique(names: Iterable[str], what: str, where: str) -> None:
     names = tuple(names)
     for name in names:
-        _check(IDENTIFIER.match(name) is not None, f"{what} name is no identifier", where, repr(name))
+        _check(is_identifier(name), f"{what} name is no identifier", where, repr(name))
     twice = [name for name, count in Counter(names).items() if count > 1]
     _check(not twice, f"{what} name is declared twice", where, ", ".join(twice) or None)
 

@@ -169,6 +169,6 @@ def read_launch(value: Any, where: str, tensors: int) -> LaunchInfo:
 def _read_step(value: Any, where: str) -> StepInfo:
     fields = Fields(value, where)
     symbol = fields.text("symbol")
-    if not dims.IDENTIFIER.match(symbol):
+    if not dims.is_identifier(symbol):
         raise corrupted(where, symbol, "a symbol")
     return StepInfo(symbol, read_dim(fields.any("extent"), where))

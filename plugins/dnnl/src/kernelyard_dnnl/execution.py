@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from kernelyard.runtime.api import (
     CacheInfo,
     JSONGraph,
     MemoryPlanner,
+    NamedTuple,
     NativeCall,
     Part,
     Step,

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from kernelyard.runtime.api import cached_property
+from kernelyard.runtime.api import NamedTuple, cached_property
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor

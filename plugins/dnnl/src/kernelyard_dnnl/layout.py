@@ -10,13 +10,12 @@ import ctypes
 import math
 from collections.abc import Iterable, Sequence
 from ctypes import POINTER, byref, c_int, c_int64
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 from kernelyard import dtypes
 from kernelyard.errors import CodegenError
-from kernelyard.runtime.api import cached_property
+from kernelyard.runtime.api import cached_property, record
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Dims, Handle, load_library
 
@@ -25,7 +24,7 @@ Shape: TypeAlias = "tuple[int, ...]"
 _DTYPE_NAMES = {value: name for name, value in enums.DATA_TYPE.items()}
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class MemoryDescriptor:
     """A tensor's shape, dtype and layout; equal where these are, and where it is the same blocked layout.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from kernelyard.runtime.api import Lifetime, MemoryPlanner, align
+from kernelyard.runtime.api import Lifetime, MemoryPlanner, NamedTuple, align
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.values import Buffer, Operation, Value

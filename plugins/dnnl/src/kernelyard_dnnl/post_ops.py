@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kernelyard.runtime.api import NamedTuple
 
 if TYPE_CHECKING:
     from kernelyard.plugins.api import Call, Expr

@@ -6,13 +6,12 @@ import ctypes
 import re
 from collections.abc import Callable
 from ctypes import byref, c_char_p, c_float, c_int64, c_void_p
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from threading import Lock
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
-from kernelyard.runtime.api import CacheInfo, cached_property, renewed_in_children
+from kernelyard.runtime.api import CacheInfo, NamedTuple, cached_property, record, renewed_in_children
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import CACHED_PRIMITIVES, Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor, c_dims, from_native
@@ -30,7 +29,7 @@ class Eltwise(NamedTuple):
     beta: float = 0.0
 
 
-@dataclass(frozen=True)
+@record
 class Sum:
     """Adds what the destination held before."""
 

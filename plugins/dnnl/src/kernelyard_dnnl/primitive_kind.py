@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl.lowering import Lower
 
 if TYPE_CHECKING:

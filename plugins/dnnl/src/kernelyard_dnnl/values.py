@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from kernelyard import dims, dtypes
-from kernelyard.runtime.api import Part
+from kernelyard.runtime.api import NamedTuple, Part
 from kernelyard_dnnl._native import Handle
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape
 from kernelyard_dnnl.primitive import Primitive

@@ -9,7 +9,6 @@ import ctypes
 import platform
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelyard.errors import BackendUnavailableError, CodegenError
@@ -18,6 +17,8 @@ from kernelyard_native_cpu.library import LIBRARY_FUNCTIONS, OPENMP_FUNCTIONS
 from kernelyard_native_cpu.machine import Machine
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import llvmlite.binding as llvm
 
 
@@ -28,6 +29,8 @@ def llvm_version() -> str:
     A library is asked once and not again until another one is installed: LLVM takes 40 MB of memory, for nothing where
     all kernels are in the cache. Raises: ImportError.
     """
+    from pathlib import Path
+
     import llvmlite
 
     key = f"llvmlite {llvmlite.__version__}: {_library_state(Path(llvmlite.__file__).parent / 'binding')}"

@@ -6,10 +6,10 @@ The numbers come from a header that is saved beside the object code, and validat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kernelyard.dims import Dim
-from kernelyard.runtime.api import Fields, TensorSpec, align, corrupted, read_dim
+from kernelyard.runtime.api import Fields, NamedTuple, TensorSpec, align, corrupted, read_dim
 
 # Waking a thread of the pool takes a microsecond while it spins, tens once it sleeps; each must have so much to do.
 NANOSECONDS_PER_THREAD = 10_000

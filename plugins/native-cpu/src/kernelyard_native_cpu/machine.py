@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import platform
 from functools import cache
-from typing import NamedTuple
 
 from kernelyard.errors import BackendUnavailableError, TargetError
+from kernelyard.runtime.api import NamedTuple
 
 # The x86-64 levels of the System V ABI; each has the features of those before it.
 _LEVEL_FEATURES: dict[str, tuple[str, ...]] = {

@@ -13,14 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.dims import Dim
 from kernelyard.errors import ExecutionError
-from kernelyard.records import record
+from kernelyard.records import NamedTuple, record
 from kernelyard.runtime.abi import memory
 
 if TYPE_CHECKING:

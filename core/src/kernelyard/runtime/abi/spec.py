@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim, Shape
 from kernelyard.errors import ArtifactCorruptedError, ParseError, ShapeError
-from kernelyard.records import record
+from kernelyard.records import NamedTuple, record
 
 MAX_RANK = 32
 MAX_ITEMS = 1 << 20

@@ -11,9 +11,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path, PurePosixPath
 
-_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_CGROUPS, _OWN_CGROUPS = "/sys/fs/cgroup", "/proc/self/cgroup"
 
 
 def default_threads() -> int:
@@ -40,15 +39,15 @@ def processors() -> int:
 
 
 @cache
-def _most_by_quota(cgroups: Path, own_cgroups: Path) -> int:
+def _most_by_quota(cgroups: str, own_cgroups: str) -> int:
     """Return the least quota, rounded up; read once, as files are slow beside what asks for it."""
     return min((math.ceil(quota) for quota in _quotas(cgroups, own_cgroups)), default=sys.maxsize)
 
 
-def _quotas(cgroups: Path, own_cgroups: Path) -> Iterator[float]:
+def _quotas(cgroups: str, own_cgroups: str) -> Iterator[float]:
     """Yield the quotas of this process's control groups and of those that they are in, in processors."""
     try:
-        lines = own_cgroups.read_text().splitlines()
+        lines = _text_of(own_cgroups).splitlines()
     except OSError:  # not Linux, or no /proc
         return
     for line in lines:
@@ -56,26 +55,31 @@ def _quotas(cgroups: Path, own_cgroups: Path) -> Iterator[float]:
         if number == "0":
             yield from _each_quota(cgroups, path, _quota_v2)
         elif "cpu" in controllers.split(","):
-            yield from _each_quota(cgroups / controllers, path, _quota_v1)
+            yield from _each_quota(f"{cgroups}/{controllers}", path, _quota_v1)
 
 
-def _each_quota(root: Path, path: str, read: Callable[[Path], float]) -> Iterator[float]:
+def _each_quota(root: str, path: str, read: Callable[[str], float]) -> Iterator[float]:
     # A container may see its own group as the root of the file system, under whatever path the host has for it.
-    inner = PurePosixPath(path.lstrip("/"))
-    for group in (inner, *inner.parents):
+    names = [name for name in path.split("/") if name]
+    for depth in range(len(names), -1, -1):
         try:
-            yield read(root / group)
+            yield read(os.path.join(root, *names[:depth]))
         except (OSError, ValueError):  # no such file, or "max"
             continue
 
 
-def _quota_v2(group: Path) -> float:
-    quota, period = (group / "cpu.max").read_text().split()
+def _quota_v2(group: str) -> float:
+    quota, period = _text_of(f"{group}/cpu.max").split()
     return int(quota) / int(period)
 
 
-def _quota_v1(group: Path) -> float:
-    quota = int((group / "cpu.cfs_quota_us").read_text())
+def _quota_v1(group: str) -> float:
+    quota = int(_text_of(f"{group}/cpu.cfs_quota_us"))
     if quota <= 0:  # none
         raise ValueError(quota)
-    return quota / int((group / "cpu.cfs_period_us").read_text())
+    return quota / int(_text_of(f"{group}/cpu.cfs_period_us"))
+
+
+def _text_of(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()

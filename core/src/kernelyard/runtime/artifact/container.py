@@ -19,7 +19,6 @@ again. Files are replaced by renaming, never written in place, so a mapping keep
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import mmap
 import os
@@ -30,15 +29,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
-from pathlib import Path
 from threading import Thread
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 
 from kernelyard.errors import ArtifactCorruptedError, ArtifactError, ArtifactVersionError
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.spec import Fields, corrupted, read_json, write_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCHEMA = 1
 MAGIC = b"KYAR\r\n\x1a\n"
@@ -48,7 +50,7 @@ HEADER_NBYTES = 64
 SECTION = ".kyar"
 MAX_MANIFEST = 1 << 30
 ABANDONED = 3600  # seconds
-_TEMPORARY = re.compile(r"[0-9a-f]{12}\.tmp")
+_TEMPORARY = r"[0-9a-f]{12}\.tmp"
 _PIECE_NBYTES = 1 << 24
 _LARGE_NBYTES = 1 << 20  # from here on a thread is worth its start
 
@@ -113,6 +115,8 @@ def write_container(path: str | os.PathLike[str], manifest: Mapping[str, Any], m
 
     Raises: ArtifactError when the place cannot be written.
     """
+    from pathlib import Path  # inside: what only reads does without it, as it takes long to import
+
     target = Path(path)
     temporary = target.parent / f".{target.name}.{os.urandom(6).hex()}.tmp"
     remove_abandoned(target)
@@ -130,9 +134,11 @@ def write_container(path: str | os.PathLike[str], manifest: Mapping[str, Any], m
 
 def remove_abandoned(target: Path) -> None:
     """Remove what writers of this file left beside it that were killed; those of the last hour may be at work."""
+    import glob
+
     for each in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
         with suppress(OSError):
-            is_ours = _TEMPORARY.fullmatch(each.name[len(target.name) + 2 :])
+            is_ours = re.fullmatch(_TEMPORARY, each.name[len(target.name) + 2 :])
             if is_ours and time.time() - each.stat().st_mtime > ABANDONED:
                 each.unlink()
 

@@ -9,7 +9,7 @@ of it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kernelyard.errors import (
     ArtifactError,
@@ -18,6 +18,7 @@ from kernelyard.errors import (
     MissingRuntimeError,
     PluginContractError,
 )
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.api_range import check_runtime_api
 from kernelyard.runtime.installed.distributions import normalized
 

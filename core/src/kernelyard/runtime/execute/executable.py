@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.cached_property import cached_property
 from kernelyard.errors import ExecutionError
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.forks import no_fork_during, renewed_in_children
 from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS, RuntimeModule

@@ -10,10 +10,11 @@ import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.memory import address_of
 from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.runtime.jit.dispatch_loop import dispatch_loop

@@ -11,12 +11,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import compress
 from operator import not_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernelyard.dims import DimTable, symbols_of
 from kernelyard.errors import KernelyardError, ShapeError
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall, NativeKernel
 from kernelyard.runtime.execute.step_errors import bind_error, label_of

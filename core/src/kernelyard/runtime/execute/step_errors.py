@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kernelyard.errors import ExecutionError, describe
+from kernelyard.records import NamedTuple
 
 if TYPE_CHECKING:
     from kernelyard.runtime.abi.module import RuntimeModule

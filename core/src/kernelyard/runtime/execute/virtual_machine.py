@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.threads import processors, threads_of_a_run
 from kernelyard.runtime.device.device import Device
 from kernelyard.runtime.device.tensor import Tensor

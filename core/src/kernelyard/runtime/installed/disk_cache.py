@@ -14,14 +14,15 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from kernelyard.records import NamedTuple
 from kernelyard.variables import EnvironmentVariable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from logging import Logger
+    from pathlib import Path
 
 DEFAULT_MB = 512
 FOLDER_VARIABLE = EnvironmentVariable(
@@ -32,7 +33,7 @@ FOLDER_VARIABLE = EnvironmentVariable(
 SIZE_VARIABLE = EnvironmentVariable("KERNELYARD_CACHE_MB", "the limit of each cache in MB; 0: keep nothing", "512")
 CACHE_LOOKUPS: Counter[tuple[str, bool]] = Counter()  # of this process: by name of the cache, and whether it was found
 _MAGIC = b"KYCACHE1"
-_ENTRY = re.compile(r"[0-9a-f]{64}")
+_ENTRY = r"[0-9a-f]{64}"
 _DIGEST = hashlib.sha256().digest_size
 _ABANDONED_SECONDS = 3600  # a temporary file this old belongs to a process that was killed
 _KEPT_FRACTION = 0.75  # of the bound, once the oldest entries are dropped
@@ -40,15 +41,21 @@ _KEPT_FRACTION = 0.75  # of the bound, once the oldest entries are dropped
 
 def cache_folder() -> Path:
     """Return the folder of all caches."""
+    from pathlib import Path  # programs that start do without it: it takes long to import
+
+    return Path(_cache_folder())
+
+
+def _cache_folder() -> str:
     given = FOLDER_VARIABLE.get()
     if given:
-        return Path(given)
+        return given
     home, chosen = os.environ.get("HOME", ""), os.environ.get("XDG_CACHE_HOME", "")
     if sys.platform == "linux" and home.startswith("/"):  # what platformdirs says, whose import takes long
-        return Path(chosen if chosen.startswith("/") else f"{home}/.cache", "kernelyard")
+        return os.path.join(chosen if chosen.startswith("/") else f"{home}/.cache", "kernelyard")
     from platformdirs import user_cache_dir
 
-    return Path(user_cache_dir("kernelyard", appauthor=False))
+    return user_cache_dir("kernelyard", appauthor=False)
 
 
 def own_folder(name: str) -> Path | None:
@@ -56,10 +63,19 @@ def own_folder(name: str) -> Path | None:
 
     Code is loaded from such folders: what somebody else can write there would run as us.
     """
-    folder = cache_folder() / name
+    from pathlib import Path
+
+    folder = _own_folder(name)
+    return None if folder is None else Path(folder)
+
+
+def _own_folder(name: str) -> str | None:
+    folder = os.path.join(_cache_folder(), name)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
+        if not os.path.isdir(folder):
+            os.makedirs(os.path.dirname(folder), exist_ok=True)
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        found = os.stat(folder)
     except OSError:
         return None
     is_ours = found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
@@ -102,14 +118,15 @@ class CacheUse(NamedTuple):
 
 def cache_folders() -> list[Path]:
     """Return the folder of each cache in the cache folder, by name."""
-    with suppress(OSError), os.scandir(cache_folder()) as found:
-        return sorted(Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False))
+    folder = cache_folder()
+    with suppress(OSError), os.scandir(folder) as found:
+        return sorted(folder / entry.name for entry in found if entry.is_dir(follow_symlinks=False))
     return []
 
 
-def cache_size(folder: Path) -> tuple[int, int]:
+def cache_size(folder: Path | str) -> tuple[int, int]:
     """Return how many entries a cache has, and of how many bytes."""
-    sizes = [status.st_size for path, status in _files(folder) if _ENTRY.fullmatch(path.name)]
+    sizes = [status.st_size for path, status in _files(folder) if re.fullmatch(_ENTRY, os.path.basename(path))]
     return len(sizes), sum(sizes)
 
 
@@ -120,7 +137,7 @@ def clear_cache(folder: Path) -> tuple[int, int]:
     """
     count = nbytes = 0
     for path, status in _files(folder):
-        if _ENTRY.fullmatch(path.name):
+        if re.fullmatch(_ENTRY, os.path.basename(path)):
             _delete(path)
             count, nbytes = count + 1, nbytes + status.st_size
     return count, nbytes
@@ -165,7 +182,7 @@ class DiskCache:
         """Yield the data of all entries, of whatever key, the one that was not used for longest first."""
         folder = self._folder()
         for path, _ in [] if folder is None else _files(folder):
-            payload = _read(path) if _ENTRY.fullmatch(path.name) else None
+            payload = _read(path) if re.fullmatch(_ENTRY, os.path.basename(path)) else None
             if payload is not None:
                 yield payload
 
@@ -175,30 +192,32 @@ class DiskCache:
         data = _framed(payload)
         if path is None or len(data) > max_bytes():
             return
-        temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+        folder, name = os.path.split(path)
+        temporary = os.path.join(folder, f".{name}.{os.urandom(6).hex()}.tmp")
         try:
-            temporary.write_bytes(data)
+            with open(temporary, "wb") as file:
+                file.write(data)
             os.replace(temporary, path)
         except OSError as error:
-            _log().info("nothing is kept in %s: %s", path.parent, error)
+            _log().info("nothing is kept in %s: %s", folder, error)
             _delete(temporary)
             return
         self._nbytes = None if self._nbytes is None else self._nbytes + len(data)
         if self._nbytes is None or self._nbytes > max_bytes():
-            self._nbytes = _tidy(path.parent, max_bytes())
+            self._nbytes = _tidy(folder, max_bytes())
 
     def use(self) -> CacheUse:
         """Return the location and the size of the cache."""
-        folder = self._folder()
+        folder = own_folder(self.name) if max_bytes() else None
         sizes = [] if folder is None else [status.st_size for _, status in _files(folder)]
         return CacheUse(folder, len(sizes), sum(sizes), max_bytes())
 
-    def _folder(self) -> Path | None:
-        return own_folder(self.name) if max_bytes() else None
+    def _folder(self) -> str | None:
+        return _own_folder(self.name) if max_bytes() else None
 
-    def _path(self, key: str) -> Path | None:
+    def _path(self, key: str) -> str | None:
         folder = self._folder()
-        return None if folder is None else folder / hashlib.sha256(key.encode()).hexdigest()
+        return None if folder is None else os.path.join(folder, hashlib.sha256(key.encode()).hexdigest())
 
 
 def _log() -> Logger:
@@ -211,10 +230,11 @@ def _framed(payload: bytes) -> bytes:
     return b"".join((_MAGIC, hashlib.sha256(payload).digest(), payload))
 
 
-def _read(path: Path) -> bytes | None:
+def _read(path: str) -> bytes | None:
     """Return the data of an entry; None where there is none, or a damaged one, which is dropped."""
     try:
-        data = path.read_bytes()
+        with open(path, "rb") as file:
+            data = file.read()
     except OSError:
         return None
     payload = data[len(_MAGIC) + _DIGEST :]
@@ -225,29 +245,29 @@ def _read(path: Path) -> bytes | None:
     return payload
 
 
-def _delete(path: Path) -> None:
+def _delete(path: str) -> None:
     with suppress(OSError):
-        path.unlink(missing_ok=True)
+        os.unlink(path)
 
 
-def _files(folder: Path) -> list[tuple[Path, os.stat_result]]:
+def _files(folder: Path | str) -> list[tuple[str, os.stat_result]]:
     """Entries, and what other processes are writing, oldest first; files may go at any time."""
-    files: list[tuple[Path, os.stat_result]] = []
+    files: list[tuple[str, os.stat_result]] = []
     with suppress(OSError), os.scandir(folder) as found:
         for entry in found:
             with suppress(OSError):
-                files.append((Path(entry.path), entry.stat(follow_symlinks=False)))
+                files.append((entry.path, entry.stat(follow_symlinks=False)))
     return sorted(files, key=lambda file: (file[1].st_mtime, file[0]))
 
 
-def _tidy(folder: Path, bound: int) -> int:
+def _tidy(folder: str, bound: int) -> int:
     """Delete abandoned files and, where entries pass the bound, the oldest; returns how many bytes are left."""
     now = time.time()
     files = _files(folder)
     nbytes = sum(status.st_size for _, status in files)
     most = bound if nbytes <= bound else int(bound * _KEPT_FRACTION)
     for path, status in files:
-        is_temporary = path.suffix == ".tmp"
+        is_temporary = path.endswith(".tmp")
         if now - status.st_mtime > _ABANDONED_SECONDS if is_temporary else nbytes > most:
             _delete(path)
             nbytes -= status.st_size

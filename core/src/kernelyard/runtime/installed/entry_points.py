@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from kernelyard.errors import PluginContractError, PluginError
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.installed.distributions import Distribution, installed
 
 FILE = "entry_points.txt"
@@ -28,13 +30,9 @@ class EntryPoint(NamedTuple):
     @property
     def folder(self) -> str | None:
         """The folder of its module, None where that is in no package, or not there. Nothing of it is imported."""
-        import importlib.util
-
         package, *inner = self.module.split(".")
-        spec = importlib.util.find_spec(package)  # of a top-level package: finds, does not import
-        if spec is None or not spec.submodule_search_locations:
-            return None
-        return os.path.join(next(iter(spec.submodule_search_locations)), *inner[:-1])
+        folder = next(iter(_folders_of(package)), None)
+        return None if folder is None else os.path.join(folder, *inner[:-1])
 
     def load(self) -> Any:
         """Return the object. Raises: whatever importing the module does, AttributeError."""
@@ -42,6 +40,17 @@ class EntryPoint(NamedTuple):
         for attribute in self.value.partition(":")[2].partition("[")[0].strip().split("."):
             found = getattr(found, attribute) if attribute else found
         return found
+
+
+def _folders_of(package: str) -> Iterable[str]:
+    """Return the folders of a top-level package, as `importlib.util` does, whose import takes longer than this."""
+    if package in sys.modules:
+        return getattr(sys.modules[package], "__path__", ())
+    for finder in sys.meta_path:
+        spec = finder.find_spec(package, None) if hasattr(finder, "find_spec") else None
+        if spec is not None:
+            return spec.submodule_search_locations or ()
+    return ()
 
 
 class Found(NamedTuple):

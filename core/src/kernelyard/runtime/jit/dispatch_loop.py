@@ -13,8 +13,8 @@ import ctypes
 import threading
 import time
 from functools import cache
-from typing import NamedTuple
 
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT
 from kernelyard.runtime.jit.linking import compile_text

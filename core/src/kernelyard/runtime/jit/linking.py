@@ -10,8 +10,9 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.installed.disk_cache import DiskCache
 from kernelyard.runtime.jit.object_code import ObjectCode, UnlinkableError

@@ -12,10 +12,10 @@ import mmap
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.memory import address_of
 from kernelyard.variables import EnvironmentVariable
 

@@ -15,7 +15,6 @@ import platform
 import sys
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from threading import Lock
 
 from kernelyard.records import record
@@ -114,7 +113,8 @@ def _make() -> ThreadPool | None:
 
 def _text() -> str:
     pause, futex = _MACHINES[platform.machine()]
-    text = Path(__file__).with_suffix(".ll").read_text()
+    with open(f"{os.path.splitext(__file__)[0]}.ll", encoding="utf-8") as file:
+        text = file.read()
     values = {**_CONSTANTS, "PAUSE": pause, "PAUSE_DECLARED": pause.replace(" 1", ""), "FUTEX": futex}
     for name, value in values.items():
         text = text.replace(f"${{{name}}}", str(value))

@@ -10,13 +10,13 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.errors import ArtifactVersionError
-from kernelyard.records import record
+from kernelyard.records import NamedTuple, record
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor
 from kernelyard.runtime.abi.spec import Fields, Signature, TensorSpec, corrupted, is_int, read_json, write_json
 from kernelyard.runtime.modules.bindable import BindableModule

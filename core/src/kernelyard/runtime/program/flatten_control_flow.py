@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from kernelyard.dims import symbols_of
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.program import vm_function as bytecode
 from kernelyard.runtime.program.program import (

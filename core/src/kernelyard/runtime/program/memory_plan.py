@@ -8,8 +8,8 @@ for as long as the bytes that it may save are worth.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.memory import align
 
 NEAR = 1.02  # of the lower bound: nearer is not worth searching

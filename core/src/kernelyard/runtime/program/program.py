@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from kernelyard import dims
 from kernelyard.cached_property import cached_property
 from kernelyard.dims import Dim, Shape
-from kernelyard.records import record
+from kernelyard.records import NamedTuple, record
 from kernelyard.runtime.abi.spec import Fields, TensorSpec, corrupted, shape_to_json
 
 REGISTER_KINDS = ("input", "constant", "buffer", "alias")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import NamedTuple
 
 from kernelyard.dims import DimTable, Shape
 from kernelyard.errors import ShapeError
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.memory import nbytes_of
 from kernelyard.runtime.abi.solve_symbols import DimValues
 from kernelyard.runtime.program.program import Program

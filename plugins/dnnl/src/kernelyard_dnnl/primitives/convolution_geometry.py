@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl.primitive import Vector
 from kernelyard_dnnl.values import Node
 

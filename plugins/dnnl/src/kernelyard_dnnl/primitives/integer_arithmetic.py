@@ -5,10 +5,9 @@ Its scales belong to the primitive, which has no zero points: those are part of 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
+from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import SOURCE, Given, Lowering

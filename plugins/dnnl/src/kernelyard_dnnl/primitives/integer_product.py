@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
+from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.lowering import SOURCE, Given, Lowering

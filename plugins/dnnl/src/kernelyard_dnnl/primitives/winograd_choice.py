@@ -6,7 +6,6 @@ Artifacts are to start quickly: what makes the kernels is imported where the ans
 from __future__ import annotations
 
 from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from kernelyard_dnnl._native import load_library
@@ -27,6 +26,8 @@ def vector_lanes() -> int:
 
     Needed are vectors that oneDNN would use here, OpenMP by its GNU interface, and llvmlite.
     """
+    from importlib.util import find_spec  # inside: few convolutions get here
+
     library = load_library()
     if library.team_functions is None or find_spec("llvmlite") is None:
         return 0
