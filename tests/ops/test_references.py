@@ -169,6 +169,7 @@ def test_slices_forwards_and_backwards() -> None:
     x = np.arange(10)
     assert reference("strided_slice", x, axes=(0,), begin=(1,), end=(8,), strides=(3,)).tolist() == [1, 4, 7]
     assert reference("strided_slice", x, axes=(0,), begin=(9,), end=(-1,), strides=(-4,)).tolist() == [9, 5, 1]
+    assert reference("strided_slice", x, axes=(0,), begin=(-1,), end=(0,), strides=(-2,)).tolist() == []
 
 
 @pytest.mark.parametrize(

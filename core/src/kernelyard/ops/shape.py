@@ -218,7 +218,8 @@ def _slice_size(size: Dim, begin: Dim, end: Dim, stride: int, axis: int) -> Dim:
 def _strided_slice(x: np.ndarray, *, axes: Ints, begin: Ints, end: Ints, strides: Ints) -> np.ndarray:
     index = [slice(None)] * x.ndim
     for axis, first, last, stride in zip(axes, begin, end, strides, strict=True):
-        index[axis] = slice(first, None if last < 0 else last, stride)
+        # -1 is before the first element, where NumPy has the last one there
+        index[axis] = slice(0, 0) if first < 0 else slice(first, None if last < 0 else last, stride)
     return x[tuple(index)]
 
 
