@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
 from kernelyard.patterns.pattern import (
     CallPattern,
     CapturePattern,
@@ -12,10 +17,28 @@ from kernelyard.patterns.pattern import (
     field_values,
 )
 
+T = TypeVar("T")
+
 # What a match may move into its group.
 COMPUTED = (CallPattern, FunctionCallPattern, TupleGetItemPattern)
 
 
+def kept(compute: Callable[[Pattern], T]) -> Callable[[Pattern], T]:
+    """Keep what a function says of a pattern as long as the pattern lives: patterns never change, and backends offer
+    the same ones to every model.
+    """
+    known: WeakKeyDictionary[Pattern, T] = WeakKeyDictionary()
+
+    @wraps(compute)
+    def asked(pattern: Pattern) -> T:
+        if pattern not in known:
+            known[pattern] = compute(pattern)
+        return known[pattern]
+
+    return asked
+
+
+@kept
 def computes(pattern: Pattern) -> bool:
     """Return True for a pattern whose matches have something to compute, if there are any."""
     return pattern.root_ops != frozenset() and any(isinstance(part, COMPUTED) for part in walk(pattern))
@@ -42,11 +65,12 @@ def walk(pattern: Pattern) -> tuple[Pattern, ...]:
     return tuple(seen)
 
 
-def children(pattern: Pattern) -> list[Pattern]:
+@kept
+def children(pattern: Pattern) -> tuple[Pattern, ...]:
     """Return the patterns that this one is made of; those that it is only compared with are not among them."""
     if isinstance(pattern, SameShapePattern):
-        return [pattern.pattern]
+        return (pattern.pattern,)
     parts: list[Pattern] = []
     for value in field_values(pattern).values():
         parts += [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Pattern)]
-    return parts
+    return tuple(parts)

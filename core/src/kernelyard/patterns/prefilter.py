@@ -22,7 +22,7 @@ from kernelyard.patterns.pattern import (
     TupleGetItemPattern,
     TuplePattern,
 )
-from kernelyard.patterns.pattern_parts import children
+from kernelyard.patterns.pattern_parts import children, kept
 
 MAX_DEPTH = 16  # patterns that reach further are tested against all ops of the function
 
@@ -45,11 +45,9 @@ class Prefilter:
     """
 
     def __init__(self, dataflow: Dataflow, patterns: Iterable[Pattern]) -> None:
-        reach = _Reach()
-        needed = {pattern: reach.clauses(pattern) for pattern in patterns}
-        depth = max((reach.depth(pattern) for pattern in needed), default=0)
+        needed = {pattern: required_ops(pattern) for pattern in patterns}
         self._bit: dict[str, int] = {}
-        self._near = self._ops_near(dataflow, depth)
+        self._near = self._ops_near(dataflow, max(map(depth_of, needed), default=0))
         self._masks = {
             pattern: [self._mask(clause) for clause in sorted(clauses, key=sorted)]
             for pattern, clauses in needed.items()
@@ -90,6 +88,7 @@ class Prefilter:
         return self._bit.setdefault(value.op.name, 1 << len(self._bit))
 
 
+@kept
 def required_ops(pattern: Pattern) -> Clauses:
     """Return sets of ops, of each of which every match of a pattern has one.
 
@@ -98,34 +97,19 @@ def required_ops(pattern: Pattern) -> Clauses:
         >>> sorted(sorted(clause) for clause in required_ops(is_op("nn.relu")(is_op("exp", "tanh")(wildcard()))))
         [['exp', 'tanh'], ['nn.relu']]
     """
-    return _Reach().clauses(pattern)
+    if isinstance(pattern, (FunctionPattern, NotPattern)):  # these speak of ops elsewhere, or of none
+        return frozenset()
+    if isinstance(pattern, OrPattern):
+        return required_ops(pattern.left) & required_ops(pattern.right)
+    own = frozenset([frozenset(pattern.ops)]) if isinstance(pattern, CallPattern) and pattern.ops else frozenset()
+    return own.union(*map(required_ops, children(pattern)))
 
 
-class _Reach:
-    """Compute the required ops of patterns and their depth; each part is computed once."""
-
-    def __init__(self) -> None:
-        self._clauses: dict[Pattern, Clauses] = {}
-        self._depths: dict[Pattern, int] = {}
-
-    def clauses(self, pattern: Pattern) -> Clauses:
-        if pattern not in self._clauses:
-            self._clauses[pattern] = self._work_out(pattern)
-        return self._clauses[pattern]
-
-    def _work_out(self, pattern: Pattern) -> Clauses:
-        if isinstance(pattern, (FunctionPattern, NotPattern)):  # these speak of ops elsewhere, or of none
-            return frozenset()
-        if isinstance(pattern, OrPattern):
-            return self.clauses(pattern.left) & self.clauses(pattern.right)
-        own = frozenset([frozenset(pattern.ops)]) if isinstance(pattern, CallPattern) and pattern.ops else frozenset()
-        return own.union(*(self.clauses(part) for part in children(pattern)))
-
-    def depth(self, pattern: Pattern) -> int:
-        if pattern not in self._depths:
-            steps = isinstance(pattern, (CallPattern, FunctionCallPattern, TuplePattern, TupleGetItemPattern))
-            depths = [steps + self.depth(part) for part in children(pattern)]
-            if isinstance(pattern, CallPattern):  # in another spelling, any of the three may be the furthest
-                depths += [2 + self.depth(part) for q in pattern.quotients for part in (*q.factors, q.divisor)]
-            self._depths[pattern] = max(depths, default=int(steps))
-        return self._depths[pattern]
+@kept
+def depth_of(pattern: Pattern) -> int:
+    """Return how many steps a match reaches back from its root, the root included."""
+    steps = isinstance(pattern, (CallPattern, FunctionCallPattern, TuplePattern, TupleGetItemPattern))
+    depths = [steps + depth_of(part) for part in children(pattern)]
+    if isinstance(pattern, CallPattern):  # in another spelling, any of the three may be the furthest
+        depths += [2 + depth_of(part) for q in pattern.quotients for part in (*q.factors, q.divisor)]
+    return max(depths, default=int(steps))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 import onnx
 
@@ -18,6 +19,7 @@ from kernelyard.plugins.api import (
     FusionPattern,
     IRModule,
     Match,
+    Pattern,
     Tuple,
     TupleGetItem,
     TupleType,
@@ -38,9 +40,13 @@ LRN_RANK = 4
 def fusion_patterns() -> Sequence[FusionPattern]:
     """Return a pattern for each operator; answers are kept, since models repeat themselves."""
     checks = _Checks()
-    return [
-        FusionPattern(f"onnxruntime.{name}", is_op(name)(varargs=True), checks.check) for name in sorted(CONVERTERS)
-    ]
+    return [FusionPattern(f"onnxruntime.{name}", pattern, checks.check) for name, pattern in _calls().items()]
+
+
+@cache
+def _calls() -> Mapping[str, Pattern]:
+    """Return a pattern of any call of each operator: the same in every compile, which then knows its parts."""
+    return {name: is_op(name)(varargs=True) for name in sorted(CONVERTERS)}
 
 
 class _Checks:

@@ -1,5 +1,7 @@
 """Patterns of OpenVINO: each operator that `operators` can write, wherever its check accepts the operands."""
 
+from functools import cache
+
 from kernelyard.plugins.api import Accept, Decline, FusionPattern, is_op
 from kernelyard_openvino.operators import KERNELS
 
@@ -40,5 +42,6 @@ def check(match):
     return Accept()
 
 
+@cache
 def fusion_patterns():
-    return [FusionPattern(f"openvino.{name}", is_op(name)(varargs=True), check) for name in KERNELS]
+    return tuple(FusionPattern(f"openvino.{name}", is_op(name)(varargs=True), check) for name in KERNELS)
