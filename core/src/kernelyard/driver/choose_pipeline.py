@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 
 from kernelyard.driver.choose_backends import choose_code_generator
 from kernelyard.driver.choose_target import choose_target
 from kernelyard.errors import OptionError
+from kernelyard.ir import Call
 from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target
@@ -31,6 +32,19 @@ def get_default_pipeline(target: Target | str = "cpu") -> CompilePipeline:
     return pipeline_for(choice.generator, choice.target)
 
 
+@dataclass(frozen=True)
+class FusesAttention:
+    """Ask a code generator whether it fuses an attention for a target; two that ask the same are equal, so that the
+    rewriters that ask are made once.
+    """
+
+    generator: CodeGenerator
+    target: Target
+
+    def __call__(self, attention: Call) -> bool:
+        return self.generator.fuses_attention(attention, self.target)
+
+
 def pipeline_for(generator: CodeGenerator | None, target: Target) -> CompilePipeline:
     """Return the default pipeline of a target, which may have a code generator."""
     if generator is None:
@@ -38,7 +52,7 @@ def pipeline_for(generator: CodeGenerator | None, target: Target) -> CompilePipe
     return default_pipeline(
         generator.composes_attention,
         generator.widened(target),
-        partial(generator.fuses_attention, target=target),
+        FusesAttention(generator, target),
         generator.multiplies_integers(target),
     )
 

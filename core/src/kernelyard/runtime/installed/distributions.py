@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 CORE = "kernelyard"
 _SUFFIXES = (".dist-info", ".egg-info")
+_SMALL = 4096  # characters of a file that is kept: each compile asks for all entry points, which seldom change
+_SETTLED = 1_000_000_000  # nanoseconds
+# By folder: its time and number, and what is in it.
+_LISTED: dict[str, tuple[tuple[int, int], tuple[Distribution, ...]]] = {}
+_READ: dict[str, tuple[tuple[int, int, int], str]] = {}  # by path: the file's time, size and number, and its text
 
 
 class Distribution:
@@ -37,11 +43,19 @@ class Distribution:
 
     def read(self, file: str) -> str:
         """Return a file of the metadata, "" where there is none that can be read."""
+        path = os.path.join(self.folder, file)
         try:
-            with open(os.path.join(self.folder, file), encoding="utf-8", errors="replace") as opened:
-                return opened.read()
+            found = os.stat(path)
+            state = found.st_mtime_ns, found.st_size, found.st_ino
+            if path in _READ and _READ[path][0] == state:
+                return _READ[path][1]
+            with open(path, encoding="utf-8", errors="replace") as opened:
+                text = opened.read()
         except OSError:
             return ""
+        if len(text) <= _SMALL:
+            _READ[path] = state, text
+        return text
 
     @property
     def name(self) -> str:
@@ -161,21 +175,32 @@ def _all() -> Iterator[Distribution]:
     others = any(hasattr(finder, "find_distributions") for finder in sys.meta_path if not _is_of_python(finder))
     for site in sys.path:
         try:
-            names = sorted(os.listdir(site or "."))
+            found = _listed(site)
         except NotADirectoryError:
             others = True
         except OSError:  # what is not there
             continue
         else:
             others = others or site.endswith(".egg")
-            for name in names:
-                if name.endswith(_SUFFIXES):
-                    key = normalized(name.rpartition(".")[0].partition("-")[0])
-                    yield Distribution(key, site, os.path.join(site, name))
+            yield from found
     if others:
         from importlib import metadata
 
         yield from map(_Other, metadata.distributions())
+
+
+def _listed(site: str) -> tuple[Distribution, ...]:
+    """Return the distributions in a folder, which is read again when something was added or gone. Raises: OSError."""
+    folder = os.stat(site or ".")
+    state = folder.st_mtime_ns, folder.st_ino
+    if site in _LISTED and _LISTED[site][0] == state:
+        return _LISTED[site][1]
+    names = [name for name in sorted(os.listdir(site or ".")) if name.endswith(_SUFFIXES)]
+    keys = (normalized(name.rpartition(".")[0].partition("-")[0]) for name in names)
+    found = tuple(Distribution(key, site, os.path.join(site, name)) for key, name in zip(keys, names, strict=True))
+    if time.time_ns() - folder.st_mtime_ns > _SETTLED:  # within one tick of the clock, more may be added
+        _LISTED[site] = state, found
+    return found
 
 
 def _is_of_python(finder: object) -> bool:
