@@ -111,7 +111,8 @@ def test_the_bound_refuses_what_is_no_result():
 
 
 # --- the oracles ------------------------------------------------------------------------------------------------------
-def test_a_wrong_pass_is_named(monkeypatch):
+@pytest.mark.parametrize("how", [{}, {"compiled": False}, {"each_pass": True}], ids=str)
+def test_a_wrong_pass_is_named(monkeypatch, how):
     from kernelyard.transform.canonicalize import Canonicalize
 
     def wrong(self, module, context):
@@ -119,7 +120,7 @@ def test_a_wrong_pass_is_named(monkeypatch):
 
     monkeypatch.setattr(Canonicalize, "run", wrong)
     with pytest.raises(FoundError) as found:
-        check(one_op("exp", np.ones(3, np.float32)), Configuration(), SeededChooser(0), Fired())
+        check(one_op("exp", np.ones(3, np.float32)), Configuration(**how), SeededChooser(0), Fired())
     assert (found.value.oracle, found.value.kind, found.value.place) == ("pass", "values", "canonicalize")
 
 
@@ -132,8 +133,25 @@ def test_a_wrong_result_is_found(monkeypatch):
         check(one_op("exp", np.ones(3, np.float32)), Configuration(), SeededChooser(0), Fired())
 
 
+def test_what_rounding_decides_is_left_out():
+    b = FunctionBuilder()
+    table, at = b.input("table", (4,)), b.input("at", (1,))
+    module = IRModule({"main": b.function(b.op("take", table, b.op("astype", at, dtype="int64"), axis=0))})
+    graph = Graph(module, (np.ones(4, np.float32), np.nextafter(np.float32([4]), np.float32(0))))
+    check(graph, Configuration(), SeededChooser(0), fired := Fired())
+    assert fired.counts["oracle", "undefined"] == 1
+    assert not fired.counts["oracle", "run"]
+
+
+def test_what_is_not_compiled_is_placed():
+    graph = one_op("matmul", np.ones((64, 64), np.float32), np.ones((64, 64), np.float32))
+    check(graph, Configuration(("dnnl",), compiled=False), SeededChooser(0), fired := Fired())
+    assert fired.counts["pattern", "dnnl.matmul"]
+    assert not fired.counts["oracle", "run"]
+
+
 def test_all_of_a_configuration_is_checked():
-    how = Configuration((), ("simplify.fold_scale_axis",), 2, True, True, True, True, True)
+    how = Configuration((), ("simplify.fold_scale_axis",), 2, True, True, True, True, True, True, True, True)
     check(graph_of_seed(3, RECIPE), how, SeededChooser(3), fired := Fired())
     assert fired.counts["pass", "legalize_ops"]
 

@@ -16,6 +16,7 @@ from kernelyard import dtypes
 from kernelyard.ir import Call, Constant, Expr, Function, GlobalVar, IRModule, Tuple, TupleGetItem, Var
 from kernelyard.ir.control_flow import IF, WHILE
 from kernelyard.ir.types import TensorType, TupleType
+from kernelyard_fuzz.errors import UndefinedError
 from kernelyard_fuzz.sketch import COMPUTE_ERRORS
 
 Value: TypeAlias = "np.ndarray | tuple[Value, ...]"
@@ -65,13 +66,19 @@ class Expected(NamedTuple):
 
 
 def expected(module: IRModule, feeds: Sequence[np.ndarray], runs: int = RUNS, seed: int = 0) -> list[Expected]:
-    """Return what `main` of a module gives in float64, with bounds. Raises: as the operators' references."""
+    """Return what `main` of a module gives in float64, with bounds.
+
+    Raises: UndefinedError where rounding decides whether there is a result; else as the operators' references.
+    """
     main = module["main"]
     assert isinstance(main, Function)
     with np.errstate(all="ignore"):
         exact = _flat(_Evaluator(module, None).call(main, feeds))
         noises = [_Noise(run, seed) for run in range(runs)]
-        others = [_flat(_Evaluator(module, noise).call(main, feeds)) for noise in noises]
+        try:
+            others = [_flat(_Evaluator(module, noise).call(main, feeds)) for noise in noises]
+        except COMPUTE_ERRORS as error:
+            raise UndefinedError(str(error)) from error
     types = main.result_type.fields if isinstance(main.result_type, TupleType) else (main.result_type,)
     names = [type_.dtype for type_ in types if isinstance(type_, TensorType)]
     return [

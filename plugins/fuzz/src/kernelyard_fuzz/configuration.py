@@ -16,14 +16,30 @@ from kernelyard_fuzz.chooser import Chooser
 NEEDED = ("legalize.legalize_ops", "legalize.decompose_random", "legalize.separate_results", "legalize.copy_dequantize")
 MOVABLE = ("simplify.", "legalize.fuse", "legalize.share", "legalize.fold", "quantized.")
 
+# Of 100 graphs, how many are treated so. What takes long is for few: a graph takes 30 ms without generating code, and
+# four times as long with it. What is about programs applies to those that are compiled.
+SHARES = {
+    "compiled": 20,
+    "each_pass": 2,
+    "symbolic": 25,
+    "deterministic": 20,
+    "saved": 10,
+    "again": 5,
+    "explained": 5,
+    "twin": 10,
+}
+OTHERS = 8  # of 100 graphs, how many are offered to other backends than the first
+
 
 @dataclass(frozen=True)
 class Configuration:
     """Say how to compile and run a graph.
 
     backends: as `compile` takes them. without: points of the pipeline that are left out. symbolic: sizes of inputs are
-    symbols. saved: the executable is written and read again. deterministic: the same bits for any number of threads.
-    again: it is compiled a second time, to the same bytes. explained: `explain` says what `compile` does.
+    symbols. compiled: code is generated and run; else the graph is only brought to where backends take their parts.
+    saved: the executable is written and read again. deterministic: the same bits for any number of threads. again: it
+    is compiled a second time, to the same bytes. explained: `explain` says what `compile` does. twin: its twin is
+    compiled, too. each_pass: the module is interpreted after each pass, not after each stage alone.
     """
 
     backends: tuple[str, ...] | str = "auto"
@@ -34,6 +50,9 @@ class Configuration:
     deterministic: bool = False
     again: bool = False
     explained: bool = False
+    compiled: bool = True
+    twin: bool = False
+    each_pass: bool = False
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `compile`."""
@@ -51,7 +70,7 @@ class Configuration:
 
     def __str__(self) -> str:
         backends = self.backends if isinstance(self.backends, str) else ", ".join(self.backends) or "none"
-        flags = [n for n in ("symbolic", "saved", "deterministic", "again", "explained") if getattr(self, n)]
+        flags = [name for name in SHARES if getattr(self, name)]
         words = [
             f"backends {backends}",
             f"threads {self.threads}",
@@ -76,18 +95,27 @@ def optional_points() -> tuple[str, ...]:
 
 def random_configuration(chooser: Chooser) -> Configuration:
     """Return a configuration; the first of every alternative is what users have."""
-    choices: Sequence[tuple[str, ...] | str] = ("auto", cpu_backends(), (), tuple(reversed(cpu_backends())))
+    backends = chooser.pick(_usual()) if chooser.chance(100 - OTHERS) else chooser.pick(_others())
     without = tuple(chooser.pick(optional_points()) for _ in range(chooser.between(1, 3))) if chooser.chance(25) else ()
     return Configuration(
-        backends=chooser.pick(choices),
+        backends=backends,
         without=tuple(dict.fromkeys(without)),
         threads=chooser.pick((1, 2, 3)),
-        symbolic=chooser.chance(25),
-        saved=chooser.chance(20),
-        deterministic=chooser.chance(20),
-        again=chooser.chance(10),
-        explained=chooser.chance(10),
+        **{name: chooser.chance(percent) for name, percent in SHARES.items()},
     )
+
+
+@cache
+def _usual() -> Sequence[tuple[str, ...]]:
+    """Return the code generator with the first of the backends, and alone."""
+    return (cpu_backends()[:1], ())
+
+
+@cache
+def _others() -> Sequence[tuple[str, ...] | str]:
+    """Return all backends, in both orders, and each alone: some compile for long."""
+    names = cpu_backends()
+    return ("auto", names, tuple(reversed(names)), *((name,) for name in names[1:]))
 
 
 def of_json(facts: Mapping[str, Any]) -> Configuration:

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 import kernelyard as ky
 import kernelyard.tir.interpreter  # PrimFuncs are evaluated too
+from kernelyard.driver.compile import place, simplify, watched
+from kernelyard.driver.precision import DEFAULT
+from kernelyard.driver.session import open_session
 from kernelyard.errors import KernelyardError, PerformanceWarning
 from kernelyard.ir import IRModule, parse_module, to_text, verify
 from kernelyard.ops.interpreter import run
 from kernelyard.runtime.execute.executable import Executable
+from kernelyard.runtime.report import Report
+from kernelyard.target import Target
+from kernelyard.tir import PrimFunc
+from kernelyard.transform.compile_pipeline import CompilePipeline
 from kernelyard.transform.pass_base import Instrument, Pass, Sequential
+from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 from kernelyard_fuzz.bound import Expected, expected
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.configuration import Configuration
+from kernelyard_fuzz.errors import UndefinedError
 from kernelyard_fuzz.graphs import Graph
 from kernelyard_fuzz.symbolic import with_symbols
 from kernelyard_fuzz.twins import twin
 
+Built = TypeVar("Built")
 CERTAIN_RUNS = 24  # of the reference, before a result is called wrong
 
 
@@ -56,30 +66,48 @@ class Fired:
                 self.note("kernel", op)
 
 
-class _AfterEachPass(Instrument):
-    """Verifies and interprets the module after each pass that changed it."""
+class _Watching(Instrument):
+    """Verify the module after each pass that changed it, and interpret it after each stage, or after each pass.
 
-    def __init__(self, wanted: _Wanted, fired: Fired) -> None:
-        self._wanted, self._fired = wanted, fired
+    Loop-level functions, whose evaluation takes longest, and what libraries compiled are interpreted after each pass
+    alone: programs that are run say whether these are right.
+    """
+
+    def __init__(self, wanted: _Wanted, fired: Fired, each_pass: bool) -> None:
+        self._wanted, self._fired, self._each_pass = wanted, fired, each_pass
+        self._known = wanted.graph.module
 
     def after_pass(self, pass_: Pass, before: IRModule, after: IRModule, depth: int) -> None:
-        if after is before or isinstance(pass_, Sequential):
+        if isinstance(pass_, Sequential):
+            if depth == 0 and after is not self._known and not self._each_pass and not _is_lowered(after):
+                self._known = after
+                self._interpret(after, pass_.name)
+            return
+        if after is before:
             return
         self._fired.note("pass", pass_.name)
         try:
             verify(after)
         except KernelyardError as error:
             raise _Wrong(FoundError("pass", "malformed", str(error), pass_.name)) from error
+        if self._each_pass:
+            self._interpret(after, pass_.name)
+
+    def _interpret(self, module: IRModule, name: str) -> None:
         try:
             with np.errstate(all="ignore"):
-                outputs = run(after, list(self._wanted.graph.feeds))
+                outputs = run(module, list(self._wanted.graph.feeds))
         except (KernelyardError, ArithmeticError, IndexError, TypeError, ValueError) as error:
-            raise _Wrong(FoundError("pass", "error", f"{type(error).__name__}: {error}", pass_.name)) from error
+            raise _Wrong(FoundError("pass", "error", f"{type(error).__name__}: {error}", name)) from error
         try:
             self._wanted.check("pass", outputs)
         except FoundError as found:
-            found.place = pass_.name
+            found.place = name
             raise _Wrong(found) from found
+
+
+def _is_lowered(module: IRModule) -> bool:
+    return EXTERNAL_MODULES in module.attrs or any(isinstance(f, PrimFunc) for f in module.functions.values())
 
 
 class _Wrong(BaseException):  # passes by what the compiler makes of errors in passes
@@ -126,35 +154,58 @@ class _Wanted:
 
 
 def check(graph: Graph, how: Configuration, chooser: Chooser, fired: Fired) -> None:
-    """Ask every oracle about a graph in a configuration. Raises: FoundError."""
-    wanted = _Wanted(graph)
+    """Ask the oracles about a graph that a configuration says. Raises: FoundError."""
+    try:
+        wanted = _Wanted(graph)
+    except UndefinedError:
+        fired.note("oracle", "undefined")
+        return
+    fired.note("oracle", "reference")
     _text(graph.module)
     wanted.check("reference", run(graph.module, list(graph.feeds)))
     module = (with_symbols(chooser, graph.module) if how.symbolic else None) or graph.module
     if module is not graph.module:
         fired.note("oracle", "symbolic")
         wanted.check("symbolic reference", run(module, list(graph.feeds)))
-    exe = _compiled(module, how, wanted, fired)
-    fired.note_report(exe.report)
-    _no_violation(exe)
-    exe.threads = how.threads
-    outputs = _run("run", exe, graph.feeds)
-    wanted.check("run", outputs)
-    _same_bits("again", outputs, _run("again", exe, graph.feeds))
-    if how.deterministic:
-        exe.threads = 1 + how.threads % 3
-        _same_bits("threads", outputs, _run("threads", exe, graph.feeds))
-    if how.again or how.saved:
-        _saved(exe, module, how, graph, outputs)
-    if how.explained:
-        _explained(exe, module, how)
     other = twin(chooser, graph.module)
     if other is not None:
         fired.note("twin", other.rule)
         wanted.check(f"twin {other.rule}: reference", run(other.module, list(graph.feeds)))
-        if chooser.chance(30):
-            again = _compiled(other.module, how, wanted, fired)
-            wanted.check(f"twin {other.rule}", _run("twin", again, graph.feeds))
+    if not how.compiled:
+        fired.note_report(_built(_placed, module, how, wanted, fired))
+        return
+    _ran(module, how, wanted, fired)
+    if other is not None and how.twin:
+        again = _built(ky.compile, other.module, how, wanted, fired)
+        fired.note("oracle", "twin")
+        wanted.check(f"twin {other.rule}", _run("twin", again, graph.feeds))
+
+
+def _ran(module: IRModule, how: Configuration, wanted: _Wanted, fired: Fired) -> None:
+    """Compile a module, run it, and ask what there is to ask of a program."""
+    feeds = wanted.graph.feeds
+    exe = _built(ky.compile, module, how, wanted, fired)
+    fired.note("oracle", "run")
+    fired.note_report(exe.report)
+    _no_violation(exe)
+    exe.threads = how.threads
+    outputs = _run("run", exe, feeds)
+    try:
+        wanted.check("run", outputs)
+    except FoundError:
+        _built(ky.compile, module, replace(how, each_pass=True), wanted, fired)  # finds the pass, if it was one
+        raise
+    _same_bits("again", outputs, _run("again", exe, feeds))
+    if how.deterministic:
+        fired.note("oracle", "threads")
+        exe.threads = 1 + how.threads % 3
+        _same_bits("threads", outputs, _run("threads", exe, feeds))
+    if how.again or how.saved:
+        fired.note("oracle", "bytes" if how.again else "saved")
+        _saved(exe, module, how, wanted.graph, outputs)
+    if how.explained:
+        fired.note("oracle", "explain")
+        _explained(exe, module, how)
 
 
 def _text(module: IRModule) -> None:
@@ -163,12 +214,39 @@ def _text(module: IRModule) -> None:
         raise FoundError("text", "values", "the module's text is read as another module")
 
 
-def _compiled(module: IRModule, how: Configuration, wanted: _Wanted, fired: Fired) -> Executable:
+def _placed(
+    module: IRModule,
+    target: Target,
+    backends: Sequence[str] | str,
+    instruments: Sequence[Instrument],
+    pipeline: CompilePipeline | None = None,
+) -> Report:
+    """Bring a module to where backends have taken their parts, as `explain` does, which then plans kernels, too."""
+    session = open_session(
+        target,
+        backends,
+        None,
+        require=None,
+        strict=True,
+        exclude_patterns=(),
+        precision=DEFAULT,
+        pipeline=pipeline,
+    )
+    with watched(session, instruments):
+        return session.report(place(session, simplify(session, module)), session.generator)
+
+
+def _built(build: Callable[..., Built], module: IRModule, how: Configuration, wanted: _Wanted, fired: Fired) -> Built:
+    """Compile or explain a module under watch. What is wrong after a stage is looked for after each pass of it."""
+    if how.each_pass:
+        fired.note("oracle", "pass")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PerformanceWarning)
-            return ky.compile(module, **how.arguments(), instruments=[_AfterEachPass(wanted, fired)])
+            return build(module, **how.arguments(), instruments=[_Watching(wanted, fired, how.each_pass)])
     except _Wrong as wrong:
+        if not how.each_pass:
+            _built(build, module, replace(how, each_pass=True), wanted, fired)
         raise wrong.found from None
     except Exception as error:  # whatever it is, the compiler raised it on a valid module
         raise FoundError("compile", "error", f"{type(error).__name__}: {error}") from error
