@@ -12,6 +12,7 @@ from typing import Any
 
 from kernelyard.runtime.abi.threads import processors
 from kernelyard.runtime.installed.disk_cache import cache_folders, cache_size
+from kernelyard.runtime.installed.processor import cpu_facts, cpu_flags
 from kernelyard.variables import PREFIX
 
 # An absolute path, one in the home folder, or an address with a scheme, where a text may hold one.
@@ -100,13 +101,7 @@ def _shown(name: str, value: str) -> str:
 
 
 def _processor() -> str:
-    model, flags = platform.processor(), ""
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            name, _, text = line.partition(":")
-            if name.strip() in ("model name", "CPU part"):
-                model = text.strip()
-            if name.strip() in ("flags", "Features"):
-                flags = " ".join(flag for flag in FLAGS if flag in text.split())
-                break
+    facts = cpu_facts()
+    model = facts.get("model name", facts.get("CPU part", platform.processor()))
+    flags = " ".join(flag for flag in FLAGS if flag in cpu_flags())
     return f"{model} {flags}".strip()

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 
+from kernelyard.driver.progress import Progress
 from kernelyard.transform.bisect import BISECT_LIMIT, Bisection, Decision, decisions_of
 from kernelyard_debug.case import Case
 from kernelyard_debug.command_oracle import CommandOracle
@@ -19,7 +20,6 @@ from kernelyard_debug.halving import least_by_halves
 from kernelyard_debug.opened import Given, opened
 from kernelyard_debug.oracle import TIMEOUT, Oracle
 from kernelyard_debug.outcome import UNUSABLE, Outcome
-from kernelyard_debug.progress import Progress
 from kernelyard_debug.ways import Compiled, Known, way_of
 from kernelyard_onnx_export import to_onnx
 

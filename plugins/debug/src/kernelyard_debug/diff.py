@@ -10,6 +10,7 @@ import numpy as np
 
 from kernelyard.driver.commands.common import is_artifact
 from kernelyard.driver.precision import DEFAULT
+from kernelyard.driver.progress import Progress
 from kernelyard.ir import Call, TupleGetItem, Var
 from kernelyard.transform.pass_base import place_of
 from kernelyard_debug.artifacts import Recorded, recorded_by, steps_of_artifact
@@ -23,7 +24,6 @@ from kernelyard_debug.errors import DebugError
 from kernelyard_debug.opened import Given, opened
 from kernelyard_debug.oracle import TIMEOUT, Oracle, differences
 from kernelyard_debug.outcome import CRASH, ERROR, HANG, UNUSABLE, Outcome
-from kernelyard_debug.progress import Progress
 from kernelyard_debug.ways import Compiled, Way, way_of
 
 BATCH = 64  # values that one check returns where all layers are asked for

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kernelyard.driver.progress import Progress
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import Call
 from kernelyard_debug.case import Case, cut, record
@@ -18,7 +19,6 @@ from kernelyard_debug.errors import DebugError
 from kernelyard_debug.opened import Given, opened
 from kernelyard_debug.oracle import TIMEOUT, Oracle
 from kernelyard_debug.outcome import UNUSABLE, Outcome
-from kernelyard_debug.progress import Progress
 from kernelyard_debug.reducers import REDUCERS, attempts
 from kernelyard_debug.result_folder import save
 from kernelyard_debug.ways import Compiled, way_of

@@ -51,7 +51,7 @@ def command(minutes: float, seed: int | None, output: Path | None, replay: Path 
 
 
 def _searched(first: int, minutes: float, output: Path | None) -> Tally:
-    from kernelyard_debug.progress import Progress
+    from kernelyard.driver.progress import Progress
     from kernelyard_fuzz.campaign import run_campaign
 
     with Progress("fuzzing") as progress:

@@ -7,7 +7,7 @@ import platform
 from functools import cache
 
 from kernelyard.errors import BackendUnavailableError, TargetError
-from kernelyard.runtime.api import NamedTuple
+from kernelyard.runtime.api import NamedTuple, cpu_facts
 
 # The x86-64 levels of the System V ABI; each has the features of those before it.
 _LEVEL_FEATURES: dict[str, tuple[str, ...]] = {
@@ -132,22 +132,12 @@ def host_features() -> frozenset[str]:
     """Return the CPU features of this host, by LLVM's names."""
     if platform.machine() == "aarch64" and (words := _auxiliary_words()) is not None:
         return frozenset(name for name, (word, bit) in _ARM_BITS.items() if words[word] >> bit & 1)
-    told = _linux_flags()
-    if told is not None:
+    told = cpu_facts().get("flags", "").split()
+    if told:  # LLVM knows them too, but loads much slower
         return frozenset(name for name in _KNOWN_FEATURES if _LINUX_NAMES.get(name, name.replace(".", "_")) in told)
     import llvmlite.binding as llvm
 
     return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
-
-
-def _linux_flags() -> frozenset[str] | None:
-    """Return the flags of an x86-64 CPU in /proc/cpuinfo; None elsewhere. LLVM has them too, but loads much slower."""
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            flags = next((line for line in file if line.startswith("flags")), "")
-    except OSError:
-        return None
-    return frozenset(flags.partition(":")[2].split()) or None
 
 
 def _auxiliary_words() -> dict[int, int] | None:

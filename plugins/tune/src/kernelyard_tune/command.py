@@ -105,9 +105,9 @@ def _on(
     """Measure on the workers of a pool."""
     from kernelyard.driver.compile import compile as compile_model
     from kernelyard.driver.compile import request_to_tune
+    from kernelyard.driver.progress import Progress
     from kernelyard.ir import to_text
     from kernelyard_tune.pools import open_pool
-    from kernelyard_tune.progress import Progress
     from kernelyard_tune.spread import tune_on
     from kernelyard_tune.work import Work
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from kernelyard.driver.measured_placement import TuneRequest
 from kernelyard.driver.placement_memory import recall, remember
+from kernelyard.driver.progress import Progress
 from kernelyard.errors import KernelyardError, PerformanceWarning
 from kernelyard.runtime.abi.threads import default_threads
 from kernelyard.runtime.execute.executable import Executable
@@ -21,7 +22,6 @@ from kernelyard.runtime.placement_decision import PlacementDecision, Timing
 from kernelyard_tune.candidates import whole_candidates
 from kernelyard_tune.errors import TuneError
 from kernelyard_tune.feeds import made_feeds, text_of_sizes
-from kernelyard_tune.progress import Progress
 from kernelyard_tune.race import Race
 from kernelyard_tune.regions import measure_steps, region_candidates
 

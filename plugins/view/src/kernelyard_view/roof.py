@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from kernelyard.runtime.installed.disk_cache import DiskCache
+from kernelyard.runtime.installed.processor import processor
 
 SIDE = 768  # of the matrices: 7 MB for three
 COPIED_NBYTES = 64 << 20  # of each thread, more than a core's part of any cache
@@ -24,21 +25,13 @@ ROUNDS = 5
 def measured_roof(threads: int) -> dict[str, float]:
     """Return `gflops`, of float32, and `gbytes`, read and written in memory, per second with so many threads."""
     cache = DiskCache("roof")
-    key = f"{platform.node()} {platform.machine()} {os.cpu_count()} {_processor()} {threads}"
+    key = f"{platform.node()} {platform.machine()} {os.cpu_count()} {processor().model} {threads}"
     kept = cache.get(key)
     if kept is not None:
         return json.loads(kept)
     found = {"gflops": _gflops(threads), "gbytes": _gbytes(threads)}
     cache.put(key, json.dumps(found).encode())
     return found
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            return next((line.strip() for line in file if line.startswith("model name")), "")
-    except OSError:
-        return platform.processor()
 
 
 def _gflops(threads: int) -> float:

@@ -9,7 +9,6 @@ import click
 
 from kernelyard.driver.commands.common import (
     CompileOptions,
-    busy,
     compile_options,
     dim_option,
     json_option,
@@ -19,6 +18,7 @@ from kernelyard.driver.commands.common import (
     terminal_width,
     threads_option,
 )
+from kernelyard.driver.progress import Progress
 from kernelyard_view.output_file import check_output, write_output
 
 
@@ -53,7 +53,7 @@ def command(
 
     if output is not None:
         check_output(output)
-    with busy(f"preparing {model}"):
+    with Progress(f"preparing {model}"):
         executable = open_executable(model, how, threads)
         feeds = make_feeds(executable, inputs, dim_values)
         roof = measured_roof(executable.threads)

@@ -8,13 +8,13 @@ import click
 
 from kernelyard.driver.commands.common import (
     CompileOptions,
-    busy,
     compile_options,
     dim_option,
     json_option,
     print_json,
     threads_option,
 )
+from kernelyard.driver.progress import Progress
 from kernelyard_view.output_file import check_output, write_output
 
 
@@ -46,7 +46,7 @@ def command(
 
     output = output or Path(files[0].name).with_suffix(".html")
     check_output(output)
-    with busy(f"looking at {', '.join(file.name for file in files)}"):
+    with Progress(f"looking at {', '.join(file.name for file in files)}"):
         builds = read_builds(files, Wanted(how, inputs, dim_values, threads, calls, with_passes))
         if len(builds) > 2:
             raise click.UsageError(f"{len(builds)} builds are given; a page shows one, or two side by side")

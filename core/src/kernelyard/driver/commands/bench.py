@@ -9,7 +9,6 @@ import click
 
 from kernelyard.driver.commands.common import (
     CompileOptions,
-    busy,
     compile_options,
     dim_option,
     json_option,
@@ -18,6 +17,7 @@ from kernelyard.driver.commands.common import (
     print_json,
     threads_option,
 )
+from kernelyard.driver.progress import Progress
 
 PERCENTILES = (10, 50, 90, 99)
 
@@ -46,7 +46,7 @@ def command(
     """Time MODEL, an artifact or a model to be compiled, on random numbers."""
     import numpy as np
 
-    with busy(f"preparing {model}"):  # but nothing moves on the screen while runs are timed
+    with Progress(f"preparing {model}"):  # but nothing moves on the screen while runs are timed
         start = time.perf_counter()
         exe = open_executable(model, how, threads)
         ready = time.perf_counter() - start

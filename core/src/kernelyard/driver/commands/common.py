@@ -328,16 +328,3 @@ def say(line: str) -> None:
     fits = width is None or len(click.unstyle(line)) <= width
     for part in [line] if fits else fold(line, width):
         click.echo(part)
-
-
-@contextmanager
-def busy(what: str) -> Iterator[None]:
-    """Show that something goes on, where there is a terminal to show it on."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(what):
-        yield

@@ -9,12 +9,12 @@ import click
 from kernelyard.driver.commands.common import (
     ARTIFACT_SUFFIX,
     CompileOptions,
-    busy,
     compile_options,
     json_option,
     placement_option,
     print_json,
 )
+from kernelyard.driver.progress import Progress
 from kernelyard.errors import ArtifactError
 from kernelyard.runtime.device.device import CPU
 from kernelyard.target import Target
@@ -45,7 +45,7 @@ def command(
     output = output or model.with_suffix(ARTIFACT_SUFFIX)
     if not output.parent.is_dir():  # known before the work is done
         raise ArtifactError(f"cannot write {output}", found=f"there is no folder {output.parent}")
-    with busy(f"compiling {model}"):
+    with Progress(f"compiling {model}"):
         given = {"placement": placement, **how.arguments()}
         exe, *variants = (compile_model(model, **{**given, **each}) for each in cpu_targets(targets, how))
         exe.save(output, variants)

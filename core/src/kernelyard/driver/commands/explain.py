@@ -9,7 +9,6 @@ import click
 
 from kernelyard.driver.commands.common import (
     CompileOptions,
-    busy,
     compile_options,
     is_artifact,
     json_option,
@@ -18,6 +17,7 @@ from kernelyard.driver.commands.common import (
     say,
     terminal_width,
 )
+from kernelyard.driver.progress import Progress
 from kernelyard.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Show which backend would run which part of MODEL, what would be declined, and why; nothing is compiled. Of an
     artifact, show which backends run it."""
-    with busy(f"placing {model}"):
+    with Progress(f"placing {model}"):
         report = _report(model, how, placement)
     if page is not None:
         from kernelyard.driver.report_page import report_page

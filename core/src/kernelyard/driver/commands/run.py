@@ -9,7 +9,6 @@ import click
 
 from kernelyard.driver.commands.common import (
     CompileOptions,
-    busy,
     compile_options,
     dim_option,
     json_option,
@@ -18,6 +17,7 @@ from kernelyard.driver.commands.common import (
     print_json,
     threads_option,
 )
+from kernelyard.driver.progress import Progress
 from kernelyard.errors import ExecutionError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Run MODEL, an artifact or a model to be compiled, once, on files or on random numbers."""
-    with busy(f"running {model}"):
+    with Progress(f"running {model}"):
         exe = open_executable(model, how, threads)
         results = {name: tensor.numpy() for name, tensor in exe.run(make_feeds(exe, files, dim_values)).items()}
     facts = {name: _facts(array) for name, array in results.items()}

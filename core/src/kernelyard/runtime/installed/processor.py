@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+
+from kernelyard.records import record
 
 INFO = Path("/proc/cpuinfo")
+NAMES = ("model name", "CPU implementer", "CPU part", "model", "stepping")  # what tells kinds of processors apart
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")  # source: Linux, Documentation/ABI/testing/sysfs-devices-system-cpu
 
 
-class Processor(NamedTuple):
+@record
+class Processor:
     """Identify a kind of processor.
 
     flags: instruction sets, as Linux calls them; none where nobody says. caches: "L1 Data 32K", one text for each.
@@ -29,16 +34,30 @@ def processor() -> Processor:
         >>> processor() == processor()
         True
     """
-    values: dict[str, str] = {}
-    with suppress(OSError):
-        for line in INFO.read_text(encoding="ascii", errors="replace").splitlines():
-            name, _, text = line.partition(":")
-            values.setdefault(name.strip(), text.strip())
+    facts = cpu_facts()
     parts = [
-        values[name] for name in ("model name", "CPU implementer", "CPU part", "model", "stepping") if name in values
+        facts[name] for name in ("model name", "CPU implementer", "CPU part", "model", "stepping") if name in facts
     ]
-    flags = values.get("flags", values.get("Features", ""))
-    return Processor(" ".join(parts) or platform.processor(), frozenset(flags.split()), _caches())
+    return Processor(" ".join(parts) or platform.processor(), cpu_flags(), _caches())
+
+
+def cpu_flags() -> frozenset[str]:
+    """Return the instruction sets of the first processor, as Linux calls them; none where nobody says."""
+    facts = cpu_facts()
+    return frozenset(facts.get("flags", facts.get("Features", "")).split())
+
+
+@cache
+def cpu_facts() -> Mapping[str, str]:
+    """Return what Linux says of the first processor, "model name" and others; nothing elsewhere."""
+    facts: dict[str, str] = {}
+    with suppress(OSError), INFO.open(encoding="ascii", errors="replace") as file:
+        for line in file:
+            name, _, text = line.partition(":")
+            if not name.strip():  # the next one begins
+                break
+            facts[name.strip()] = text.strip()
+    return facts
 
 
 def _caches() -> tuple[str, ...]:

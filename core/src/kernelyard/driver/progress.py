@@ -1,17 +1,25 @@
-"""Show what a long search is at, where there is a terminal to show it on."""
+"""Show what a long task is at, where there is a terminal to show it on."""
 
 from __future__ import annotations
 
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.status import Status
+if TYPE_CHECKING:
+    from rich.status import Status
 
 
 class Progress:
-    """A line on stderr that says what is going on, and goes when it is over; nothing where stderr is no terminal."""
+    """Show a line on stderr that says what is going on, and goes when it is over; nothing where stderr is no terminal.
+
+    Example:
+        >>> with Progress("reducing model.onnx") as progress:
+        ...     progress.step("512 operators")
+    """
 
     def __init__(self, what: str) -> None:
+        from rich.console import Console  # inside: it takes longer to load than short commands run
+
         self._what = what
         console = Console(stderr=True)
         self._status: Status | None = console.status(what) if console.is_terminal else None
