@@ -13,16 +13,22 @@ import pytest
 
 from kernelyard import errors
 from kernelyard.runtime.execute import execution_context
-from kernelyard.runtime.execute.execution_context import ContextPool
+from kernelyard.runtime.execute.execution_context import ContextPool, ExecutionContext
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+
+
+def give_back(pool: ContextPool, context: ExecutionContext) -> None:
+    context.give_back(context)
+    if pool.waiters:
+        pool.tell()
 
 
 def test_the_context_released_last_is_acquired_first():
     pool = ContextPool(3)
     first, second = pool.acquire(), pool.acquire()
     assert first is not second
-    pool.release(first)
-    pool.release(second)
+    give_back(pool, first)
+    give_back(pool, second)
     assert pool.acquire() is second
     assert len(pool) == 2
 
@@ -41,7 +47,7 @@ def test_no_more_lanes_than_the_bound_are_made_and_never_is_one_shared():
             if number % 10 == 0:
                 time.sleep(0)  # another thread's turn
             in_use.discard(id(context))
-            pool.release(context)
+            give_back(pool, context)
 
     with ThreadPoolExecutor(12) as threads:
         list(threads.map(work, range(12)))
@@ -55,9 +61,9 @@ def test_who_waits_is_handed_a_context():
     got = []
     waiting = threading.Thread(target=lambda: got.append(pool.acquire()))
     waiting.start()
-    while not pool._waiting:
+    while not pool.waiters:
         time.sleep(0.001)
-    pool.release(context)
+    give_back(pool, context)
     assert not pool._idle  # it went to the one who waits, past whoever comes now
     waiting.join(timeout=30)
     assert got == [context]
@@ -69,8 +75,8 @@ def test_a_thread_that_holds_a_context_does_not_wait_for_itself():
     inner = pool.acquire()
     assert inner is not outer
     assert inner.is_temporary
-    pool.release(inner)
-    pool.release(outer)
+    give_back(pool, inner)
+    give_back(pool, outer)
     assert pool.acquire() is outer
     assert len(pool) == 1
 
@@ -96,7 +102,7 @@ def wait_for(pool: ContextPool, count: int) -> tuple[list[threading.Thread], lis
     threads = [threading.Thread(target=lambda: got.append(pool.acquire())) for _ in range(count)]
     for each in threads:
         each.start()
-    while pool._waiting < count:
+    while len(pool.waiters) < count:
         time.sleep(0.001)
     return threads, got
 
@@ -107,17 +113,14 @@ def test_whoever_calls_again_goes_on_between_two_hand_overs(monkeypatch):
     pool = ContextPool(1)
     context = pool.acquire()
     pool._hand_over_at = 1.0
-    with pool._changed:  # nobody who waits looks meanwhile
-        pool._is_told = True
-        pool._waiting += 1
-        for _ in range(3):
-            pool.release(context)
-            assert pool.acquire() is context
-        pool._is_told = False
-        pool._waiting -= 1
+    pool.waiters.append(threading.Lock())  # one who waits, was told and has not looked yet
+    for _ in range(3):
+        give_back(pool, context)
+        assert pool.acquire() is context
+    pool.waiters.clear()
     (waiting,), got = wait_for(pool, 1)
     clock[0] = 1.0
-    pool.release(context)
+    give_back(pool, context)
     assert not pool._idle  # nobody can overtake
     waiting.join(30)
     assert got == [context]
@@ -130,10 +133,21 @@ def test_all_who_wait_are_told_of_contexts_that_become_idle_at_once(monkeypatch)
     pool._hand_over_at = 1.0
     threads, got = wait_for(pool, 3)
     for context in held:
-        pool.release(context)
+        give_back(pool, context)
     for each in threads:
         each.join(30)
     assert sorted(map(id, got)) == sorted(map(id, held))
+
+
+def test_who_waits_looks_again_where_nobody_tells(monkeypatch):
+    """Ctrl-C may end a call between giving its context back and telling."""
+    monkeypatch.setattr(execution_context, "LOOK_AGAIN_SECONDS", 0.01)
+    pool = ContextPool(1)
+    context = pool.acquire()
+    (waiting,), got = wait_for(pool, 1)
+    context.give_back(context)
+    waiting.join(30)
+    assert got == [context]
 
 
 @pytest.mark.parametrize("contexts", [1, 2, 5])
@@ -158,7 +172,7 @@ def test_memory_that_has_grown_too_small_is_given_back_at_once(executable):
     machine = VirtualMachine(executable, contexts=1)
     machine["main"](np.ones((1, 4), np.float32))
     context = machine.contexts.acquire()
-    machine.contexts.release(context)
+    give_back(machine.contexts, context)
     small = weakref.ref(context._arena)
     gc.disable()
     try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from threading import Condition, get_ident
+from itertools import islice
+from threading import Lock, get_ident
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ from kernelyard.runtime.lru import LRU, CacheInfo, sum_infos
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 
 if TYPE_CHECKING:
+    from _thread import LockType
+
     from kernelyard.runtime.execute.call_limit import CallLimit
     from kernelyard.runtime.execute.executable import Executable
 
@@ -28,13 +32,15 @@ class ExecutionContext:
     """Memory that one running call uses at a time, and the programs that are bound to it.
 
     latest: by function, the bound program that ran its last call here, and the sizes that were known then.
-    is_temporary: no pool has it.
+    is_temporary: no pool has it. owner_thread: that which has it, or had it last.
+    give_back: a function of C that lets others have it, see `ContextPool`.
     """
 
     def __init__(self, is_temporary: bool = False, bound_program_type: type[BoundProgram] = BoundProgram) -> None:
         self.is_temporary = is_temporary
         self._bound_program_type = bound_program_type
         self.owner_thread: int | None = None
+        self.give_back: Callable[[ExecutionContext], object] = id  # which does nothing: nobody waits for temporary ones
         self.latest: dict[object, tuple[tuple[int | None, ...], AnyBoundProgram]] = {}
         self._arena = memory.aligned_bytes(0)
         self._scratch = Workspace()
@@ -81,19 +87,30 @@ class ExecutionContext:
 # How often a context goes to who waits, and not to who comes. A thread that calls again and again goes on meanwhile, as
 # waking another for each short call takes longer than the call.
 HAND_OVER_SECONDS = 1e-3
+# Who waits looks again after this time, if nobody told it of a context: Ctrl-C may have ended the call that would have.
+LOOK_AGAIN_SECONDS = 0.5
 
 
 class ContextPool:
-    """At most `size` contexts. A call acquires one and releases it; while all are taken, others wait.
+    """At most `size` contexts. A call acquires one and gives it back; while all are taken, others wait.
 
-    Who releases a context may acquire it again at once; every millisecond, one goes to who waits instead.
+    Who gives a context back may acquire it again at once; every millisecond, one goes to who waits instead.
     A thread that has a context already (an instrument or a Python step that calls the program again) does not wait: it
     might wait for itself. It gets a temporary one.
+
+    Ctrl-C at any moment loses no context. Python looks for signals where a function of its own begins and after calls
+    of C functions, not between other instructions: so contexts are taken by a `for` statement, and given back by one
+    call of a C function, of which nothing is left undone. (Source: CPython, Python/bytecodes.c, CHECK_PERIODIC.)
 
     Example:
         >>> pool = ContextPool(2)
         >>> first = pool.acquire()
-        >>> pool.release(first)
+        >>> try:
+        ...     pass  # the call
+        ... finally:
+        ...     first.give_back(first)
+        ...     if pool.waiters:
+        ...         pool.tell()
         >>> pool.acquire() is first
         True
     """
@@ -104,18 +121,22 @@ class ContextPool:
         self._contexts: list[ExecutionContext] = []
         self._idle: list[ExecutionContext] = []
         self._handed: list[ExecutionContext] = []  # for those who wait, so that nobody overtakes them for ever
+        self._taken_idle = iter(self._idle.pop, None)  # each `next` takes the one given back last; IndexError: none
+        self._taken_handed = iter(self._handed.pop, None)
         self._hand_over_at = 0.0
-        self._waiting = 0
-        self._is_told = False  # one of those who wait, of an idle context
-        self._changed = Condition()
+        self.waiters: deque[LockType] = deque()  # one each, taken; free once it is told of a context
+        self._lock = Lock()  # while a context is made
         renewed_in_children(self)
 
     def _at_fork_reinit(self) -> None:
         """Leave those contexts behind that threads of the parent use, which are not in this process."""
         me = get_ident()
-        self._contexts = [each for each in self._contexts if each.owner_thread in (None, me)]
-        self._idle = [each for each in self._contexts if each.owner_thread is None]
-        self._handed, self._waiting, self._is_told, self._changed = [], 0, False, Condition()
+        mine = [each for each in self._contexts if each.owner_thread == me and not self._is_free(each)]
+        self._idle += self._handed
+        self._handed.clear()
+        self._contexts = [*self._idle, *mine]
+        self.waiters.clear()
+        self._lock = Lock()
 
     def __len__(self) -> int:
         """Return the number of contexts: as many as were ever in use at the same time."""
@@ -126,61 +147,68 @@ class ContextPool:
         return iter(list(self._contexts))
 
     def acquire(self, limit: CallLimit | None = None) -> ExecutionContext:
-        """Return a context that nobody else uses until `release`: the one released last, where there is one.
+        """Return a context that nobody else uses until it is given back: the one that was last, where there is one.
 
         Raises: CallTimeoutError, CallCancelledError where the limit ends the waiting.
         """
-        try:
-            context = self._idle.pop()
-        except IndexError:
-            context = self._make_or_wait(limit)
-        context.owner_thread = get_ident()
-        return context
-
-    def release(self, context: ExecutionContext) -> None:
-        """Let others have a context."""
-        context.owner_thread = None
-        if context.is_temporary:
-            return
-        if self._waiting and monotonic() >= self._hand_over_at:
-            with self._changed:
-                self._hand_over_at = monotonic() + HAND_OVER_SECONDS
-                self._handed.append(context)
-                self._changed.notify()
-            return
-        self._idle.append(context)
-        # Whoever begins to wait raises the count first, and looks at the idle contexts afterwards.
-        if self._waiting and not self._is_told:
-            with self._changed:
-                self._tell_one()
-
-    def _tell_one(self) -> None:
-        """Let one of those who wait look for an idle context; under the lock."""
-        self._is_told = self._waiting > 0
-        self._changed.notify()
-
-    def _make_or_wait(self, limit: CallLimit | None) -> ExecutionContext:
         me = get_ident()
-        with self._changed:
-            if self._handed:
-                return self._handed.pop()
-            if len(self._contexts) < self.size:
-                self._contexts.append(self._make_context(False))
-                return self._contexts[-1]
-            if any(context.owner_thread == me for context in self._contexts):
-                return self._make_context(True)
-            self._waiting += 1
-            try:
-                while True:
-                    if self._handed:
-                        return self._handed.pop()
+        try:
+            for context in self._taken_idle:
+                context.owner_thread = me
+                return context
+        except IndexError:
+            pass
+        return self._make_or_wait(me, limit)
+
+    def tell(self) -> None:
+        """Let the first of those who wait look for a context; every millisecond, one is handed over to it."""
+        now = monotonic()
+        with suppress(IndexError, RuntimeError):  # nobody waits any more; another told the same one
+            if now >= self._hand_over_at:
+                self._hand_over_at = now + HAND_OVER_SECONDS
+                self._handed.extend(islice(self._taken_idle, 1))
+            first = self.waiters[0]
+            if first.locked():
+                first.release()
+
+    def _is_free(self, context: ExecutionContext) -> bool:
+        return context in self._idle or context in self._handed
+
+    def _make_or_wait(self, me: int, limit: CallLimit | None) -> ExecutionContext:
+        turn: LockType | None = None
+        try:
+            while True:
+                for source in (self._taken_handed, self._taken_idle):
                     with suppress(IndexError):
-                        return self._idle.pop()
-                    if limit is not None:
-                        limit.check()
-                    self._changed.wait(limit and limit.patience())
-                    self._is_told = False
-            finally:
-                self._waiting -= 1
-                if self._idle:  # released while this thread was told
-                    self._tell_one()
+                        for context in source:
+                            context.owner_thread = me
+                            return context
+                if self._make():
+                    continue
+                if any(context.owner_thread == me and not self._is_free(context) for context in list(self._contexts)):
+                    return self._make_context(True)
+                if limit is not None:
+                    limit.check()
+                if turn is None:
+                    turn = Lock()
+                    turn.acquire()
+                    self.waiters.append(turn)
+                    continue  # what was given back before was told to nobody
+                turn.acquire(timeout=LOOK_AGAIN_SECONDS if limit is None else limit.patience())
+        finally:
+            if turn is not None:
+                with suppress(ValueError):
+                    self.waiters.remove(turn)
+                if self.waiters and (self._idle or self._handed):  # given back while this thread was told
+                    self.tell()
+
+    def _make(self) -> bool:
+        """Make another context, where there may be more; it is idle then."""
+        with self._lock:
+            if len(self._contexts) >= self.size:
+                return False
+            context = self._make_context(False)
+            context.give_back = self._idle.append
+            self._idle.append(context)
+            self._contexts.append(context)
+            return True

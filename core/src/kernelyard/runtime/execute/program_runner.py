@@ -48,7 +48,9 @@ class ProgramRunner:
                 return None
             return latest[1].try_fast_path(*values)
         finally:
-            contexts.release(context)
+            context.give_back(context)
+            if contexts.waiters:
+                contexts.tell()
 
     def run(
         self,
@@ -79,7 +81,9 @@ class ProgramRunner:
                         context.bind(plan, self._environment.executable, self._environment.threads)
         finally:
             for context in contexts:
-                self._contexts.release(context)
+                context.give_back(context)
+            if self._contexts.waiters:
+                self._contexts.tell()
 
     def info(self) -> CacheInfo:
         """Return the counts of the program's plans."""
@@ -119,7 +123,9 @@ class ProgramRunner:
                 return bound.run(arrays, limit, outputs)
             return bound.run_stepwise(arrays, hook if limit is None else hook.within(limit))
         finally:
-            self._contexts.release(context)
+            context.give_back(context)
+            if self._contexts.waiters:
+                self._contexts.tell()
 
     def _empty_results(self, plan: ExecutionPlan, outputs: Outputs) -> list[AnyArray]:
         specs, driver = self._program.outputs, self._environment.driver
