@@ -53,7 +53,7 @@ std::recursive_mutex lock;
 std::map<Address, Block> blocks;
 std::vector<std::unique_ptr<Stream>> streams;
 Stream legacy;  // the handles 0 to 2
-bool is_there = false, was_opened = false, reuses_memory = false;
+bool is_there = false, was_opened = false, reuses_memory = false, drops_work = false;
 std::map<std::string, int> counts;  // of calls, by function
 std::map<std::pair<void*, size_t>, std::vector<Address>> idle;  // given back on a stream, of so many bytes
 std::string complaint;  // the first; all calls fail after it, as on a device after a kernel's failure
@@ -79,7 +79,7 @@ void run_all() {
 }
 Result put(Stream& stream, std::function<void()> work) {
   if (stream.is_invalid) return CAPTURE_INVALIDATED;
-  stream.work.push_back(std::move(work));
+  if (!drops_work || stream.is_capturing) stream.work.push_back(std::move(work));
   return state();
 }
 Result refuse(Stream& stream) {
@@ -146,7 +146,7 @@ extern "C" {
 // There are devices from now on, or none; nothing is under way, and nothing has gone wrong.
 void late_driver_reset(int has_device) {
   LOCKED;
-  reuses_memory = false;
+  reuses_memory = drops_work = false;
   idle.clear();
   is_there = has_device;
   run_all();
@@ -156,6 +156,8 @@ const char* late_driver_complaint() { return complaint.c_str(); }
 int late_driver_was_opened() { return was_opened; }
 // Pools hand out what was given back on the same stream, the last first.
 void late_driver_reuse_memory() { reuses_memory = true; }
+// Nothing that is put on a stream is done: what is left is the host's work.
+void late_driver_drop_work() { drops_work = true; }
 int late_driver_count(const char* function) { return counts[function]; }
 int late_driver_captures() {
   LOCKED;

@@ -62,6 +62,11 @@ def reuse_memory() -> None:
     library().late_driver_reuse_memory()
 
 
+def drop_work() -> None:
+    """Do nothing of what is put on streams, until the next reset: what remains is the host's work."""
+    library().late_driver_drop_work()
+
+
 def calls(*functions: str) -> int:
     """Return how often functions of the driver were called."""
     return sum(library().late_driver_count(function.encode()) for function in functions)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
+from kernelyard.dims import symbol
 from kernelyard.errors import InputTypeError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime.device import dlpack
@@ -109,6 +110,25 @@ def test_results_that_the_caller_keeps_are_replayed_too(gpu, step):
     for found in kept:
         for actual, expected in zip(found, wanted, strict=True):
             np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_new_size_takes_launches_alone(gpu, target):
+    """Code is found once, and numbers of launches are computed once for steps that are alike."""
+    b = FunctionBuilder()
+    x = b.input("x", (symbol("n"), 8))
+    for _ in range(4):
+        x = b.op("nn.relu", b.op("matmul", x, random(8, 8)))
+    executable = ky.compile(IRModule({"main": b.function(x)}), target=target, backends=[])
+    run = ky.VirtualMachine(executable, ky.cuda(0))["main"]
+    run(random(3, 8))
+    launches = calls_of(lambda: run(random(4, 8)), "cuLaunchKernel")
+    assert launches >= 4
+    assert calls_of(lambda: run(random(5, 8)), "cuLaunchKernel") == launches
+    assert calls_of(lambda: run(random(6, 8)), *PREPARATIONS) == 1  # the result's memory
+
+
+PREPARATIONS = ("cuModuleGetFunction", "cuFuncSetAttribute", "cuModuleLoadData", "cuMemAllocFromPoolAsync_v2")
+PREPARATIONS += ("cuMemAllocFromPoolAsync", "cuStreamSynchronize", "cuCtxSynchronize")
 
 
 # --- other libraries ----------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -11,8 +11,8 @@ from typing import Any
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.api import Fields, TensorSpec, align, corrupted, read_dim
-from kernelyard_cuda.driver_api import Argument, Grid
+from kernelyard.runtime.api import Fields, TensorSpec, corrupted, read_dim
+from kernelyard_cuda.driver_api import Grid
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)  # along x, y and z
@@ -55,14 +55,18 @@ class LaunchInfo:
         Raises: ExecutionError for too many blocks.
         """
         x, y, z = (dims.evaluate(count, values) for count in self.blocks)
-        if any(count > most for count, most in zip((x, y, z), MOST_BLOCKS, strict=True)):
+        return self.checked_grid((x, y, z))
+
+    def checked_grid(self, blocks: tuple[int, int, int]) -> Grid | None:
+        """Return the launch grid of so many blocks; None if it is empty. Raises: ExecutionError for too many."""
+        if any(count > most for count, most in zip(blocks, MOST_BLOCKS, strict=True)):
             raise ExecutionError(
                 "the launch grid of a kernel is too large",
                 where=self.kernel,
-                found=(x, y, z),
+                found=blocks,
                 expected=f"at most {MOST_BLOCKS}",
             )
-        return Grid((x, y, z), (self.threads, 1, 1), self.shared_nbytes) if min(x, y, z) > 0 else None
+        return Grid(blocks, (self.threads, 1, 1), self.shared_nbytes) if min(blocks) > 0 else None
 
     def to_json(self) -> dict[str, Any]:
         """Symbolic dims become their text."""
@@ -96,16 +100,6 @@ class FunctionInfo:
             for here in (values,) if step is None else step.values(values):
                 yield from ((launch, here) for launch in each)
 
-    def offsets(self, values: Mapping[str, int]) -> tuple[list[tuple[int, int]], int]:
-        """Offset and size of each local in the workspace, and the workspace's size."""
-        places: list[tuple[int, int]] = []
-        total = 0
-        for nbytes in self.locals:
-            size = max(dims.evaluate(nbytes, values), 0)
-            places.append((total, size))
-            total += align(size)
-        return places, total
-
     def to_json(self) -> dict[str, Any]:
         """Symbolic dims become their text."""
         constants = {"constants": list(self.constants)} if self.constants else {}
@@ -117,12 +111,6 @@ class FunctionInfo:
             "launches": [launch.to_json() for launch in self.launches],
             **constants,
         }
-
-
-def arguments(launch: LaunchInfo, tensors: Sequence[Argument], values: Mapping[str, int]) -> list[Argument]:
-    """Return a launch's kernel arguments. tensors: the function's parameters, locals and constants."""
-    numbers = [Argument(dims.evaluate(dim, values)) for dim in launch.numbers]
-    return [*(tensors[number] for number in launch.tensors), *numbers]
 
 
 def _dim_to_json(dim: Dim) -> int | str:

@@ -22,7 +22,8 @@ from kernelyard.runtime.api import (
 )
 from kernelyard_cuda.device_constants import DeviceConstants
 from kernelyard_cuda.driver_api import Argument, CudaDriver, Image, Launch, LoadedKernels, require_cuda
-from kernelyard_cuda.function_info import FunctionInfo, LaunchInfo, arguments, read_function_info
+from kernelyard_cuda.function_info import FunctionInfo, read_function_info
+from kernelyard_cuda.sized_launches import LaunchSizes, SizedLaunch
 
 
 class CudaSourceModule(BindableModule):
@@ -50,6 +51,7 @@ class CudaSourceModule(BindableModule):
         kernels = tuple(dict.fromkeys(launch.kernel for function in functions for launch in function.launches))
         self.image = Image(source, kernels, dict(cubins))
         self._constants = {digest: constants[digest] for digest in _digests(functions, constants)}
+        self._sizes = {function.symbol: LaunchSizes(function) for function in functions}
         self._loaded: dict[CudaDriver, LoadedKernels] = {}
         self._device_constants = DeviceConstants(self._constants)
         self._lock = Lock()
@@ -83,21 +85,20 @@ class CudaSourceModule(BindableModule):
         """Return the launches of a function's kernels. Raises: DeviceError, ExecutionError, ToolchainError."""
         function = self.function(symbol)
         driver = require_cuda(context.device, symbol)
-        places, total = function.offsets(values)
-        start = context.workspace(total) if total else 0
-        tensors = [Argument(arg.address, arg.nbytes) for arg in args]
-        tensors += [Argument(start + offset, size) for offset, size in places]
-        held = [self._device_constants.on(driver, digest) for digest in function.constants]
-        tensors += [Argument(each.address, each.nbytes) for each in held]
+        with self._lock:
+            sized = self._sizes[symbol].at(values)
+        start = context.workspace(sized.workspace_nbytes) if sized.workspace_nbytes else 0
+        tensors = [Argument(arg.address, arg.nbytes if driver.is_emulator else 0) for arg in args]
+        tensors += [Argument(start + offset, size) for offset, size in sized.locals]
+        for digest in function.constants:
+            held = self._device_constants.on(driver, digest)
+            tensors.append(Argument(held.address, held.nbytes))
         kernels = self._load(driver)
-        launches: list[tuple[LaunchInfo, Launch]] = []
-        for launch, here in function.in_order(values):
-            grid = launch.grid(here)
-            if grid is not None:  # a grid of nothing is an error to the driver
-                packed = arguments(launch, tensors, here)
-                launches.append((launch, kernels.prepare(launch.kernel, grid, packed)))
-        rebind = {number: _mover(launches, number) for number in range(len(args))}
-        return BoundCall([step for _, step in launches], [context, self], rebind)
+        launches = [
+            kernels.prepare(info.kernel, grid, [*[tensors[n] for n in info.tensors], *numbers])
+            for info, grid, numbers in sized.launches
+        ]
+        return BoundCall([*launches], [context, self], Movers(len(args), sized.launches, launches))
 
     @property
     def needs(self) -> str:
@@ -149,15 +150,29 @@ def _digests(functions: Sequence[FunctionInfo], constants: Mapping[str, np.ndarr
         yield digest
 
 
-def _mover(launches: Sequence[tuple[LaunchInfo, Launch]], number: int) -> Callable[[int], None]:
-    """Return a setter of a parameter's address in all launches that take it."""
-    places = [(step, n) for launch, step in launches for n, tensor in enumerate(launch.tensors) if tensor == number]
+class Movers(Mapping[int, Callable[[int], None]]):
+    """For each parameter of a function, what tells its launches of another address; made when it is asked for."""
 
-    def move(address: int) -> None:
-        for step, place in places:
-            step.move(place, address)
+    def __init__(self, count: int, sized: Sequence[SizedLaunch], launches: Sequence[Launch]) -> None:
+        self._count, self._sized, self._launches = count, sized, launches
 
-    return move
+    def __getitem__(self, number: int) -> Callable[[int], None]:
+        if not 0 <= number < self._count:
+            raise KeyError(number)
+        pairs = zip(self._sized, self._launches, strict=True)
+        places = [(step, n) for each, step in pairs for n, tensor in enumerate(each.info.tensors) if tensor == number]
+
+        def move(address: int) -> None:
+            for step, place in places:
+                step.move(place, address)
+
+        return move
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._count))
+
+    def __len__(self) -> int:
+        return self._count
 
 
 def load(data: bytes, constants: Mapping[str, np.ndarray]) -> CudaSourceModule:

@@ -31,7 +31,7 @@ from kernelyard.runtime.execute.execution_context import MIN_ARENA_NBYTES, Execu
 from kernelyard.runtime.execute.fallback import RefusedError, fall_back
 from kernelyard.runtime.execute.step_errors import bind_error, label_of
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
-from kernelyard.runtime.program.program import Step
+from kernelyard.runtime.program.program import Program, Step
 
 if TYPE_CHECKING:
     from kernelyard.runtime.execute.call_limit import CallLimit
@@ -68,6 +68,7 @@ class DeviceExecutionContext(ExecutionContext):
         self._constants = constants
         self._device_arena: DeviceMemory | None = None
         self._device_scratch = DeviceWorkspace(driver)
+        self._programs: dict[int, DeviceProgram] = {}  # by the identity of the program, which they keep
 
     def _bind(self, plan: ExecutionPlan, executable: Executable, threads: int) -> BoundDeviceProgram:
         held = self._device_arena.nbytes if self._device_arena else 0
@@ -75,11 +76,48 @@ class DeviceExecutionContext(ExecutionContext):
             self._device_arena = DeviceMemory(self._driver, max(plan.arena_nbytes, 2 * held, MIN_ARENA_NBYTES))
             self.forget()  # what is bound to the old arena would keep it
         binder = Binder(self._driver, threads, self._device_scratch, self._scratch, executable.max_plans)
+        facts = self._programs.get(id(plan.program))
+        if facts is None:
+            facts = DeviceProgram(plan.program, executable, self._driver, self._constants)
+            self._programs[id(plan.program)] = facts
         try:
-            return BoundDeviceProgram(plan, executable, binder, self._constants, self._device_arena)
+            return BoundDeviceProgram(plan, facts, executable, binder, self._constants, self._device_arena)
         except RefusedError as refused:
             plan = fall_back(plan, refused, executable)
         return self._bind(plan, executable, threads)
+
+
+class DeviceProgram:
+    """What a program's binding takes that does not depend on sizes.
+
+    labels: of the steps. capturable: whether each may be captured. addresses: of constants, by register. uses: for each
+    register that inputs and results lie in, the steps that have it as an argument, and the number of the argument.
+    """
+
+    def __init__(
+        self, program: Program, executable: Executable, driver: DeviceDriver, constants: DeviceConstants
+    ) -> None:
+        modules = executable.modules
+        self.program = program
+        self.labels = [label_of(step, modules) for step in program.steps]
+        self.capturable = [
+            modules[step.module].is_capturable and modules[step.module].device_kind == driver.kind
+            for step in program.steps
+        ]
+        self.addresses = {
+            number: constants.address(register.digest)
+            for number, register in enumerate(program.registers)
+            if register.kind == "constant"
+        }
+        roots = [program.root(number) for number in range(len(program.registers))]
+        moving = {number for number, register in enumerate(program.registers) if register.kind == "input"}
+        self.uses: dict[int, list[tuple[int, int]]] = {
+            r: [] for r in moving | {roots[result] for result in program.results}
+        }
+        for number, step in enumerate(program.steps):
+            for position, register in enumerate(step.inputs + step.outputs):
+                if roots[register] in self.uses:
+                    self.uses[roots[register]].append((number, position))
 
 
 class Binder:
@@ -95,11 +133,8 @@ class Binder:
     ) -> None:
         self.driver = driver
         self._on_device = BindContext(threads, scratch, driver, max_plans=max_plans)
+        self._by_outputs: dict[int, BindContext] = {}
         self._on_host = BindContext(threads, host_scratch, max_plans=max_plans)
-
-    def may_capture(self, module: RuntimeModule) -> bool:
-        """Tell if the steps of a module may be captured."""
-        return module.is_capturable and module.device_kind == self.driver.kind
 
     def bind(
         self,
@@ -107,29 +142,33 @@ class Binder:
         step: Step,
         args: Sequence[BoundTensor],
         values: dict[str, int],
-        constants: Mapping[int, np.ndarray],
+        constants: Callable[[], Mapping[int, np.ndarray]],
     ) -> BoundCall:
-        """Return a call of a step's function on tensors of the device; `constants` are those of its arguments that are
-        on the host too, by number.
+        """Return a call of a step's function on tensors of the device; `constants` gives those of its arguments that
+        are on the host too, by number.
 
         Raises: DeviceError for a module of another kind of device, ExecutionError.
         """
         if module.device_kind == self.driver.kind:
-            context = replace(self._on_device, num_outputs=len(step.outputs))
+            count = len(step.outputs)
+            context = self._by_outputs.get(count)
+            if context is None:
+                context = self._by_outputs[count] = replace(self._on_device, num_outputs=count)
             return module.bind(step.symbol, args, values, context)
         if module.device_kind != "cpu":
             raise DeviceError(
                 f"the {module.kind} module does not run here", found=module.device_kind, expected=self.driver.kind
             )
+        known = constants()
         copies = [
-            constants[number] if number in constants else memory.aligned_empty(arg.shape, arg.dtype)
+            known[number] if number in known else memory.aligned_empty(arg.shape, arg.dtype)
             for number, arg in enumerate(args)
         ]
         on_host = [BoundTensor(memory.address_of(c), c.shape, a.dtype) for c, a in zip(copies, args, strict=True)]
         call = module.bind(step.symbol, on_host, values, self._on_host)
         moved = [(number, arg.address, copy) for number, (arg, copy) in enumerate(zip(args, copies, strict=True))]
         inputs, outputs = moved[: len(step.inputs)], moved[len(step.inputs) :]
-        down = [partial(self.driver.download, at, copy) for number, at, copy in inputs if number not in constants]
+        down = [partial(self.driver.download, at, copy) for number, at, copy in inputs if number not in known]
         up = [partial(self.driver.upload, at, copy) for _, at, copy in outputs]
         return BoundCall([*down, *call.steps, *up], [*call.keep, call, copies, self._on_host])
 
@@ -143,25 +182,24 @@ class BoundDeviceProgram:
     def __init__(
         self,
         plan: ExecutionPlan,
+        facts: DeviceProgram,
         executable: Executable,
         binder: Binder,
         constants: DeviceConstants,
         arena: DeviceMemory,
     ) -> None:
         self._plan = plan
+        self._facts = facts
         self._driver = binder.driver
         self._memory = (arena, constants, executable)  # what the steps' addresses lie in
-        self._tensors = self._place(arena, constants)
-        steps = plan.program.steps
+        self._tensors = self._place(arena.address)
         self._calls = self._bind_all(executable, binder)
-        self._labels = [label_of(step, executable.modules) for step in steps]
-        capturable = [binder.may_capture(executable.modules[step.module]) for step in steps]
         counts = [len(call.steps) for call in self._calls]
         self._whole = CapturedProgram(
             self._driver,
             [step for call in self._calls for step in call.steps],
-            [label for label, count in zip(self._labels, counts, strict=True) for _ in range(count)],
-            [each for each, count in zip(capturable, counts, strict=True) for _ in range(count)],
+            [label for label, count in zip(facts.labels, counts, strict=True) for _ in range(count)],
+            [each for each, count in zip(facts.capturable, counts, strict=True) for _ in range(count)],
         )
         self._inputs = self._bind_inputs()
         self._results = self._bind_results()
@@ -171,18 +209,12 @@ class BoundDeviceProgram:
             for shape, spec in zip(plan.input_shapes, plan.program.inputs, strict=True)
         ]
 
-    def _place(self, arena: DeviceMemory, constants: DeviceConstants) -> list[BoundTensor]:
-        plan = self._plan
-        tensors: list[BoundTensor] = []
-        for number, register in enumerate(plan.program.registers):
-            if register.kind == "alias":
-                address = tensors[register.source].address
-            elif register.kind == "constant":
-                address = constants.address(register.digest)
-            else:
-                address = arena.address + plan.offsets.get(number, 0)
-            tensors.append(BoundTensor(address, plan.shapes[number], register.dtype))
-        return tensors
+    def _place(self, arena: int) -> list[BoundTensor]:
+        plan, constants, offsets = self._plan, self._facts.addresses, self._plan.offsets
+        # A buffer that no step writes is never read either: it has no place of its own.
+        addresses = [constants[r] if r in constants else arena + offsets.get(r, 0) for r in plan.roots]
+        registers = plan.program.registers
+        return [BoundTensor(*each) for each in zip(addresses, plan.shapes, [r.dtype for r in registers], strict=True)]
 
     def _bind_all(self, executable: Executable, binder: Binder) -> list[BoundCall]:
         calls: list[BoundCall] = []
@@ -202,15 +234,17 @@ class BoundDeviceProgram:
     def _bind(self, step: Step, executable: Executable, binder: Binder) -> BoundCall:
         module = executable.modules[step.module]
         args = [self._tensors[register] for register in step.inputs + step.outputs]
-        registers = [self._plan.program.registers[register] for register in step.inputs]
-        constants = {n: executable.resident(each.digest) for n, each in enumerate(registers) if each.kind == "constant"}
         try:
-            return binder.bind(module, step, args, self._plan.values, constants)
+            return binder.bind(module, step, args, self._plan.values, partial(self._constants_of, step, executable))
         except KernelyardError as error:
             error.where = error.where or step.label or None
             raise
         except Exception as error:
             raise bind_error(step.symbol, label_of(step, executable.modules), error) from error
+
+    def _constants_of(self, step: Step, executable: Executable) -> dict[int, np.ndarray]:
+        registers = [self._plan.program.registers[register] for register in step.inputs]
+        return {n: executable.resident(each.digest) for n, each in enumerate(registers) if each.kind == "constant"}
 
     def _bind_inputs(self) -> list[tuple[int, DeviceIOBinding]]:
         """Return a binding for every input that has a register, with the input's number."""
@@ -241,14 +275,9 @@ class BoundDeviceProgram:
 
     def _rebinders(self, root: int) -> Sequence[Callable[[int], None]]:
         """Return the functions that rebind every use of a register; none when some use cannot be rebound."""
-        rebinders: list[Callable[[int], None]] = []
-        for step, call in zip(self._plan.program.steps, self._calls, strict=True):
-            for position, register in enumerate(step.inputs + step.outputs):
-                if self._plan.roots[register] == root:
-                    if position not in call.rebind:
-                        return ()
-                    rebinders.append(call.rebind[position])
-        return rebinders
+        found = [self._calls[number].rebind.get(position) for number, position in self._facts.uses[root]]
+        known = [rebinder for rebinder in found if rebinder is not None]
+        return known if len(known) == len(found) else ()
 
     def try_fast_path(self, *values: Any) -> Sequence[DeviceArray] | None:
         """Return the results, or None where a value is no array of the very shape and dtype, of the host or of this
@@ -303,7 +332,7 @@ class BoundDeviceProgram:
     def _parts(self) -> list[tuple[Step, CallTable]]:
         return [
             (step, CallTable(call.steps, [label] * len(call.steps)))
-            for step, label, call in zip(self._plan.program.steps, self._labels, self._calls, strict=True)
+            for step, label, call in zip(self._plan.program.steps, self._facts.labels, self._calls, strict=True)
         ]
 
     def run_stepwise(self, arrays: Sequence[AnyArray], hook: StepHook) -> list[DeviceArray]:

@@ -132,9 +132,9 @@ class CallTable:
                 rows = np.array([[_signed(word) for word in call] for call in calls], np.int64)
                 segments.append(self._native_segment(rows, members[0][0]))
             else:
-                runs = [(number, step) for number, step in members if not isinstance(step, NativeCall)]
-                self._parts.append(tuple([step for _, step in runs]))
-                segments += [partial(_run_python, step, self._labels[number]) for number, step in runs]
+                runs = tuple([step for _, step in members if not isinstance(step, NativeCall)])
+                self._parts.append(runs)
+                segments.append(partial(_run_python, runs, self._labels, members[0][0]))
         return segments
 
     def _native_segment(self, rows: np.ndarray, first: int) -> LimitedRun:
@@ -170,7 +170,7 @@ class CallTable:
                 continue
             for step in part:
                 start = time.perf_counter()
-                _run_python(step, self._labels[len(seconds)])
+                _run_python((step,), self._labels, len(seconds))
                 seconds.append(time.perf_counter() - start)
         return seconds
 
@@ -195,15 +195,19 @@ def _fail(labels: Sequence[StepLabel], answer: int, first: int = 0) -> NoReturn:
     raise step_error("a native step failed", labels[first + (answer >> 32) - 1], said or f"status {status}")
 
 
-def _run_python(step: Run, label: StepLabel, limit: CallLimit | None = None) -> None:
-    if limit is not None:
-        limit.check()
+def _run_python(steps: Sequence[Run], labels: Sequence[StepLabel], first: int, limit: CallLimit | None = None) -> None:
+    """Run neighbouring steps, of which `first` is the number of the first among all that have labels."""
+    number = first
     try:
-        step()
+        for step in steps:
+            if limit is not None:
+                limit.check()
+            step()
+            number += 1
     except ExecutionError:
         raise
     except Exception as error:
-        raise step_error("a step failed", label, describe(error)) from error
+        raise step_error("a step failed", labels[number], describe(error)) from error
 
 
 def _run_segments(segments: Sequence[LimitedRun], limit: CallLimit | None = None) -> None:

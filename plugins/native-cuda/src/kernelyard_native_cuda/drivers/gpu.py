@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from ctypes import addressof
 from functools import cache
 from threading import Lock, local
 from types import ModuleType
@@ -28,6 +29,7 @@ from kernelyard_native_cuda.drivers.staging import Staging
 INSTALL_HINT = "pip install 'kernelyard-native-cuda[cuda]', or run on kernelyard.cuda(\"emulator\")"
 # A kernel gets this much dynamic shared memory without asking for more.
 UNASKED_SHARED_NBYTES = 48 << 10
+WORD = 8  # bytes of an argument
 LEGACY_STREAM = 1  # the handle CU_STREAM_LEGACY
 STREAM_CAPTURE_IMPLICIT = 906  # the legacy default stream's answer while a stream captures that waits for it
 NO_WAITING = -1  # of DLPack, in the place of a stream
@@ -93,11 +95,15 @@ class Gpu(CudaDriver):
 
     def call(self, name: str, *args: Any) -> Any:
         """Call a function of the driver API. Raises: ExecutionError naming it and its error."""
-        status, *results = getattr(self.api, name)(*args)
+        answer = getattr(self.api, name)(*args)
+        self.check(name, answer[0])
+        return answer[1] if len(answer) > 1 else None
+
+    def check(self, name: str, status: Any) -> None:
+        """Raise an error that names a function of the driver API and the error that it gave, if it gave one."""
         if int(status) != 0:
             found, hint = getattr(status, "name", str(status)), SYNC_HINT if int(status) in KERNEL_FAULTS else None
             raise ExecutionError("the CUDA driver failed", where=name, found=found, hint=hint)
-        return results[0] if results else None
 
     def _attribute(self, name: str) -> int:
         attribute = getattr(self.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
@@ -306,41 +312,60 @@ class GpuKernels(LoadedKernels):
     def __init__(self, gpu: Gpu, module: Any) -> None:
         self._gpu = gpu
         self._module = module
+        self._functions: dict[str, tuple[Any, int]] = {}  # with the dynamic shared memory that each may have
 
     def prepare(self, kernel: str, grid: Grid, arguments: Sequence[Argument]) -> Launch:
         """See `LoadedKernels.prepare`."""
-        gpu = self._gpu
-        gpu.enter()
-        function = gpu.call("cuModuleGetFunction", self._module, kernel.encode())
-        if grid.shared_nbytes > UNASKED_SHARED_NBYTES:
+        function, most = self._functions.get(kernel) or (self._find(kernel), UNASKED_SHARED_NBYTES)
+        if grid.shared_nbytes > most:
+            most, gpu = grid.shared_nbytes, self._gpu
             limit = gpu.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            gpu.call("cuFuncSetAttribute", function, limit, grid.shared_nbytes)
-        return GpuLaunch(gpu, kernel, function, grid, arguments)
+            gpu.enter()
+            gpu.call("cuFuncSetAttribute", function, limit, most)
+        self._functions[kernel] = function, most
+        return GpuLaunch(self._gpu, kernel, function, grid, arguments)
+
+    def _find(self, kernel: str) -> Any:
+        self._gpu.enter()
+        return self._gpu.call("cuModuleGetFunction", self._module, kernel.encode())
+
+
+@cache
+def _array_types(count: int) -> tuple[type[ctypes.Array[ctypes.c_longlong]], type[ctypes.Array[ctypes.c_void_p]]]:
+    return ctypes.c_longlong * count, ctypes.c_void_p * count
 
 
 class GpuLaunch(Launch):
     """See `Launch`."""
 
+    __slots__ = ("_call", "_gpu", "_grid", "_kernel", "_packed", "_pointers", "_words")
+
     def __init__(self, gpu: Gpu, kernel: str, function: Any, grid: Grid, arguments: Sequence[Argument]) -> None:
-        self._gpu, self._kernel, self._function, self._grid = gpu, kernel, function, grid
-        count = max(len(arguments), 1)
-        self._words = (ctypes.c_longlong * count)(*(argument.value for argument in arguments))
-        start = ctypes.addressof(self._words)
-        self._pointers = (ctypes.c_void_p * count)(*(start + 8 * n for n in range(count)))
-        self._packed = ctypes.addressof(self._pointers)
+        self._gpu, self._kernel, self._grid = gpu, kernel, grid
+        words_type, pointers_type = _array_types(max(len(arguments), 1))
+        self._words = words_type(*[argument[0] for argument in arguments])
+        start = addressof(self._words)
+        self._pointers = pointers_type(*range(start, start + WORD * len(self._words), WORD))
+        self._call = (function, *grid.blocks, *grid.threads, grid.shared_nbytes)
+        self._packed = addressof(self._pointers)
 
     def __call__(self) -> None:
-        gpu, grid = self._gpu, self._grid
+        gpu = self._gpu
         gpu.enter()
-        packed, shared = self._packed, grid.shared_nbytes
+        status = gpu.api.cuLaunchKernel(*self._call, gpu.stream, self._packed, 0)[0]
+        if int(status) != 0 or gpu.is_synchronous:
+            self._check(status)
+
+    def _check(self, status: Any) -> None:
+        """Raise an error that names the kernel and its grid, where the launch, or the kernel, failed."""
+        gpu, grid = self._gpu, self._grid
         try:
-            gpu.call("cuLaunchKernel", self._function, *grid.blocks, *grid.threads, shared, gpu.stream, packed, 0)
-            if gpu.is_synchronous:
-                gpu.synchronize()
+            gpu.check("cuLaunchKernel", status)
+            gpu.synchronize()
         except ExecutionError as error:
             raise ExecutionError(
                 "a CUDA kernel failed",
-                where=f"{self._kernel}<<<{grid.blocks}, {grid.threads}, {shared}>>>",
+                where=f"{self._kernel}<<<{grid.blocks}, {grid.threads}, {grid.shared_nbytes}>>>",
                 found=f"{error.where}: {error.found}",
                 hint=None if gpu.is_synchronous else error.hint,
             ) from error
