@@ -77,6 +77,15 @@ def test_contractions_use_both_operands_again():
     assert not stages_of(SUM + a_map("t[i, j]"))[0].is_contraction
 
 
+def test_a_table_of_places_is_no_operand_of_a_contraction():
+    looked_up = (
+        "block out(i: 4, j: 6, reduce k: 6) {\n  out[i, j] = mul(x[i, k], z[i, places[j], k])\n  reducer sum\n}\n"
+    )
+    inputs = "input z: Tensor[(4, 6, 6), float32]\ninput places: Tensor[(6,), int64]\n"
+    (stage,) = make_stages(map(with_common_axes, parse_primfunc(inputs + HEAD.format("") + looked_up).blocks))
+    assert not stage.is_contraction
+
+
 # --- axes of extent 1 -------------------------------------------------------------------------------------------------
 SINGLE = """input x: Tensor[(1, 6), float32]
 output out: Tensor[(1, 6), float32]

@@ -130,8 +130,30 @@ def test_a_saved_model_says_the_same(llama: LanguageModel, tmp_path: Path) -> No
 
 def test_compile_reads_the_file(llama_file: Callable[[str], Path]) -> None:
     executable = kernelyard.compile(llama_file("Q4_1"))
-    assert sorted(executable.entries) == ["decode", "extend", "head", "prefill"]
+    assert sorted(executable.entries) == ["decode", "extend", "head"]
     assert kernelyard_llm.from_executable(executable).config.width == WIDTH
+
+
+@pytest.mark.parametrize(("dtype", "itemsize", "atol"), [("float16", 2, 2e-3), ("int8", 1, 3e-2)])
+def test_a_narrow_cache(
+    dtype: str, itemsize: int, atol: float, llama: LanguageModel, llama_file: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = kernelyard_llm.load(llama_file("Q4_1"), threads=1, cache_dtype=dtype)
+    keys = model._state._pages.arguments[0]
+    assert (keys.dtype.itemsize, keys.shape[-1]) == (itemsize, WIDTH // HEADS)
+    state, expected = model._state, llama.logits(IDS)
+    parts = [state.append(IDS[:3]), *(state.append([token]) for token in IDS[3:])]
+    np.testing.assert_allclose(np.stack(parts), expected[2:], atol=atol * np.abs(expected).max())
+    model.save(tmp_path / "x.kyar")
+    again = kernelyard_llm.load(tmp_path / "x.kyar", threads=1, cache_dtype=dtype)
+    assert again.generate(IDS, 4, ignore_eos=True) == model.generate(IDS, 4, ignore_eos=True)
+    with pytest.raises(LanguageModelError, match="compiled for"):
+        kernelyard_llm.load(tmp_path / "x.kyar", cache_dtype="float32")
+
+
+def test_a_cache_of_no_such_dtype(llama_file: Callable[[str], Path]) -> None:
+    with pytest.raises(LanguageModelError, match="no such dtype"):
+        kernelyard_llm.load(llama_file("Q4_1"), cache_dtype="int2")
 
 
 def test_too_long_a_text(llama: LanguageModel) -> None:

@@ -59,6 +59,21 @@ def rules_of(function: PrimFunc, machine: Machine = WIDE) -> list[str]:
     return [first_that_applies(RULES, each)[1][-1][0] for each in every]
 
 
+def test_values_of_attention_are_read_along_their_rows():
+    b = FunctionBuilder()
+    new, cache = (
+        [b.input(f"x{i}", (1, 1, 4, 64)) for i in range(3)],
+        [b.input(f"c{i}", (1, 4, N, 64)) for i in range(2)],
+    )
+    call = b.op("nn.attention_cached", *new, *cache, b.input("lengths", (1,), "int64"))
+    function = function_of(IRModule({"main": b.function(call)}))
+    groups = make_groups(function)
+    (group,) = (group for group in groups if group.stages[0].first.name == "weighted")
+    axes = frozenset(axis.name for axis in group.stages[0].spatial[: group.shared])
+    plan = make_plan(group.stages[0], axes, dict.fromkeys(group.private, group.shared), WIDE)
+    assert (plan.vector, plan.extents[plan.vector]) == (group.stages[0].spatial[-1].name, 64)
+
+
 @pytest.mark.parametrize("machine", [WIDE, NARROW])
 @pytest.mark.parametrize(
     ("rule", "module"),

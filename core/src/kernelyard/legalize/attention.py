@@ -66,8 +66,17 @@ def attention_var_len(
 
 
 @legalize("nn.attention_cached", widen=True)
-def attention_cached(b: RuleBuilder, *operands: Operand, **attrs: Any) -> Buffer:
-    return _attend_cache(b, *operands, **attrs)
+def attention_cached(
+    b: RuleBuilder,
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    cached_k: Operand,
+    cached_v: Operand,
+    lengths: Operand,
+    **attrs: Any,
+) -> Buffer:
+    return _attend_cache(b, q, k, v, _Cached(cached_k, k.dtype), _Cached(cached_v, v.dtype), lengths, **attrs)
 
 
 def _attend_cache(
@@ -75,8 +84,8 @@ def _attend_cache(
     q: Operand,
     k: Operand,
     v: Operand,
-    cached_k: Operand | _Rows,
-    cached_v: Operand | _Rows,
+    cached_k: _Cached | _Paged,
+    cached_v: _Cached | _Paged,
     lengths: Operand,
     *,
     scale: float | None,
@@ -120,22 +129,41 @@ def attention_paged(
     value_pages: Operand,
     tables: Operand,
     lengths: Operand,
+    *scales: Operand,
     **attrs: Any,
 ) -> Buffer:
-    return _attend_cache(b, q, k, v, _Rows(key_pages, tables), _Rows(value_pages, tables), lengths, **attrs)
+    key_scales, value_scales = scales or (None, None)
+    keys = _Paged(key_pages, tables, k.dtype, key_scales)
+    values = _Paged(value_pages, tables, v.dtype, value_scales)
+    return _attend_cache(b, q, k, v, keys, values, lengths, **attrs)
 
 
-class _Rows:
-    """The rows of pages in the order of tables, as if they lay one behind the other: (batch, rows, heads, size)."""
+class _Cached:
+    """The rows of a cache (batch, heads, rows, size) with axes in the order of keys: (batch, rows, heads, size)."""
 
-    def __init__(self, pages: Operand, tables: Operand) -> None:
-        self._pages, self._tables, self.dtype = pages, tables, pages.dtype
-        self.shape = (tables.shape[0], tables.shape[1] * pages.shape[1], *pages.shape[2:])
+    def __init__(self, cached: Operand, dtype: str) -> None:
+        batch, heads, rows, size = cached.shape
+        self._cached, self.dtype, self.shape = cached, dtype, (batch, rows, heads, size)
 
     def __getitem__(self, at: tuple[Expr, ...]) -> Expr:
-        batch, row, *rest = at
-        size = index(self._pages.shape[1])
-        return self._pages[(cast(self._tables[batch, row // size], INDEX), row % size, *rest)]
+        batch, row, head, place = at
+        return cast(self._cached[batch, head, row, place], self.dtype)
+
+
+class _Paged:
+    """The rows of pages (heads, pages, rows, size) in the order of tables, as keys (batch, rows, heads, size)."""
+
+    def __init__(self, pages: Operand, tables: Operand, dtype: str, scales: Operand | None) -> None:
+        heads, _, rows, size = pages.shape
+        self._pages, self._tables, self._scales, self.dtype = pages, tables, scales, dtype
+        self.shape = (tables.shape[0], tables.shape[1] * rows, heads, size)
+
+    def __getitem__(self, at: tuple[Expr, ...]) -> Expr:
+        batch, row, head, place = at
+        size = index(self._pages.shape[2])
+        here = (head, cast(self._tables[batch, row // size], INDEX), row % size)
+        value = cast(self._pages[(*here, place)], self.dtype)
+        return value if self._scales is None else value * cast(self._scales[here], self.dtype)
 
 
 def _causal(q: Operand, k: Operand, causal: str) -> Score:
@@ -169,7 +197,7 @@ def _attend(b: RuleBuilder, q: Operand, k: Operand, v: Operand, scale: float | N
     return b.compute(weighted.shape, lambda i, s, n, d: weighted[i, s, n, d] / total[i, n, s])
 
 
-def _scores(b: RuleBuilder, q: Operand, k: Operand | _Rows, scale: float | None, finished: Score) -> Buffer:
+def _scores(b: RuleBuilder, q: Operand, k: Operand | _Cached | _Paged, scale: float | None, finished: Score) -> Buffer:
     """Return the scores (batch, heads, rows, columns)."""
     _, rows, heads, size = q.shape
     shape = (unify(q.shape[0], k.shape[0], "the batches"), heads, rows, k.shape[1])
@@ -200,7 +228,7 @@ def _powers(b: RuleBuilder, scores: Buffer, largest: Buffer) -> Buffer:
     return b.compute(scores.shape, lambda *at: unary("exp", scores[at] - largest[at[:3]]), "powers")
 
 
-def _weighted(b: RuleBuilder, powers: Buffer, v: Operand | _Rows) -> Buffer:
+def _weighted(b: RuleBuilder, powers: Buffer, v: Operand | _Cached | _Paged) -> Buffer:
     """Return the sums of values by their powers (batch, rows, heads, size)."""
     batch, heads, rows, columns = powers.shape
     shared = _shared(heads, v.shape[2])

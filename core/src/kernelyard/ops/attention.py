@@ -1,14 +1,17 @@
 """Scaled dot-product attention, in the layout (batch, sequence, heads, size).
 
 Sizes: queries (B, S, N, H), keys (B, T, M, H), values (B, T, M, D), result (B, S, N, D). N is a multiple of M: that
-many query heads share a head of keys and values. A paged cache has keys (P, R, M, H) and values (P, R, M, D) in P pages
-of R rows, and a table (B, C) of pages by sequence.
+many query heads share a head of keys and values. In a cache the rows of a head lie one behind the other: keys
+(B, M, T, H) and values (B, M, T, D), or in P pages of R rows (M, P, R, H) and (M, P, R, D) with a table (B, C) of pages
+by sequence: pages that follow each other are read as one. A cache may have another float dtype than queries, pages also
+int8 with a scale for each row of a head: (M, P, R).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,9 +77,9 @@ def _var_len_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
 def _cached_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     queries, keys, values, cached_keys, cached_values, lengths = types
     new = _attention_type((queries, keys, values), attrs)
-    old = _attention_type((queries, cached_keys, cached_values), attrs)
+    old = _attention_type((queries, *map(partial(_rows_first, queries.dtype), (cached_keys, cached_values))), attrs)
     unify(queries.shape[1], keys.shape[1], "the sequences of queries and keys")
-    unify(keys.shape[2], cached_keys.shape[2], "the heads of keys and cached keys")
+    unify(keys.shape[2], cached_keys.shape[1], "the heads of keys and cached keys")
     unify(new.shape[3], old.shape[3], "values and cached values")
     require_rank(lengths, 1, "the lengths")
     require_dtype(lengths, INDEX_DTYPES, "the lengths")
@@ -86,28 +89,46 @@ def _cached_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     return new
 
 
+def _rows_first(dtype: str, cached: TensorType) -> TensorType:
+    """Return the type of a cache (B, M, T, H) as that of keys (B, T, M, H) of another dtype."""
+    require_rank(cached, 4, "a cache")
+    require_dtype(cached, FLOATS, "a cache")
+    batch, heads, rows, size = cached.shape
+    return TensorType((batch, rows, heads, size), dtype)
+
+
 def _paged_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
-    queries, keys, values, key_pages, value_pages, tables, lengths = types
+    queries, keys, values, key_pages, value_pages, tables, lengths, *scales = types
+    require(len(scales) in (0, 2), "keys and values both have scales, or neither", found=len(scales))
+    for part, pages in zip(scales, (key_pages, value_pages), strict=False):
+        require_dtype(pages, ("int8",), "pages with scales")
+        require_dtype(part, ("float32",), "scales")
+        require_rank(part, 3, "scales")
+        for size, of_pages in zip(part.shape, pages.shape, strict=False):
+            unify(size, of_pages, "scales and pages")
     require_rank(key_pages, 4, "the pages of keys")
     require_rank(value_pages, 4, "the pages of values")
     require_rank(tables, 2, "the tables of pages")
     require_dtype(tables, INDEX_DTYPES, "the tables of pages")
-    unify(key_pages.shape[0], value_pages.shape[0], "the pages of keys and values")
-    batch, rows = unify(tables.shape[0], queries.shape[0], "the tables and the batch"), key_pages.shape[1]
+    unify(key_pages.shape[1], value_pages.shape[1], "the pages of keys and values")
+    batch = unify(tables.shape[0], queries.shape[0], "the tables and the batch")
     cached = (
-        TensorType((batch, tables.shape[1] * size, *pages.shape[2:]), pages.dtype)
-        for size, pages in ((rows, key_pages), (value_pages.shape[1], value_pages))
+        TensorType(
+            (batch, pages.shape[0], tables.shape[1] * pages.shape[2], pages.shape[3]),
+            queries.dtype if scales else pages.dtype,
+        )
+        for pages in (key_pages, value_pages)
     )
     return _cached_type((queries, keys, values, *cached, lengths), attrs)
 
 
 def _paged_flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
-    (batch, rows, heads, size), columns = types[0].shape, types[1].shape[1] + types[5].shape[1] * types[3].shape[1]
+    (batch, rows, heads, size), columns = types[0].shape, types[1].shape[1] + types[5].shape[1] * types[3].shape[2]
     return batch * heads * rows * columns * (2 * size + 2 * types[2].shape[3] + 5)
 
 
 def _cached_flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
-    (batch, rows, heads, size), columns = types[0].shape, types[1].shape[1] + types[3].shape[1]
+    (batch, rows, heads, size), columns = types[0].shape, types[1].shape[1] + types[3].shape[2]
     return batch * heads * rows * columns * (2 * size + 2 * types[2].shape[3] + 5)
 
 
@@ -187,14 +208,16 @@ def _attention_cached(
     window: int | None,
     softcap: float | None,
 ) -> np.ndarray:
-    rows, columns = np.arange(queries.shape[1])[:, None], np.arange(cached_keys.shape[1])
+    rows, columns = np.arange(queries.shape[1])[:, None], np.arange(cached_keys.shape[2])
     begins = lengths.astype(np.int64)[:, None, None]
     behind_new = np.broadcast_to(rows - rows.T, (len(begins), len(rows), len(rows)))
     behind_old = begins + rows - columns
     visible = np.concatenate([np.broadcast_to(columns < begins, behind_old.shape), behind_new >= 0], 2)
     if window is not None:
         visible = visible & (np.concatenate([behind_old, behind_new], 2) < window)
-    all_keys, all_values = np.concatenate([cached_keys, keys], 1), np.concatenate([cached_values, values], 1)
+    all_keys, all_values = (
+        np.concatenate([np.swapaxes(old, 1, 2), new], 1) for old, new in ((cached_keys, keys), (cached_values, values))
+    )
     return _attend(queries, all_keys, all_values, scale, _mask(visible)[:, None], softcap)
 
 
@@ -206,11 +229,17 @@ def _attention_paged(
     value_pages: np.ndarray,
     tables: np.ndarray,
     lengths: np.ndarray,
+    *scales: np.ndarray,
     **attrs: Any,
 ) -> np.ndarray:
+    if scales:
+        key_pages, value_pages = (
+            pages * part[..., None] for pages, part in zip((key_pages, value_pages), scales, strict=True)
+        )
     places = tables.astype(np.int64)
     old_keys, old_values = (
-        pages[places].reshape(len(tables), -1, *pages.shape[2:]) for pages in (key_pages, value_pages)
+        np.moveaxis(pages[:, places], 1, 0).reshape(len(tables), len(pages), -1, pages.shape[3])
+        for pages in (key_pages, value_pages)
     )
     return _attention_cached(queries, keys, values, old_keys, old_values, lengths, **attrs)
 
@@ -261,10 +290,18 @@ def _var_len_samples() -> Iterator[Sample]:
 
 
 def _cached_samples() -> Iterator[Sample]:
-    def row(sizes: Sizes, lengths: Sequence[int], label: str, dtype: str = "float32", **attrs: float) -> Sample:
+    def row(
+        sizes: Sizes,
+        lengths: Sequence[int],
+        label: str,
+        dtype: str = "float32",
+        cache: str | None = None,
+        **attrs: float,
+    ) -> Sample:
         batch, rows, columns, heads, shared, size, wide = sizes
         new = _operands((batch, rows, rows, heads, shared, size, wide), dtype)
-        old = _operands((batch, 1, columns, 1, shared, size, wide), dtype)[1:]
+        stored = dtype if cache is None else cache
+        old = (np.swapaxes(x, 1, 2) for x in _operands((batch, 1, columns, 1, shared, size, wide), stored)[1:])
         return Sample((*new, *old, np.array(lengths, np.int64)), attrs, label)
 
     yield row((1, 1, 5, 2, 2, 4, 4), (3,), "one query")
@@ -272,22 +309,34 @@ def _cached_samples() -> Iterator[Sample]:
     yield row((1, 4, 6, 3, 1, 5, 5), (4,), "a window", window=3)
     yield row((1, 2, 4, 2, 1, 4, 4), (2,), "a soft cap and a scale", softcap=2.0, scale=1.5)
     yield row((1, 2, 3, 2, 1, 4, 4), (2,), "float64", "float64")
+    yield row((1, 1, 5, 2, 2, 4, 4), (3,), "a cache of float16", cache="float16")
 
 
 def _paged_samples() -> Iterator[Sample]:
     def row(
-        sizes: Sizes, tables: Sequence[Sequence[int]], lengths: Sequence[int], label: str, **attrs: float
+        sizes: Sizes,
+        tables: Sequence[Sequence[int]],
+        lengths: Sequence[int],
+        label: str,
+        dtype: str = "float32",
+        **attrs: float,
     ) -> Sample:
         batch, rows, page, heads, shared, size, wide = sizes
         new = _operands((batch, rows, rows, heads, shared, size, wide))
-        pages = _operands((5, 1, page, 1, shared, size, wide))[1:]
-        table = np.array(tables, np.int64 if batch == 1 else np.int32)
-        return Sample((*new, *pages, table, np.array(lengths, np.int64)), attrs, label)
+        stored = "float32" if dtype == "int8" else dtype
+        pages: Sequence[np.ndarray] = _operands((shared, 1, 5, 1, page, size, wide), stored)[1:]
+        table, scales = np.array(tables, np.int64 if batch == 1 else np.int32), ()
+        if dtype == "int8":
+            pages = [np.round(100 * part).clip(-127, 127).astype(np.int8) for part in pages]
+            scales = tuple(np.abs(floats(*part.shape[:3], seed=4)) / 100 for part in pages)
+        return Sample((*new, *pages, table, np.array(lengths, np.int64), *scales), attrs, label)
 
     yield row((1, 1, 2, 2, 2, 4, 4), [[3, 1]], (3,), "one query")
     yield row((2, 3, 3, 4, 2, 4, 3), [[4, 2], [2, 0]], (6, 0), "a page that two share, and an empty cache")
     yield row((1, 4, 4, 3, 1, 5, 5), [[0, 4]], (7,), "a window", window=3)
     yield row((1, 2, 4, 2, 1, 4, 4), [[2]], (2,), "a soft cap and a scale", softcap=2.0, scale=1.5)
+    yield row((1, 1, 2, 2, 2, 4, 4), [[3, 1]], (3,), "pages of float16", "float16")
+    yield row((2, 2, 2, 4, 2, 4, 4), [[3, 1], [2, 4]], (3, 1), "pages of int8", "int8")
 
 
 QKV = ("queries", "keys", "values")
@@ -342,15 +391,16 @@ declare(
     attributes=CACHE_ATTRIBUTES,
     samples=_cached_samples,
     flops=_cached_flops,
-    summary="causal attention to the first lengths[i] rows of a cache, then to the new ones; window: how far back",
+    summary="causal attention to lengths[i] rows of a cache (batch, heads, rows, size) and to new ones; window: reach",
 )
 declare(
     "nn.attention_paged",
-    (*QKV, "key_pages", "value_pages", "tables", "lengths"),
+    (*QKV, "key_pages", "value_pages", "tables", "lengths", "key_scales", "value_scales"),
     _paged_type,
     in_float64(_attention_paged),
     attributes=CACHE_ATTRIBUTES,
     samples=_paged_samples,
+    optional_inputs=2,
     flops=_paged_flops,
-    summary="nn.attention_cached whose cache lies in pages (pages, rows, heads, size): those of tables[i] in turn",
+    summary="nn.attention_cached whose cache lies in pages (heads, pages, rows, size): those of tables[i] in turn",
 )

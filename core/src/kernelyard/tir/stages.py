@@ -82,11 +82,15 @@ class Stage:
 
     @property
     def is_contraction(self) -> bool:
-        """True for a sum in which operands are used again along different axes: worth tiles in registers."""
+        """True for a sum in which operands are used again along different axes: worth tiles in registers.
+
+        What is read once for a whole sum, such as the place of a row in a table, is no operand.
+        """
         if self.first.reducer != "sum" or not self.reduce:
             return False
         names = {axis.name for axis in self.spatial if axis.extent != 1}
-        used = [names & axes_of(load) for load in self.first.loads]
+        summed = {axis.name for axis in self.reduce if axis.extent != 1}
+        used = [names & axes for axes in map(axes_of, self.first.loads) if axes & summed]
         return any(a - b and b - a for a in used for b in used)
 
 

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
+from kernelyard_llm.cache_option import CACHE_DTYPE
+
 if TYPE_CHECKING:
+    from kernelyard_llm.configuration import CacheDtype
     from kernelyard_llm.model import LanguageModel
 
 
@@ -35,13 +38,22 @@ class Measured:
 @click.option("--new-tokens", type=click.IntRange(2), default=128, show_default=True, help="Length of the answer.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="After one that is not counted.")
 @click.option("--threads", type=click.IntRange(1), help="Threads that a run may use (default: all).")
+@CACHE_DTYPE
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(model: Path, prompt_tokens: int, new_tokens: int, rounds: int, threads: int | None, as_json: bool) -> None:
+def command(
+    model: Path,
+    prompt_tokens: int,
+    new_tokens: int,
+    rounds: int,
+    threads: int | None,
+    cache_dtype: CacheDtype | None,
+    as_json: bool,
+) -> None:
     """Measure MODEL: time to the first token, tokens per second, and the bytes of weights that are read for them."""
     from kernelyard_llm.loading import load
 
     begin = time.perf_counter()
-    loaded = load(model, threads=threads, context=prompt_tokens + new_tokens)
+    loaded = load(model, threads=threads, context=prompt_tokens + new_tokens, cache_dtype=cache_dtype)
     measured = measure(loaded, prompt_tokens, new_tokens, rounds, time.perf_counter() - begin)
     if as_json:
         click.echo(json.dumps({"model": str(model), **asdict(measured)}))

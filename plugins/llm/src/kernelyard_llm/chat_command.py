@@ -6,9 +6,14 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from kernelyard_llm.cache_option import CACHE_DTYPE
+
+if TYPE_CHECKING:
+    from kernelyard_llm.configuration import CacheDtype
 
 
 @click.command("chat")
@@ -23,14 +28,21 @@ import click
 @click.option("--seed", type=int, help="Equal seeds give equal answers.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End an answer here; may be repeated.")
 @click.option("--threads", type=click.IntRange(1), help="Threads that a run may use (default: all).")
+@CACHE_DTYPE
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each answer.")
 def command(
-    model: Path, prompt: str | None, system: str | None, threads: int | None, as_json: bool, **how: Any
+    model: Path,
+    prompt: str | None,
+    system: str | None,
+    threads: int | None,
+    cache_dtype: CacheDtype | None,
+    as_json: bool,
+    **how: Any,
 ) -> None:
     """Talk to MODEL: a .gguf file, a folder of a model, or a .kyar artifact. An empty line ends the talk."""
     from kernelyard_llm.loading import load
 
-    loaded = load(model, threads=threads)
+    loaded = load(model, threads=threads, cache_dtype=cache_dtype)
     messages = [{"role": "system", "content": system}] if system else []
     for question in _questions(prompt):
         messages.append({"role": "user", "content": question})

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-# The functions of a program: tokens to hidden states, hidden states to logits, one token to logits, and tokens of many
-# sequences to hidden states.
-PREFILL, HEAD, DECODE, EXTEND = "prefill", "head", "decode", "extend"
+# The functions of a program: tokens of some sequences to hidden states, these to logits, and one token of one sequence
+# to logits.
+EXTEND, HEAD, DECODE = "extend", "head", "decode"
 # Rows of a page of the cache.
 PAGE = 64
 
 Norm = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "gelu_tanh"]
+CacheDtype = Literal["float32", "float16", "bfloat16", "int8"]
+CACHE_DTYPES: tuple[CacheDtype, ...] = get_args(CacheDtype)
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class ModelConfig:
     gated: the feed-forward network multiplies two projections. parallel: it reads the norm that attention reads.
     is_tied: the head is the embedding, whatever else the file has. embedding_scale: what embeddings are multiplied by.
     attention_scale: of scores; None for 1 / sqrt(head_size). context: the positions that it was trained for.
+    cache_dtype: of cached keys and values; int8 has a scale for each row of a head.
     """
 
     family: str
@@ -88,9 +91,15 @@ class ModelConfig:
     attention_softcap: float | None = None
     final_softcap: float | None = None
     experts: Experts | None = field(default=None)
+    cache_dtype: CacheDtype = "float32"
 
     def __post_init__(self) -> None:
         """Raises: ValueError for sizes that no network has."""
         sizes = (self.width, self.heads, self.kv_heads, self.head_size, self.vocabulary, self.context)
         if min(sizes) < 1 or self.epsilon < 0 or not self.layers or self.heads % self.kv_heads:
             raise ValueError("a size of the network is impossible")
+
+    @property
+    def cache_parts(self) -> tuple[str, ...]:
+        """Names of what is cached of each layer."""
+        return ("keys", "values", "key_scales", "value_scales")[: 4 if self.cache_dtype == "int8" else 2]

@@ -7,6 +7,7 @@ from typing import Any
 
 import kernelyard
 from kernelyard import Executable
+from kernelyard_llm.configuration import CacheDtype
 from kernelyard_llm.description import KEY, Description
 from kernelyard_llm.errors import LanguageModelError
 from kernelyard_llm.model import LanguageModel
@@ -14,11 +15,18 @@ from kernelyard_llm.model import LanguageModel
 ARTIFACT_SUFFIX = ".kyar"
 
 
-def load(path: str | Path, threads: int | None = None, context: int | None = None, **options: Any) -> LanguageModel:
+def load(
+    path: str | Path,
+    threads: int | None = None,
+    context: int | None = None,
+    cache_dtype: CacheDtype | None = None,
+    **options: Any,
+) -> LanguageModel:
     """Load a language model: a GGUF file, a folder of HuggingFace's layout, or an artifact that was saved.
 
     threads: of the processors, None for all. context: the tokens that there is room for; None for what the model was
-    trained for, 8192 at most. options: those of `kernelyard.compile`; an artifact takes none.
+    trained for, 8192 at most. cache_dtype: of cached keys and values (default: float32); an artifact has that with
+    which it was saved. options: those of `kernelyard.compile`; an artifact takes none.
 
     Raises: LanguageModelError, ModelFileError, TokenizerError, and what loading or compiling raises.
 
@@ -30,11 +38,11 @@ def load(path: str | Path, threads: int | None = None, context: int | None = Non
     if path.suffix == ARTIFACT_SUFFIX:
         if options:
             raise LanguageModelError("an artifact is compiled already", found=", ".join(options))
-        return from_executable(kernelyard.load(path, threads), context, str(path))
+        return _with_cache(from_executable(kernelyard.load(path, threads), context, str(path)), cache_dtype)
     from kernelyard_llm.program import to_ir
     from kernelyard_llm.source import read_source
 
-    executable = kernelyard.compile(to_ir(read_source(path)), **options)
+    executable = kernelyard.compile(to_ir(read_source(path).with_cache(cache_dtype)), **options)
     if threads is not None:
         executable.threads = threads
     return from_executable(executable, context, str(path))
@@ -48,3 +56,15 @@ def from_executable(executable: Executable, context: int | None = None, where: s
             "this program is no language model", where=where, hint="compile a .gguf file, or a folder of a model"
         )
     return LanguageModel(executable, Description.from_json(text), context)
+
+
+def _with_cache(model: LanguageModel, wanted: CacheDtype | None) -> LanguageModel:
+    """Return the model. Raises: LanguageModelError where its cache has another dtype than is wanted."""
+    if wanted not in (None, model.config.cache_dtype):
+        raise LanguageModelError(
+            "an artifact has the cache that it was compiled for",
+            found=f"cache_dtype {wanted}",
+            expected=model.config.cache_dtype,
+            hint=f"load the model's file with cache_dtype={wanted!r}, and save it",
+        )
+    return model

@@ -24,8 +24,8 @@ Weights: TypeAlias = "Mapping[str, Weight]"
 class Decoder(nn.Module):
     """All of the network.
 
-    `prefill` turns tokens into hidden states and new rows of the cache, `head` hidden states into logits; `decode` does
-    both for one token, by kernels that are made for one. `extend` is `prefill` for sequences whose cache is paged.
+    `extend` turns tokens of some sequences into hidden states and new rows of the cache, `head` hidden states into
+    logits; `decode` does both for one token, by kernels that are made for one.
     """
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
@@ -41,28 +41,23 @@ class Decoder(nn.Module):
         has_head = "output.weight" in weights
         self.output = part.dense("output") if has_head else Dense(part.weight("token_embd.weight"))
 
-    def prefill(
-        self,
-        tokens: nn.Tensor,
-        lengths: nn.Tensor,
-        cached_keys: tuple[nn.Tensor, ...],
-        cached_values: tuple[nn.Tensor, ...],
-    ) -> dict[str, nn.Tensor]:
-        """tokens (batch, n) behind `lengths` cached rows of each sequence -> hidden states (batch, n, width)."""
-        caches = [Cache(keys, values, lengths) for keys, values in zip(cached_keys, cached_values, strict=True)]
-        return self._hidden(tokens, lengths, caches)
-
     def extend(
         self,
         tokens: nn.Tensor,
         lengths: nn.Tensor,
         tables: nn.Tensor,
-        key_pages: tuple[nn.Tensor, ...],
-        value_pages: tuple[nn.Tensor, ...],
+        keys: tuple[nn.Tensor, ...],
+        values: tuple[nn.Tensor, ...],
+        key_scales: tuple[nn.Tensor, ...] = (),
+        value_scales: tuple[nn.Tensor, ...] = (),
     ) -> dict[str, nn.Tensor]:
-        """tokens (batch, n) behind `lengths` rows in the pages of `tables` -> hidden states (batch, n, width)."""
-        pools = zip(key_pages, value_pages, strict=True)
-        return self._hidden(tokens, lengths, [PagedCache(keys, values, lengths, tables) for keys, values in pools])
+        """Return hidden states (batch, n, width) of tokens (batch, n) behind `lengths` rows in the pages of `tables`.
+
+        keys, values, key_scales, value_scales: the pages of each layer.
+        """
+        parts = [part for part in (keys, values, key_scales, value_scales) if part]
+        caches = [Cache(self.config, layer, lengths, tables) for layer in zip(*parts, strict=True)]
+        return self._hidden(tokens, lengths, caches)
 
     def _hidden(self, tokens: nn.Tensor, lengths: nn.Tensor, caches: Sequence[Cache]) -> dict[str, nn.Tensor]:
         """Return the hidden states, and of each layer the keys and values of the tokens."""
@@ -75,18 +70,22 @@ class Decoder(nn.Module):
         angles = Angles(places)
         results: dict[str, nn.Tensor] = {}
         for number, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
-            x, results[f"keys_{number}"], results[f"values_{number}"] = layer(x, angles, cache)
+            x = layer(x, angles, cache)
+            results |= {f"{part}_{number}": rows for part, rows in cache.new.items()}
         return {"hidden": x, **results}
 
     def decode(
         self,
         tokens: nn.Tensor,
         lengths: nn.Tensor,
-        cached_keys: tuple[nn.Tensor, ...],
-        cached_values: tuple[nn.Tensor, ...],
+        tables: nn.Tensor,
+        keys: tuple[nn.Tensor, ...],
+        values: tuple[nn.Tensor, ...],
+        key_scales: tuple[nn.Tensor, ...] = (),
+        value_scales: tuple[nn.Tensor, ...] = (),
     ) -> dict[str, nn.Tensor]:
-        """tokens (batch, 1) behind `lengths` cached rows of each sequence -> logits (batch, vocabulary)."""
-        results = self.prefill(tokens, lengths, cached_keys, cached_values)
+        """Return logits (batch, vocabulary) of tokens (batch, 1); the others as `extend`."""
+        results = self.extend(tokens, lengths, tables, keys, values, key_scales, value_scales)
         hidden = results.pop("hidden")
         return {"logits": self.head(hidden.reshape(tokens.shape[0], self.config.width)), **results}
 
@@ -96,28 +95,33 @@ class Decoder(nn.Module):
 
 
 class Cache:
-    """Of one layer: keys and values (batch, rows, heads, size), of which `lengths` rows count."""
+    """Of one layer: parts in pages (heads, pages, rows, ...), tables (batch, pages) of sequences, lengths that count.
 
-    def __init__(self, keys: nn.Tensor, values: nn.Tensor, lengths: nn.Tensor) -> None:
-        self.keys, self.values, self.lengths = keys, values, lengths
+    new: rows of the parts to be written behind those, once they have been attended to.
+    """
 
-    def attend(self, q: nn.Tensor, k: nn.Tensor, v: nn.Tensor, **how: Any) -> nn.Tensor:
-        """Attend to the rows of the cache, then to new ones (batch, n, heads, size)."""
-        return nn.op.cached_attention(q, k, v, self.keys, self.values, self.lengths, **how)
-
-
-class PagedCache(Cache):
-    """Of one layer: pages of keys and values (pages, rows, heads, size); tables (batch, pages): those of a sequence."""
-
-    def __init__(self, keys: nn.Tensor, values: nn.Tensor, lengths: nn.Tensor, tables: nn.Tensor) -> None:
-        super().__init__(keys, values, lengths)
-        self.tables = tables
+    def __init__(self, config: ModelConfig, parts: Sequence[nn.Tensor], lengths: nn.Tensor, tables: nn.Tensor) -> None:
+        self.config, self._pages, self._scales = config, parts[:2], parts[2:]
+        self._lengths, self._tables = lengths, tables
+        self.new: dict[str, nn.Tensor] = {}
 
     def attend(self, q: nn.Tensor, k: nn.Tensor, v: nn.Tensor, **how: Any) -> nn.Tensor:
-        """Attend to the rows of the pages, then to new ones."""
-        return nn.op.network.emit(
-            "nn.attention_paged", q, k, v, self.keys, self.values, self.tables, self.lengths, **how
-        )
+        """Attend to the rows of the pages, then to new ones (batch, n, heads, size)."""
+        self.new = dict(zip(self.config.cache_parts, self._stored(k, v), strict=True))
+        return nn.op.paged_attention(q, k, v, *self._pages, self._tables, self._lengths, *self._scales, **how)
+
+    def _stored(self, *rows: nn.Tensor) -> Sequence[nn.Tensor]:
+        if not self._scales:
+            return [each.astype(self.config.cache_dtype) for each in rows]
+        pairs = [_quantized(each) for each in rows]
+        return [part for parts in zip(*pairs, strict=True) for part in parts]
+
+
+def _quantized(rows: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
+    """Return rows (batch, n, heads, size) as int8, and their scales (batch, n, heads)."""
+    largest = nn.op.max(nn.op.abs(rows), -1)
+    scales = nn.op.maximum(largest, 1e-20) / 127.0
+    return nn.op.round(rows / nn.op.unsqueeze(scales, -1)).astype("int8"), scales
 
 
 class Angles:
@@ -152,12 +156,12 @@ class Layer(nn.Module):
             (None, None) if config.parallel else part.norms("ffn_norm", "post_ffw_norm")
         )
 
-    def forward(self, x: nn.Tensor, angles: Angles, cache: Cache) -> tuple[nn.Tensor, nn.Tensor, nn.Tensor]:
+    def forward(self, x: nn.Tensor, angles: Angles, cache: Cache) -> nn.Tensor:
         read = _maybe(self.attention_norm, x)
-        y, keys, values = self.attention(read, angles, cache)
+        y = self.attention(read, angles, cache)
         x = x + _maybe(self.attention_post_norm, y)
         y = self.feed_forward(read if self.is_parallel else _maybe(self.feed_forward_norm, x))
-        return x + _maybe(self.feed_forward_post_norm, y), keys, values
+        return x + _maybe(self.feed_forward_post_norm, y)
 
 
 class Attention(nn.Module):
@@ -171,7 +175,7 @@ class Attention(nn.Module):
         self.output = part.dense("attn_output")
         self.query_norm, self.key_norm = part.find_norm("attn_q_norm"), part.find_norm("attn_k_norm")
 
-    def forward(self, x: nn.Tensor, angles: Angles, cache: Cache) -> tuple[nn.Tensor, nn.Tensor, nn.Tensor]:
+    def forward(self, x: nn.Tensor, angles: Angles, cache: Cache) -> nn.Tensor:
         config = self.config
         batch, n, _ = x.shape
         q, k, v = self.qkv(x)
@@ -185,7 +189,7 @@ class Attention(nn.Module):
             window=self.layer.window,
             softcap=config.attention_softcap,
         )
-        return self.output(y.reshape(batch, n, self.widths[0])), k, v
+        return self.output(y.reshape(batch, n, self.widths[0]))
 
 
 def _normed(norm: _Norm | None, x: nn.Tensor, size: int) -> nn.Tensor:

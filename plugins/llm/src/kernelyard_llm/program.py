@@ -1,12 +1,12 @@
-"""The program of a language model: four functions over symbolic lengths, compiled once."""
+"""The program of a language model: three functions over symbolic lengths, compiled once."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelyard import nn
 from kernelyard.errors import ShapeError, TypeInferenceError
-from kernelyard_llm.configuration import DECODE, EXTEND, HEAD, PAGE, PREFILL, ModelConfig
+from kernelyard_llm.configuration import DECODE, EXTEND, HEAD, PAGE, ModelConfig
 from kernelyard_llm.description import KEY
 from kernelyard_llm.errors import ModelFileError
 from kernelyard_llm.network import Decoder, Weights
@@ -18,25 +18,30 @@ if TYPE_CHECKING:
 
 def model_spec(config: ModelConfig, weights: Weights) -> nn.ModuleSpec:
     """Return the network with the inputs of its functions: any number of new tokens, any number of cached rows."""
-    row = nn.spec.Tensor([1, "rows", config.kv_heads, config.head_size])
-    caches = nn.spec.Tuple([row] * len(config.layers))
-    state = {"lengths": nn.spec.Tensor([1], "int64"), "cached_keys": caches, "cached_values": caches}
-    page = nn.spec.Tensor(["pages", PAGE, config.kv_heads, config.head_size])
-    pools = nn.spec.Tuple([page] * len(config.layers))
-    tables = nn.spec.Tensor(["batch", "columns"], "int32")
     methods = {
-        PREFILL: {"tokens": nn.spec.Tensor([1, "n"], "int64"), **state},
-        DECODE: {"tokens": nn.spec.Tensor([1, 1], "int64"), **state},
-        EXTEND: {
-            "tokens": nn.spec.Tensor(["batch", "n"], "int64"),
-            "lengths": nn.spec.Tensor(["batch"], "int64"),
-            "tables": tables,
-            "key_pages": pools,
-            "value_pages": pools,
-        },
+        EXTEND: _inputs(config, "batch", "n"),
+        DECODE: _inputs(config, 1, 1),
         HEAD: {"hidden": nn.spec.Tensor(["m", config.width])},
     }
     return nn.ModuleSpec(Decoder(config, weights), methods)
+
+
+def _inputs(config: ModelConfig, batch: int | str, n: int | str) -> dict[str, Any]:
+    """Return the inputs of a function over the cache, by name."""
+    rows = [config.kv_heads, "pages", PAGE]
+    shapes = {part: rows if part.endswith("scales") else [*rows, config.head_size] for part in config.cache_parts}
+    return {
+        "tokens": nn.spec.Tensor([batch, n], "int64"),
+        "lengths": nn.spec.Tensor([batch], "int64"),
+        "tables": nn.spec.Tensor([batch, "columns"], "int32"),
+        **{
+            part: nn.spec.Tuple(
+                [nn.spec.Tensor(shape, "float32" if part.endswith("scales") else config.cache_dtype)]
+                * len(config.layers)
+            )
+            for part, shape in shapes.items()
+        },
+    }
 
 
 def to_ir(source: Source) -> IRModule:

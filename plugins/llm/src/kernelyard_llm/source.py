@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kernelyard_llm.configuration import CACHE_DTYPES, CacheDtype
 from kernelyard_llm.description import Description
 from kernelyard_llm.errors import LanguageModelError
 
@@ -20,6 +22,15 @@ class Source(NamedTuple):
 
     description: Description
     weights: Weights
+
+    def with_cache(self, dtype: CacheDtype | None) -> Source:
+        """Return the source with a cache of that dtype, None for its own. Raises: LanguageModelError for another."""
+        if dtype is None:
+            return self
+        if dtype not in CACHE_DTYPES:
+            raise LanguageModelError("a cache has no such dtype", found=dtype, expected=", ".join(CACHE_DTYPES))
+        config = replace(self.description.config, cache_dtype=dtype)
+        return self._replace(description=replace(self.description, config=config))
 
 
 def read_source(path: Path) -> Source:

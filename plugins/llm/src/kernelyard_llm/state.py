@@ -1,4 +1,4 @@
-"""The state of a conversation: keys and values of the tokens so far, in arrays of a fixed capacity."""
+"""The state of a conversation: keys and values of the tokens so far, in pages of a fixed number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from kernelyard import VirtualMachine
-from kernelyard_llm.configuration import DECODE, HEAD, PAGE, PREFILL, ModelConfig
+from kernelyard_llm.cache import CachePages
+from kernelyard_llm.configuration import DECODE, EXTEND, HEAD, PAGE, ModelConfig
 from kernelyard_llm.errors import LanguageModelError
 
 # Tokens that are computed at once: enough for products to be bound by arithmetic, few enough for caches.
@@ -19,12 +20,10 @@ class State:
     """A sequence of tokens that the network has seen. New rows are written behind those that are there."""
 
     def __init__(self, machine: VirtualMachine, config: ModelConfig, capacity: int) -> None:
-        self._prefill, self._head, self._decode = (machine[name] for name in (PREFILL, HEAD, DECODE))
+        self._extend, self._head, self._decode = (machine[name] for name in (EXTEND, HEAD, DECODE))
         self.capacity, self.length, self._width = capacity, 0, config.width
-        shape = (1, -(-capacity // PAGE) * PAGE, config.kv_heads, config.head_size)
-        count = 2 * len(config.layers)
-        # Memory of zeros is the system's until it is written.
-        self._caches = [np.zeros(shape, np.float32) for _ in range(count)]
+        count = -(-capacity // PAGE)
+        self._pages, self._table = CachePages(config, count), np.arange(count, dtype=np.int32)[None]
 
     def clear(self) -> None:
         """Forget all tokens."""
@@ -49,7 +48,7 @@ class State:
         """Return the hidden states, chunk by chunk."""
         self._check(tokens)
         chunks = (tokens[start : start + CHUNK] for start in range(0, len(tokens), CHUNK))
-        return [self._run(self._prefill, chunk)[0] for chunk in chunks]
+        return [self._run(self._extend, chunk)[0] for chunk in chunks]
 
     def _check(self, tokens: Sequence[int]) -> None:
         if not tokens:
@@ -66,12 +65,14 @@ class State:
         """Return the first result of a function, and keep the new rows of the cache, which are the others."""
         # Whole pages are given to the program: lengths on one page share a plan.
         begin, end = self.length, self.length + len(tokens)
-        rows = max(1, -(-begin // PAGE)) * PAGE
-        cached = [cache[:, :rows] for cache in self._caches]
-        result, *new = function(np.array([tokens], np.int64), np.array([begin], np.int64), *cached)
-        half = len(cached) // 2
-        for number, part in enumerate(new):  # keys and values of a layer come in turns
-            self._caches[number // 2 + (number % 2) * half][:, begin:end] = part.numpy()
+        table = self._table[:, : max(1, -(-begin // PAGE))]
+        result, *new = function(
+            np.array([tokens], np.int64), np.array([begin], np.int64), table, *self._pages.arguments
+        )
+        if len(tokens) == 1:
+            self._pages.write(*divmod(begin, PAGE), [part.numpy()[0, 0] for part in new])
+        else:
+            self._pages.write(*divmod(np.arange(begin, end), PAGE), [part.numpy()[0] for part in new])
         self.length = end
         return result.numpy()
 

@@ -34,6 +34,7 @@ from kernelyard_serve.errors import ServeSetupError
 @click.option("--control/--no-control", default=True, help="Whether clients may load and unload models.")
 @click.option("--connections", default=1000, show_default=True, type=click.IntRange(1), help="At the same time.")
 @click.option("--openai", is_flag=True, help="Serve one language model by OpenAI's protocol.")
+@click.option("--cache-dtype", metavar="DTYPE", help="Of a language model's keys and values: float16, int8, ...")
 @threads_option
 def command(models: tuple[str, ...], openai: bool, **settings: Any) -> None:
     """Serve each MODEL: a .kyar file, a folder MODEL/VERSION/x.kyar, a folder of such, or NAME=PATH.
@@ -101,6 +102,7 @@ def _serve_openai(models: tuple[str, ...], address: Any, settings: Mapping[str, 
         max_body=settings["max_body"] * MIB,
         body_timeout=settings["body_timeout"],
         max_held=settings["max_held"] * MIB,
+        cache_dtype=settings["cache_dtype"],
         **({"sequences": settings["max_batch"]} if "max_batch" in given else {}),
         **({"timeout": settings["timeout"] or None} if "timeout" in given else {}),
     )

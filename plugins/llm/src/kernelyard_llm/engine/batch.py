@@ -54,11 +54,10 @@ class BatchRunner:
         for row, table in enumerate(tables):
             used = -(-table.length // PAGE)
             places[row, :used] = table.pages[:used]
-        hidden, *new = self._extend(tokens, lengths, places, *self._pool.keys, *self._pool.values)
+        hidden, *new = self._extend(tokens, lengths, places, *self._pool.cache.arguments)
         pages, rows = (np.concatenate(part) for part in zip(*(table.places(count) for table in tables), strict=True))
-        for number, part in enumerate(new):  # keys and values of a layer come in turns
-            pool = (self._pool.values if number % 2 else self._pool.keys)[number // 2]
-            pool[pages, rows] = part.numpy()[: len(tables), :count].reshape(-1, *pool.shape[2:])
+        written = (part.numpy()[: len(tables), :count] for part in new)
+        self._pool.cache.write(pages, rows, [part.reshape(-1, *part.shape[2:]) for part in written])
         return hidden.numpy()
 
 

@@ -9,6 +9,7 @@ from hashlib import blake2b
 
 import numpy as np
 
+from kernelyard_llm.cache import CachePages
 from kernelyard_llm.configuration import PAGE, ModelConfig
 
 # What tables are filled with behind the pages of a sequence; its rows never count.
@@ -23,11 +24,7 @@ class PagePool:
     """
 
     def __init__(self, config: ModelConfig, count: int) -> None:
-        shape = (count + 1, PAGE, config.kv_heads, config.head_size)
-        # Memory of zeros is the system's until it is written.
-        self.keys = [np.zeros(shape, np.float32) for _ in config.layers]
-        self.values = [np.zeros(shape, np.float32) for _ in config.layers]
-        self.count = count
+        self.cache, self.count = CachePages(config, count + 1), count
         self._free = list(range(count, 0, -1))
         self._users = [0] * (count + 1)
         self._digests: dict[int, bytes] = {}  # of pages that can be found

@@ -47,7 +47,7 @@ def create_app(model: str | Path | LanguageModel, options: ServerOptions | None 
         name, loaded = "model", model
     else:
         name, _, path = str(model).rpartition("=")
-        name, loaded = name or Path(path).stem, load(path, threads=options.threads)
+        name, loaded = name or Path(path).stem, load(path, threads=options.threads, cache_dtype=options.cache_dtype)
     service = Service(Engine(loaded, _engine_options(options)), name, options)
 
     @asynccontextmanager

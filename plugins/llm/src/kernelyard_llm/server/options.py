@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernelyard_llm.configuration import CacheDtype
 
 MIB = 1 << 20
 
@@ -11,7 +15,7 @@ MIB = 1 << 20
 class ServerOptions:
     """Options of a server. sequences and waiting: see `EngineOptions`. max_body: bytes of a request. body_timeout:
     seconds in which a body has to arrive. max_held: bytes of all bodies together. timeout: seconds of an answer that
-    is not streamed (None: no limit).
+    is not streamed (None: no limit). cache_dtype: see `kernelyard_llm.load`.
     """
 
     sequences: int = 32
@@ -22,3 +26,4 @@ class ServerOptions:
     body_timeout: float = 30.0
     max_held: int = 256 * MIB
     timeout: float | None = None
+    cache_dtype: CacheDtype | None = None

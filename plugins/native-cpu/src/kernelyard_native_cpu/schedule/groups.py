@@ -7,6 +7,7 @@ norms.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from kernelyard.plugins.codegen_api import (
     Axis,
@@ -25,6 +26,7 @@ from kernelyard.plugins.codegen_api import (
 )
 from kernelyard_native_cpu.schedule.blocked_axes import split_blocked_axes
 from kernelyard_native_cpu.schedule.group import Group
+from kernelyard_native_cpu.schedule.loops import is_near
 from kernelyard_native_cpu.schedule.row_blocks import group_of_row_blocks
 
 
@@ -86,8 +88,11 @@ def _share_rows(stages: tuple[Stage, ...], shared: int) -> bool:
 
 
 def _needs_last_for_lanes(stages: tuple[Stage, ...], shared: int) -> bool:
-    """Return True when loads are contiguous along the last shared axis, and along no axis inside the rows."""
+    """Return True when loads are contiguous along the last shared axis, and along no axis inside the rows; or those of
+    a sum of products are gathered there, as the values of attention are, and none is along the last shared axis."""
     last, inside = f"s{shared - 1}", False
+    if any(map(partial(_gathers_less_along, last, shared), stages)):
+        return True
     found = False
     for stage in stages:
         inner = [axis.name for axis in (*stage.spatial[shared:], *stage.reduce) if axis.extent != 1]
@@ -96,6 +101,17 @@ def _needs_last_for_lanes(stages: tuple[Stage, ...], shared: int) -> bool:
             inside = inside or any(offset.coefficient(name) == 1 for name in inner)
             found = found or (bool(inner) and offset.coefficient(last) == 1)
     return found and not inside
+
+
+def _gathers_less_along(last: str, shared: int, stage: Stage) -> bool:
+    """Return True for a sum with loads that are contiguous along an axis, and far apart along those inside the rows."""
+    inner = [axis.name for axis in (*stage.spatial[shared:], *stage.reduce) if axis.extent != 1]
+    if stage.first.reducer != "sum" or not inner:
+        return False
+    offsets = [offset_of(load.buffer, load.indices) for load in stage.first.loads]
+    far = [offset for offset in offsets if not any(is_near(offset.coefficient(name)) for name in inner)]
+    steps = [offset.coefficient(last) for offset in offsets]
+    return any(offset.coefficient(last) == 1 for offset in far) and all(step in (0, 1) for step in steps)
 
 
 def _with_private_locals(group: Group, groups: list[Group], locals_: tuple[Buffer, ...]) -> Group:

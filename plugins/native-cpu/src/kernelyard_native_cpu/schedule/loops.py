@@ -141,6 +141,11 @@ def is_transposed(offset: Affine, vector: str, neighbours: str) -> bool:
     return far and offset.coefficient(neighbours) == 1
 
 
+def is_near(step: Dim | None) -> bool:
+    """Return True where neighbouring lanes are loaded together."""
+    return isinstance(step, int) and abs(step) <= MOST_STRIDE
+
+
 def _cost_of_step(step: Dim | None, lanes: int) -> float:
     if step == 0:
         return 0.3

@@ -31,6 +31,7 @@ __all__ = [
     "log_softmax",
     "matmul",
     "max_pool",
+    "paged_attention",
     "rms_norm",
     "scaled_dot_product_attention",
     "softmax",
@@ -287,11 +288,38 @@ def cached_attention(
 ) -> Tensor:
     """Causal attention (batch, sequence, heads, size) to the rows of a cache, then to new ones; nothing is copied.
 
+    cached_key, cached_value: (batch, heads, rows, size), of any float dtype.
     lengths: how many rows of the cache count for each sequence (batch,). window: how many positions a query sees, its
     own included. softcap: scores are softcap * tanh(score / softcap).
     """
     attrs = {"scale": scale, "window": window, "softcap": softcap}
     return emit("nn.attention_cached", query, key, value, cached_key, cached_value, lengths, **attrs)
+
+
+def paged_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    tables: Tensor,
+    lengths: Tensor,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """As `cached_attention`, to a cache in pages that sequences may share.
+
+    key_pages, value_pages: (heads, pages, rows, size), of any float dtype. tables: the pages of each sequence in turn
+    (batch, columns); those that follow each other are read as one. key_scales, value_scales: of rows (heads, pages,
+    rows), where pages are int8.
+    """
+    attrs = {"scale": scale, "window": window, "softcap": softcap}
+    scales = [part for part in (key_scales, value_scales) if part is not None]
+    return emit("nn.attention_paged", query, key, value, key_pages, value_pages, tables, lengths, *scales, **attrs)
 
 
 def get_timestep_embedding(
