@@ -112,29 +112,25 @@ def _paged_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     require_dtype(tables, INDEX_DTYPES, "the tables of pages")
     unify(key_pages.shape[1], value_pages.shape[1], "the pages of keys and values")
     batch = unify(tables.shape[0], queries.shape[0], "the tables and the batch")
+    dtypes = [queries.dtype if scales else pages.dtype for pages in (key_pages, value_pages)]
     cached = (
-        TensorType(
-            (batch, pages.shape[0], tables.shape[1] * pages.shape[2], pages.shape[3]),
-            queries.dtype if scales else pages.dtype,
-        )
-        for pages in (key_pages, value_pages)
+        TensorType((batch, pages.shape[0], tables.shape[1] * pages.shape[2], pages.shape[3]), dtype)
+        for pages, dtype in zip((key_pages, value_pages), dtypes, strict=True)
     )
     return _cached_type((queries, keys, values, *cached, lengths), attrs)
 
 
-def _paged_flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
-    (batch, rows, heads, size), columns = types[0].shape, types[1].shape[1] + types[5].shape[1] * types[3].shape[2]
+def _flops(types: Sequence[TensorType], result: Type, attrs: Attributes, cached: Dim = 0) -> Dim:
+    (batch, rows, heads, size), columns = types[0].shape, types[1].shape[1] + cached
     return batch * heads * rows * columns * (2 * size + 2 * types[2].shape[3] + 5)
 
 
 def _cached_flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
-    (batch, rows, heads, size), columns = types[0].shape, types[1].shape[1] + types[3].shape[2]
-    return batch * heads * rows * columns * (2 * size + 2 * types[2].shape[3] + 5)
+    return _flops(types, result, attrs, types[3].shape[2])
 
 
-def _flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
-    (batch, rows, heads, size), columns = types[0].shape, types[1].shape[1]
-    return batch * heads * rows * columns * (2 * size + 2 * types[2].shape[3] + 5)
+def _paged_flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
+    return _flops(types, result, attrs, types[5].shape[1] * types[3].shape[2])
 
 
 # --- reference --------------------------------------------------------------------------------------------------------
@@ -233,9 +229,7 @@ def _attention_paged(
     **attrs: Any,
 ) -> np.ndarray:
     if scales:
-        key_pages, value_pages = (
-            pages * part[..., None] for pages, part in zip((key_pages, value_pages), scales, strict=True)
-        )
+        key_pages, value_pages = key_pages * scales[0][..., None], value_pages * scales[1][..., None]
     places = tables.astype(np.int64)
     old_keys, old_values = (
         np.moveaxis(pages[:, places], 1, 0).reshape(len(tables), len(pages), -1, pages.shape[3])
@@ -300,8 +294,8 @@ def _cached_samples() -> Iterator[Sample]:
     ) -> Sample:
         batch, rows, columns, heads, shared, size, wide = sizes
         new = _operands((batch, rows, rows, heads, shared, size, wide), dtype)
-        stored = dtype if cache is None else cache
-        old = (np.swapaxes(x, 1, 2) for x in _operands((batch, 1, columns, 1, shared, size, wide), stored)[1:])
+        old = _operands((batch, 1, columns, 1, shared, size, wide), cache or dtype)[1:]
+        old = (np.swapaxes(x, 1, 2) for x in old)
         return Sample((*new, *old, np.array(lengths, np.int64)), attrs, label)
 
     yield row((1, 1, 5, 2, 2, 4, 4), (3,), "one query")
@@ -323,8 +317,8 @@ def _paged_samples() -> Iterator[Sample]:
     ) -> Sample:
         batch, rows, page, heads, shared, size, wide = sizes
         new = _operands((batch, rows, rows, heads, shared, size, wide))
-        stored = "float32" if dtype == "int8" else dtype
-        pages: Sequence[np.ndarray] = _operands((shared, 1, 5, 1, page, size, wide), stored)[1:]
+        kept = "float32" if dtype == "int8" else dtype
+        pages: Sequence[np.ndarray] = _operands((shared, 1, 5, 1, page, size, wide), kept)[1:]
         table, scales = np.array(tables, np.int64 if batch == 1 else np.int32), ()
         if dtype == "int8":
             pages = [np.round(100 * part).clip(-127, 127).astype(np.int8) for part in pages]
