@@ -1,11 +1,12 @@
 """Measure a server of models: its latency beside a direct call, its rate beside one written by hand, and overload.
 
-    python benchmarks/serve_load.py latency|rate|overload [--rounds 7] [--seconds 1] [--requests 100000]
+    python benchmarks/serve_load.py latency|rate|overload [--workers N] [--rounds 7] [--seconds 1] [--requests 100000]
 
 Latency: medians of interleaved rounds on one connection, less those of a direct call. Rate: requests per second and
 processor time of the server for each, in turns with onnxruntime behind FastAPI. Overload: three times as many
 connections as keep the server busy, with clients that leave or send slowly, bad bodies, and models that are exchanged;
-each request has to be answered or refused by a status, and memory has to stay as it is.
+each request has to be answered or refused by a status, and memory has to stay as it is. With --workers N some of them
+are killed meanwhile, and latency is that by way of the front.
 """
 
 from __future__ import annotations
@@ -137,6 +138,10 @@ class Process:
         """Return its memory in MiB."""
         return int(Path(f"/proc/{self.popen.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
+    def workers(self) -> list[int]:
+        """Return the processes that it has started."""
+        return list(map(int, Path(f"/proc/{self.popen.pid}/task/{self.popen.pid}/children").read_text().split()))
+
 
 @contextmanager
 def process(*command: str) -> Iterator[Process]:
@@ -166,18 +171,20 @@ def median_seconds(call: Callable[[], object], seconds: float) -> float:
     return statistics.median(times)
 
 
-def measure_latency(folder: Path, rounds: int, seconds: float) -> None:
+def measure_latency(folder: Path, rounds: int, seconds: float, workers: int) -> None:
     """Print medians, and what they are above those of a direct call."""
     x = np.ones((1, WIDTH), np.float32)
     exe = ky.compile(model_file(folder, WIDTH, 2))
     exe.save(folder / "net.kyar")
-    with process(*serve(folder / "net.kyar", "--grpc-port", "0")) as server:
+    options = ("--workers", str(workers)) if workers else ("--grpc-port", "0")
+    with process(*serve(folder / "net.kyar", *options)) as server:
         connection, requests = Connection(server.ports["http"]), requests_of(x)
         calls: dict[str, Callable[[], object]] = {"direct": lambda: exe.run({"h0": x})}
         calls["HTTP, bytes"] = lambda: connection.ask(requests["bytes"])
         calls["HTTP, JSON"] = lambda: connection.ask(requests["json"])
-        calls["gRPC"] = grpc_call(server.ports["grpc"], x)
-        calls["gRPC, a method that does nothing"] = grpc_call(server.ports["grpc"], None)
+        if not workers:
+            calls["gRPC"] = grpc_call(server.ports["grpc"], x)
+            calls["gRPC, a method that does nothing"] = grpc_call(server.ports["grpc"], None)
         found: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(rounds):
             for name, call in calls.items():
@@ -318,26 +325,30 @@ class Overload:
         self._send(connection)
 
 
-def measure_overload(folder: Path, requests: int) -> None:
+def measure_overload(folder: Path, requests: int, workers: int) -> None:
     """Print what became of requests at three times the connections that the server has room for."""
     deadline, room = 2.0, 32
     path = folder / "net.kyar"
     ky.compile(model_file(folder, 1024, 8)).save(path)
     good = requests_of(np.ones((1, 1024), np.float32))["bytes"]
     options = ["--max-queue", str(room), "--timeout", str(deadline), "--body-timeout", "1", "--max-batch", "4"]
+    options += ["--workers", str(workers)] if workers else []
     with process(*serve(path, *options)) as server:
         port = server.ports["http"]
         answers_per_second(port, good, room, 3.0)
         memory = [server.resident()]
-        reloads, left = 0, list[str]()
+        reloads, left, killed = 0, list[str](), 0
 
         def between(sent: int) -> None:
-            nonlocal reloads
+            nonlocal reloads, killed
             if sent // max(1, requests // 20) > reloads:  # twenty times, whatever goes on
                 reloads += 1
                 path.with_suffix(".new").write_bytes(path.read_bytes())
                 path.with_suffix(".new").replace(path)
                 server.popen.send_signal(signal.SIGHUP)
+                if alive := server.workers():
+                    os.kill(alive[reloads % len(alive)], signal.SIGKILL)
+                    killed += 1
                 memory.append(server.resident())
 
         load = Overload(port, good, deadline)
@@ -349,7 +360,8 @@ def measure_overload(folder: Path, requests: int) -> None:
     print(
         f"p50 {1e3 * times[len(times) // 2]:.1f} ms, p99 {1e3 * times[int(0.99 * len(times))]:.1f} ms of the accepted,"
     )
-    print(f"deadline {1e3 * deadline:.0f} ms; {reloads} reloads; MiB: {', '.join(f'{m:.0f}' for m in memory)}")
+    print(f"deadline {1e3 * deadline:.0f} ms; {reloads} reloads; {killed} workers killed")
+    print(f"MiB: {', '.join(f'{m:.0f}' for m in memory)}")
 
 
 def main() -> None:
@@ -360,14 +372,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--workers", type=int, default=0)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if args.what == "latency":
-            measure_latency(Path(folder), args.rounds, args.seconds)
+            measure_latency(Path(folder), args.rounds, args.seconds, args.workers)
         elif args.what == "rate":
             measure_rate(Path(folder), args.rounds, args.seconds, args.connections)
         else:
-            measure_overload(Path(folder), args.requests)
+            measure_overload(Path(folder), args.requests, args.workers)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -33,6 +34,8 @@ from kernelyard_serve.errors import ServeSetupError
 @click.option("--warm", multiple=True, metavar="NAME=N,...", help="Symbolic sizes to prepare; may be repeated.")
 @click.option("--control/--no-control", default=True, help="Whether clients may load and unload models.")
 @click.option("--connections", default=1000, show_default=True, type=click.IntRange(1), help="At the same time.")
+@click.option("--workers", default=0, metavar="N", type=click.IntRange(0), help="Processes that die without harm.")
+@click.option("--listen-fd", type=int, hidden=True)
 @click.option("--openai", is_flag=True, help="Serve one language model by OpenAI's protocol.")
 @click.option("--cache-dtype", metavar="DTYPE", help="Of a language model's keys and values: float16, int8, ...")
 @threads_option
@@ -41,9 +44,13 @@ def command(models: tuple[str, ...], openai: bool, **settings: Any) -> None:
 
     SIGHUP loads what is new, SIGTERM stops when all requests are answered.
     """
-    from kernelyard_serve.server import Address, run
+    from kernelyard_serve.server import Address, run, run_front
 
-    address = Address(*(settings[name] for name in ("host", "port", "grpc_port", "connections")))
+    workers = settings["workers"]
+    place = (settings[name] for name in ("host", "port", "grpc_port", "connections"))
+    address = Address(*place, fd=settings["listen_fd"])
+    if workers and (openai or address.grpc_port is not None):
+        raise click.UsageError("--workers goes neither with --grpc-port nor with --openai")
     if openai:
         _serve_openai(models, address, settings)
         return
@@ -51,6 +58,9 @@ def command(models: tuple[str, ...], openai: bool, **settings: Any) -> None:
     from kernelyard_serve.options import MIB, ServeOptions
     from kernelyard_serve.repository import ModelRepository, find_artifacts
 
+    if workers:
+        share = max(1, processors() // workers)
+        settings = {**settings, **{name: settings[name] or share for name in ("callers", "threads")}}
     callers = settings["callers"] or processors()
     batch = BatchPolicy(settings["max_batch"], 1e-3 * settings["max_delay"], settings["max_queue"], callers)
     options = ServeOptions(
@@ -63,7 +73,19 @@ def command(models: tuple[str, ...], openai: bool, **settings: Any) -> None:
         tuple(map(read_sizes, settings["warm"])),
         settings["control"],
     )
+    if workers:
+        run_front(partial(_worker_command, models, settings), workers, options, address, _say)
+        return
     run(partial(ModelRepository, partial(find_artifacts, models), options), address, _say)
+
+
+def _worker_command(models: Sequence[str], settings: Mapping[str, Any], fd: int) -> list[str]:
+    """Return the command of a worker: the same models and limits."""
+    own = ("host", "port", "grpc_port", "workers", "listen_fd", "control", "warm")
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if name not in own]
+    options += [f"--warm={each}" for each in settings["warm"]]
+    options.append("--control" if settings["control"] else "--no-control")
+    return [sys.executable, "-m", "kernelyard", "serve", *options, f"--listen-fd={fd}", "--", *models]
 
 
 def _say(line: str) -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import uvicorn
 
 from kernelyard_serve.errors import ServeSetupError
+from kernelyard_serve.fleet import Command, Fleet
+from kernelyard_serve.front import Front
 from kernelyard_serve.http_app import create_app
+from kernelyard_serve.options import ServeOptions
 from kernelyard_serve.repository import ModelRepository
 
 Say = Callable[[str], None]
@@ -21,13 +27,17 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Address:
-    """Set where a server listens. grpc_port: None for none. 0: any free one. connections: the most at a time."""
+    """Set where a server listens. grpc_port: None for none. 0: any free one. connections: the most at a time.
+
+    fd: a socket that listens already, of the front whose worker this is.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     grpc_port: int | None = None
     connections: int = 1000
     stop_seconds: int = 30
+    fd: int | None = None
 
     @property
     def url_host(self) -> str:
@@ -78,6 +88,8 @@ def http_config(app: Any, address: Address) -> uvicorn.Config:
 
 def listen(address: Address) -> socket.socket:
     """Return a socket that is bound to the address. Raises: ServeSetupError."""
+    if address.fd is not None:
+        return socket.socket(fileno=address.fd)
     try:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         return socket.create_server((address.host, address.port), family=family, backlog=2048)
@@ -108,7 +120,9 @@ async def _serve(
 
     server = HTTPServer(http_config(create_app(repository), address), stopping)
     grpc = await _start_grpc(repository, address)
-    say(f"listening on http://{address.url_host}:{http.getsockname()[1]}")
+    say(f"listening on http://{address.url_host}:{port_of(http)}")
+    if address.fd is not None:
+        _stop_with_front(server)
     if grpc is not None:
         say(f"listening on grpc://{address.url_host}:{grpc.port}")
     loading = asyncio.create_task(_load(repository, server, say))
@@ -122,6 +136,23 @@ async def _serve(
         repository.close()
     if not loading.cancelled():
         loading.result()
+
+
+def port_of(listening: socket.socket) -> int:
+    """Return the port of a socket; 0 where it has none, as among processes of this machine."""
+    return listening.getsockname()[1] if listening.family != socket.AF_UNIX else 0
+
+
+def _stop_with_front(server: HTTPServer) -> None:
+    """Stop a worker when its front is gone, whatever has ended it: its standard input ends then."""
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        if not os.read(0, 1 << 12):
+            loop.remove_reader(0)
+            server.stop()
+
+    loop.add_reader(0, ended)
 
 
 async def _load(repository: ModelRepository, server: HTTPServer, say: Say) -> None:
@@ -167,3 +198,43 @@ def run_app(app: Any, address: Address, say: Say) -> None:
         say(f"listening on http://{address.url_host}:{http.getsockname()[1]}")
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(HTTPServer(config, lambda: None).serve(sockets=[http]))
+
+
+def run_front(command: Command, workers: int, options: ServeOptions, address: Address, say: Say) -> None:
+    """Serve by worker processes until SIGTERM or SIGINT; SIGHUP has all of them load what is new.
+
+    command: of a worker, by the number of its open socket. Raises: ServeSetupError, also where a worker cannot start.
+    """
+    factory = uvicorn.Config(None, loop="auto").get_loop_factory()  # pyright: ignore[reportArgumentType]
+    with ExitStack() as stack:
+        http, folder = stack.enter_context(listen(address)), stack.enter_context(TemporaryDirectory())
+        runner = stack.enter_context(asyncio.Runner(loop_factory=factory))
+        runner.run(_serve_by(Fleet(command, workers, Path(folder), say), options, address, http, say))
+
+
+async def _serve_by(fleet: Fleet, options: ServeOptions, address: Address, http: socket.socket, say: Say) -> None:
+    front = Front(fleet, options)
+
+    def stopping() -> None:
+        front.stopping = True
+
+    server = HTTPServer(http_config(front, address), stopping)
+    say(f"listening on http://{address.url_host}:{port_of(http)}")
+
+    async def start() -> None:
+        try:
+            await fleet.start()
+        except BaseException:
+            server.stop()
+            raise
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, fleet.reload)
+
+    starting = asyncio.create_task(start())
+    try:
+        await server.serve(sockets=[http])
+    finally:
+        starting.cancel()
+        await asyncio.wait([starting])
+        await fleet.stop(address.stop_seconds)
+    if not starting.cancelled():
+        starting.result()

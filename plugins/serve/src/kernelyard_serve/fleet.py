@@ -1,0 +1,213 @@
+"""Worker processes of a server: started, watched, replaced when they die, and asked."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from kernelyard.plugins.worker_process import cause
+from kernelyard_serve.errors import ModelNotReadyError, ServeSetupError
+from kernelyard_serve.worker_connection import Answer, WorkerConnection, WorkerLostError, request_bytes
+
+READY = request_bytes("GET", b"/v2/health/ready")
+POLL_SECONDS = 0.05
+MOST_WAIT = 30.0  # seconds before a worker that keeps dying is started again; it doubles from the least
+LEAST_WAIT = 0.25
+
+Process = asyncio.subprocess.Process
+Command: TypeAlias = "Callable[[int], Sequence[str]]"
+
+
+class Worker:
+    """One process, and the connections to it."""
+
+    def __init__(self, process: Process, path: str) -> None:
+        self.process, self._path = process, path
+        self.busy = 0
+        self._idle: list[WorkerConnection] = []
+
+    async def ask(self, request: bytes) -> Answer:
+        """Return the answer to a request. Raises: WorkerLostError."""
+        self.busy += 1
+        try:
+            connection = self._idle.pop() if self._idle else await self._connect()
+            try:
+                answer = await connection.ask(request)
+            except BaseException:  # also where the client has left: the worker is to see it
+                connection.close()
+                raise
+            self._idle.append(connection)
+            return answer
+        finally:
+            self.busy -= 1
+
+    async def _connect(self) -> WorkerConnection:
+        loop = asyncio.get_running_loop()
+        try:
+            return (await loop.create_unix_connection(lambda: WorkerConnection(self._lost), self._path))[1]
+        except OSError as error:
+            raise WorkerLostError from error
+
+    def _lost(self, connection: WorkerConnection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if it is still there."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+
+class Fleet:
+    """As many workers as were asked for; who dies is replaced.
+
+    command: of a worker, by the number of its open socket. folder: for sockets; others must not be able to enter it.
+    """
+
+    def __init__(self, command: Command, count: int, folder: Path, say: Callable[[str], None]) -> None:
+        self._command, self.count, self._folder, self._say = command, count, folder, say
+        self.ready: list[Worker] = []
+        self.ended: Callable[[Worker], None] = lambda worker: None
+        self.replaced = 0
+        self._controls: dict[str, bytes] = {}  # the last request that loads or unloads, by model
+        self._reloads = 0
+        self._keeping: list[asyncio.Task[None]] = []
+        self._reading: set[asyncio.Task[None]] = set()
+        self._lines: list[str] = []  # what the first worker said of its models
+
+    async def start(self) -> None:
+        """Start all workers, and return when they are ready. Raises: ServeSetupError where one ends before."""
+        first = await asyncio.gather(*(self._started(number) for number in range(self.count)))
+        self._keeping = [asyncio.create_task(self._keep(number, worker)) for number, worker in enumerate(first)]
+        for line in self._lines:
+            self._say(line)
+
+    def choose(self) -> Worker:
+        """Return the worker with the fewest requests. Raises: ModelNotReadyError where none is ready."""
+        if not self.ready:
+            raise ModelNotReadyError("no worker is ready", found="they are being started")
+        return min(self.ready, key=lambda worker: worker.busy)
+
+    async def control(self, model: str, request: bytes) -> Answer:
+        """Have all workers load or unload a model, and those that are started later; returns the worst answer.
+
+        Raises: ModelNotReadyError where none is ready.
+        """
+        self.choose()
+        answers = await asyncio.gather(*(each.ask(request) for each in self.ready), return_exceptions=True)
+        given = [each for each in answers if isinstance(each, Answer)]
+        if not given:
+            raise ModelNotReadyError("all workers died", found="they are being started again")
+        worst = max(given, key=lambda each: each.status)
+        if worst.status == 200:
+            self._controls[model] = request
+        return worst
+
+    def reload(self) -> None:
+        """Have all workers load what is new of their models."""
+        self._reloads += 1
+        for worker in self.ready:
+            worker.signal(signal.SIGHUP)
+
+    async def stop(self, seconds: float) -> None:
+        """Let the workers answer what has begun, and end them; those that take longer are killed."""
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        for worker in self.ready:
+            worker.signal(signal.SIGTERM)
+        for worker in self.ready:
+            await _ended(worker.process, seconds)
+
+    # --- one place in the fleet ---------------------------------------------------------------------------------------
+    async def _keep(self, number: int, worker: Worker) -> None:
+        """Replace the worker of a place whenever it ends."""
+        wait = LEAST_WAIT
+        while True:
+            status = await worker.process.wait()
+            self.ready.remove(worker)
+            self.ended(worker)
+            self.replaced += 1
+            self._say(f"replaced: worker {number}, which ended with {cause(status)}")
+            while True:
+                try:
+                    worker = await self._started(number)
+                except ServeSetupError as error:
+                    self._say(f"not started again: worker {number}: {error.message}; the next try is in {wait:g} s")
+                    await asyncio.sleep(wait)
+                    wait = min(2 * wait, MOST_WAIT)
+                else:
+                    wait = LEAST_WAIT
+                    break
+
+    async def _started(self, number: int) -> Worker:
+        """Start a worker, and return it when it is ready. Raises: ServeSetupError where it ends before."""
+        path = str(self._folder / f"{number}-{self.replaced}.sock")
+        reloads = self._reloads
+        Path(path).unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(path)
+            listening.listen(2048)
+            process = await asyncio.create_subprocess_exec(
+                *self._command(listening.fileno()),
+                stdin=asyncio.subprocess.PIPE,  # its end tells a worker that the front is gone
+                stdout=asyncio.subprocess.PIPE,
+                pass_fds=[listening.fileno()],
+                start_new_session=True,  # Ctrl-C is for the front, which then stops its workers
+            )
+        worker = Worker(process, path)
+        try:
+            reading = asyncio.create_task(self._read(process, number == 0 and not self._keeping))
+            self._reading.add(reading)
+            reading.add_done_callback(self._reading.discard)
+            await self._wait_until_ready(worker)
+        except BaseException:
+            worker.signal(signal.SIGKILL)
+            await process.wait()
+            raise
+        self.ready.append(worker)
+        if reloads != self._reloads:  # it may have read what was replaced meanwhile
+            worker.signal(signal.SIGHUP)
+        return worker
+
+    async def _wait_until_ready(self, worker: Worker) -> None:
+        asked: dict[str, bytes] = {}
+        while worker.process.returncode is None:
+            try:
+                answer = await worker.ask(READY)
+                if answer.status == 200:
+                    for model, request in [each for each in self._controls.items() if asked.get(each[0]) != each[1]]:
+                        asked[model] = request
+                        await worker.ask(request)
+                    if asked == self._controls:
+                        return
+                    continue
+            except WorkerLostError:
+                pass
+            await asyncio.sleep(POLL_SECONDS)
+        status = cause(worker.process.returncode)
+        raise ServeSetupError("a worker ended before it was ready", found=status, hint="what it wrote says why")
+
+    async def _read(self, process: Process, is_first: bool) -> None:
+        """Take in what a worker prints: how models were placed, of the first one alone, and what failed."""
+        assert process.stdout is not None
+        async for data in process.stdout:
+            line = data.decode(errors="replace").rstrip()
+            if line.startswith("ready: "):
+                if is_first:
+                    self._lines.append(line)
+            elif not line.startswith("listening on "):
+                self._say(line)
+
+
+async def _ended(process: Process, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(process.wait(), seconds)
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,132 @@
+"""The front: takes requests in, has a worker answer each, and another one where that worker dies.
+
+An inference changes nothing, so that it may be asked twice. What a worker has not answered when it dies is asked once
+more, of another; a request that ends two workers is refused: it may be what ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from kernelyard_serve import metrics
+from kernelyard_serve.errors import ModelNotReadyError, as_ours
+from kernelyard_serve.fleet import Fleet, Worker
+from kernelyard_serve.http_body import BodyReader, ClientLeftError, answer, answer_error
+from kernelyard_serve.http_codec import to_json
+from kernelyard_serve.merged_metrics import lasting, merged, samples
+from kernelyard_serve.options import ServeOptions
+from kernelyard_serve.worker_connection import Answer, WorkerLostError, request_bytes
+
+TRIES = 2
+_METRICS = request_bytes("GET", b"/metrics")
+# Of one connection, not of a request; source: RFC 9110, 7.6.1. Workers get a length and a host of the front's own.
+_OF_CONNECTION = frozenset(
+    b"connection keep-alive transfer-encoding te trailer upgrade expect content-length host".split()
+)
+_OF_SERVER = frozenset(b"connection content-length content-type date server transfer-encoding".split())
+_CONTROLS = ("load", "unload")
+
+
+class Front:
+    """The ASGI application of a server with workers."""
+
+    def __init__(self, fleet: Fleet, options: ServeOptions) -> None:
+        self._fleet = fleet
+        self._bodies = BodyReader(options.max_body, options.body_timeout, options.max_held)
+        self._refused: Counter[int] = Counter()
+        self._retried = 0
+        self._known: dict[Worker, Counter[str]] = {}  # what workers have told of their counts
+        self._gone: Counter[str] = Counter()  # and those that are gone
+        self.stopping = False
+        fleet.ended = self._keep_counts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        try:
+            await self._answer(scope, receive, send)
+        except ClientLeftError:
+            return
+        except Exception as error:
+            self._refused[await answer_error(send, as_ours(error))] += 1
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if path == "/v2/health/live":
+            await answer(send, 200, to_json({"live": True}))
+        elif path == "/v2/health/ready" and self.stopping:
+            raise ModelNotReadyError("the server is not ready", found="it is stopping")
+        elif path == "/metrics":
+            await answer(send, 200, (await self._metrics()).encode(), metrics.CONTENT_TYPE.encode())
+        else:
+            await self._forward(scope, receive, send)
+
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have a worker answer. Raises: ModelNotReadyError, ClientLeftError, and those of reading the body."""
+        body = await self._bodies.read(scope, receive)
+        try:
+            fields = [field for field in scope["headers"] if field[0] not in _OF_CONNECTION]
+            target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+            request = request_bytes(scope["method"], target, fields, body)
+            model = _controlled(scope["path"]) if scope["method"] == "POST" else None
+            asked = self._ask(request) if model is None else self._fleet.control(model, request)
+            found = await _unless_left(asyncio.ensure_future(asked), receive)
+        finally:
+            self._bodies.release(body)
+        kept = [field for field in found.headers if field[0] not in _OF_SERVER]
+        kind = next((value for name, value in found.headers if name == b"content-type"), b"application/json")
+        await answer(send, found.status, found.body, kind, kept)
+
+    async def _ask(self, request: bytes) -> Answer:
+        for tried in range(TRIES):
+            self._retried += tried
+            try:
+                return await self._fleet.choose().ask(request)
+            except WorkerLostError:
+                continue
+        raise ModelNotReadyError("the workers that were asked died", found=f"{TRIES} of them, one after another")
+
+    async def _metrics(self) -> str:
+        """Return the counts of all workers, those that are gone, and the front's own."""
+        workers = list(self._fleet.ready)
+        answers = await asyncio.gather(*(each.ask(_METRICS) for each in workers), return_exceptions=True)
+        texts: list[str] = []
+        for worker, found in zip(workers, answers, strict=True):
+            if isinstance(found, Answer) and worker in self._fleet.ready:
+                texts.append(found.body.decode())
+                self._known[worker] = samples(texts[-1])
+        more = Counter(self._gone)
+        more["kernelyard_workers_ready"] += len(self._fleet.ready)
+        more["kernelyard_workers_replaced_total"] += self._fleet.replaced
+        more["kernelyard_requests_retried_total"] += self._retried
+        more["kernelyard_resident_bytes"] += metrics.resident_bytes()
+        more["kernelyard_held_bytes"] += self._bodies.held
+        for status, count in sorted(self._refused.items()):
+            more[f'kernelyard_refused_total{{status="{status}"}}'] += count
+        return merged(texts, more)
+
+    def _keep_counts(self, worker: Worker) -> None:
+        self._gone.update(lasting(self._known.pop(worker, Counter())))
+
+
+async def _unless_left(task: asyncio.Future[Answer], receive: Receive) -> Answer:
+    """Return the answer, and give the request up if its client leaves. Raises: ClientLeftError, as the task."""
+    watch: asyncio.Future[Any] = asyncio.ensure_future(receive())  # after the body, nothing comes but the end
+    try:
+        await asyncio.wait((watch, task), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientLeftError
+        return task.result()
+    finally:
+        watch.cancel()
+        task.cancel()
+
+
+def _controlled(path: str) -> str | None:
+    """Return the model that a path is to load or unload, None for another path."""
+    parts = path.strip("/").split("/")
+    is_control = len(parts) == 5 and parts[:3] == ["v2", "repository", "models"] and parts[4] in _CONTROLS
+    return parts[3] if is_control else None

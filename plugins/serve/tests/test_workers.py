@@ -1,0 +1,192 @@
+"""`kernelyard serve --workers N`: workers that are killed, models that are exchanged meanwhile, and merged counts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from serve_models import save, scale
+from served import Server, serving
+
+from kernelyard_serve.merged_metrics import lasting, merged, samples
+
+X = np.array([[-1, 2, 0.5, 3, 1, 0, -2, 4]], np.float32)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save(scale(2.0), tmp_path / "models" / "net" / "1" / "model.kyar")
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[Server]:
+    with serving(str(folder), "--workers", "2") as each:
+        yield each
+
+
+def workers_of(server: Server) -> list[int]:
+    """Return the processes that the front has started."""
+    pid = server.process.pid
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def wait_for(found: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not found():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def value(text: bytes, name: str) -> float:
+    return samples(text.decode())[name]
+
+
+def scaled(answer: tuple[int, object]) -> float:
+    """Return what the model multiplies by; it is a ReLU behind."""
+    status, facts = answer
+    assert status == 200, facts
+    assert isinstance(facts, dict)
+    data = facts["outputs"][0]["data"]
+    np.testing.assert_allclose(data, np.maximum(data[3] / 3 * X.ravel(), 0), rtol=1e-6)
+    return data[3] / 3
+
+
+class Callers:
+    """Threads that ask without a pause, each over a connection of its own, and count the statuses."""
+
+    def __init__(self, server: Server, count: int) -> None:
+        self.statuses: Counter[int] = Counter()
+        self.factors: set[float] = set()
+        self._server, self._going = server, True
+        self._threads = [threading.Thread(target=self._ask) for _ in range(count)]
+
+    def _ask(self) -> None:
+        with self._server.client() as client:
+            while self._going:
+                status, facts = client.infer(X)
+                self.statuses[status] += 1
+                if status == 200:
+                    self.factors.add(facts["outputs"][0]["data"][3] / 3)
+
+    def __enter__(self) -> Callers:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._going = False
+        for each in self._threads:
+            each.join()
+
+
+def test_killed_workers_are_replaced_and_no_request_is_lost(folder: Path, server: Server) -> None:
+    """kill -9, again and again, and the model exchanged meanwhile: each request is answered, or refused by a status."""
+    assert [line.split(":")[0] for line in server.lines if line] == ["listening on http", "ready"]
+    with server.client() as client, Callers(server, 4) as callers:
+        assert scaled(client.infer(X)) == 2
+        for round_ in range(3):
+            before = workers_of(server)
+            assert len(before) == 2
+            os.kill(before[round_ % 2], signal.SIGKILL)
+            if round_ == 1:
+                save(scale(5.0), folder / "net" / "1" / "model.kyar")
+                server.signal(signal.SIGHUP)
+            wait_for(lambda seen=before: len(workers_of(server)) == 2 and workers_of(server) != seen)
+            wait_for(lambda: value(client("/metrics")[1], "kernelyard_workers_ready") == 2)
+        wait_for(lambda: all(scaled(client.infer(X)) == 5 for _ in range(10)))
+        assert value(client("/metrics")[1], "kernelyard_workers_replaced_total") == 3
+    assert set(callers.statuses) <= {200, 503}
+    assert callers.statuses[200] > 100
+    assert callers.factors == {2.0, 5.0}
+
+
+def test_without_any_worker_requests_are_refused(server: Server) -> None:
+    with server.client() as client:
+        for pid in workers_of(server):
+            os.kill(pid, signal.SIGKILL)
+        status, _ = client.infer(X)
+        assert status in (200, 503)
+        wait_for(lambda: client("/v2/health/ready")[0] == 200)
+        assert scaled(client.infer(X)) == 2
+        assert client("/v2/health/live") == (200, {"live": True})
+
+
+def test_what_clients_unload_stays_unloaded(server: Server) -> None:
+    with server.client() as client:
+        assert client("/v2/repository/models/net/unload", {})[0] == 200
+        assert client.infer(X)[0] != 200
+        for pid in workers_of(server):
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: client("/v2/models")[0] == 200)
+        assert client.infer(X)[0] != 200
+        assert client("/v2/repository/models/net/load", {})[0] == 200
+        wait_for(lambda: value(client("/metrics")[1], "kernelyard_workers_ready") == 2)
+        assert {scaled(client.infer(X)) for _ in range(6)} == {2.0}
+        assert client("/v2/repository/models/none/load", {})[0] == 404
+
+
+def test_the_front_passes_on_what_workers_say(server: Server) -> None:
+    with server.client() as client:
+        assert client("/v2/models/net")[1]["inputs"][0]["name"] == "x"
+        status, facts = client("/v2/models/net/infer", b"{")
+        assert (status, facts["code"]) == (400, "KY802")
+        assert client("/v2/models/none/infer", b"{}")[0] == 404
+        assert client("/nothing")[0] == 404
+        head = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,8],"parameters":{"binary_data_size":32}}],'
+        head += b'"parameters":{"binary_data_output":true}}'
+        length = {"Inference-Header-Content-Length": str(len(head))}
+        status, content = client("/v2/models/net/infer", head + X.tobytes(), length)
+        assert status == 200
+        size = int(client.answer.getheader("inference-header-content-length", ""))
+        np.testing.assert_array_equal(np.frombuffer(content[size:], np.float32), np.maximum(2 * X.ravel(), 0))
+        text = client("/metrics")[1]
+        assert value(text, 'kernelyard_answers_total{model="net",version="1",protocol="http",status="200"}') == 1
+        assert text.decode().count("# TYPE kernelyard_request_seconds histogram") == 1
+
+
+def test_a_stop_answers_what_has_begun_and_leaves_no_process(server: Server) -> None:
+    pids = workers_of(server)
+    with Callers(server, 2) as callers:
+        wait_for(lambda: callers.statuses[200] > 20)
+    server.signal(signal.SIGTERM)
+    assert server.end() == (0, "")
+    assert set(callers.statuses) == {200}
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_workers_end_with_their_front(server: Server) -> None:
+    pids = workers_of(server)
+    server.signal(signal.SIGKILL)
+    server.process.wait()
+    wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
+
+
+def test_a_model_that_cannot_be_loaded(tmp_path: Path, serve: Callable[..., Server]) -> None:
+    (tmp_path / "bad.kyar").write_bytes(b"no artifact")
+    status, errors = serve(tmp_path / "bad.kyar", "--workers", "2").end()
+    assert status == 1
+    assert "a worker ended before it was ready" in errors
+
+
+@pytest.mark.parametrize("option", [["--grpc-port", "0"], ["--openai"]])
+def test_what_workers_do_not_do(option: list[str], serve: Callable[..., Server]) -> None:
+    status, errors = serve("net.kyar", "--workers", "2", *option).end()
+    assert status == 2
+    assert "--workers goes neither" in errors
+
+
+def test_merged_counts() -> None:
+    texts = [f'# HELP a A.\n# TYPE a counter\na{{x="1"}} {n}\n# TYPE h histogram\nh_sum{{}} 0.{n}\n' for n in (1, 2)]
+    more = Counter({'a{x="2"}': 4, "b_total": 1})
+    assert merged(texts, more) == (
+        '# HELP a A.\n# TYPE a counter\na{x="1"} 3\na{x="2"} 4\n# TYPE h histogram\nh_sum{} 0.30000000000000004\nb_total 1\n'
+    )
+    assert lasting(samples("a_total 2\nqueue 3\n")) == {"a_total": 2.0}
