@@ -39,6 +39,13 @@ def convolved(x, weight, begin=(1, 1), end=(1, 1)):
     return np.einsum("nchwij,ocij->nohw", windows, weight.astype(np.float64), optimize=True)
 
 
+def convolved_volumes(x, weight, begin, end):
+    """The convolution of volumes in float64."""
+    x = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *zip(begin, end, strict=True)])
+    windows = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], (2, 3, 4))
+    return np.einsum("ncdhwkij,ockij->nodhw", windows, weight.astype(np.float64), optimize=True)
+
+
 def error_of(actual, x, weight, *paddings):
     """The largest error, in parts of the largest sum of absolute products, wherever the filter stands.
 
@@ -55,8 +62,9 @@ def numbers(seed, *shape):
 def conv(builder, data, weight, shape, begin=(1, 1), end=(1, 1), post_ops=(), winograd=True, **operands):
     if isinstance(weight, np.ndarray):
         weight = builder.constant(weight)
+    ones = (1,) * len(begin)
     return builder.kernel(
-        "conv", shape, {"data": data, "weight": weight, **operands}, rank=2, strides=(1, 1), dilation=(1, 1), groups=1,
+        "conv", shape, {"data": data, "weight": weight, **operands}, rank=len(begin), strides=ones, dilation=ones, groups=1,
         padding_begin=begin, padding_end=end, post_ops=list(post_ops), winograd=winograd,
     )  # fmt: skip
 
@@ -97,6 +105,63 @@ def test_any_shape_and_padding(m, new_builder, convolution, threads, seed):
         (actual,), ran = builder.run([result], x, threads=threads)
     assert implementation(ran) == f"winograd:{m}x{m}"
     assert error_of(actual, x, weight, begin, end) < ERROR[m]
+
+
+@st.composite
+def convolutions_of_volumes(draw):
+    """Shapes (volumes, channels, depth, height, width), filters, planes of a window, and padding on all sides."""
+    shape = tuple(draw(st.integers(1, most)) for most in (3, 40, 5, 9, 9))
+    begin, end = (tuple(draw(st.integers(0, 2)) for _ in range(3)) for _ in range(2))
+    window = (draw(st.integers(1, 4)), 3, 3)
+    assume(all(size + a + b >= w for size, a, b, w in zip(shape[2:], begin, end, window, strict=True)))
+    return shape, draw(st.integers(1, 40)), window, begin, end
+
+
+@pytest.mark.parametrize("m", TILES)
+@given(convolutions_of_volumes(), st.sampled_from((1, 3)), st.integers(0, 2**32 - 1))
+def test_volumes(m, new_builder, convolution, threads, seed):
+    """A sum over the planes of a window is one over more channels."""
+    shape, filters, window, begin, end = convolution
+    x, weight = numbers(seed, *shape), numbers(seed + 1, filters, shape[1], *window)
+    expected = convolved_volumes(x, weight, begin, end)
+    builder = new_builder()
+    result = conv(builder, builder.input(shape), weight, expected.shape, begin, end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "best_tile", lambda *_: m)
+        (actual,), ran = builder.run([result], x, threads=threads)
+    name = implementation(ran)
+    assert name == f"winograd:{m}x{m}" or 1 in expected.shape[2:], "one pixel wide, it may be one of images"
+    wide = tuple(size - 1 for size in window)
+    scale = convolved_volumes(np.abs(x), np.abs(weight), wide, wide).max()
+    assert np.abs(actual - expected).max() / scale < ERROR[m]
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 24, 1, 1, 1), (2, 24, 4, 6, 6), (2, 24, 1, 1, 1), (1, 1, 4, 6, 6), (1, 1, 4, 1, 1)]
+)
+@pytest.mark.parametrize("volumes", [1, 2])
+def test_operands_of_volumes(shape, volumes, tile, builder):
+    """Those that differ by the volume but not by the plane, or the other way round, are not the kernel's."""
+    shape = (min(shape[0], volumes), *shape[1:])
+    x, weight, other = numbers(0, volumes, 16, 4, 6, 6), numbers(1, 24, 16, 3, 3, 3), numbers(2, *shape)
+    result = conv(
+        builder, builder.input(x.shape), weight, (volumes, 24, 4, 6, 6), (1, 1, 1), (1, 1, 1),
+        [RELU, {"kind": "binary", "algorithm": "mul", "role": "gate"}], gate=builder.input(shape),
+    )  # fmt: skip
+    (actual,), ran = builder.run([result], x, other)
+    steps = [name for label, name in ran if label.startswith("conv")]
+    is_even = volumes == 1 or (shape[0] == 1) == (shape[2] == 1)
+    assert steps[0] == f"winograd:{tile}x{tile}"
+    assert len(steps) == (1 if is_even else 2)
+    expected = np.maximum(convolved_volumes(x, weight, (1, 1, 1), (1, 1, 1)), 0) * other
+    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_volumes_are_chosen_by_their_cost(builder):
+    x, weight = numbers(0, 1, 32, 8, 16, 16), numbers(1, 32, 32, 3, 3, 3)
+    result = conv(builder, builder.input(x.shape), weight, (1, 32, 8, 16, 16), (1, 1, 1), (1, 1, 1))
+    _, ran = builder.run([result], x)
+    assert implementation(ran).startswith("winograd")
 
 
 @pytest.mark.parametrize("lanes", [8, 16])

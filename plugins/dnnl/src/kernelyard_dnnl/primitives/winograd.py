@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import load_library
-from kernelyard_dnnl.layout import MemoryDescriptor, channels_last
+from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitives import winograd_choice
-from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, broadcast_operand, steps_of
+from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, broadcast_operand, padded_shape, steps_of
 from kernelyard_dnnl.primitives.winograd_weights import packed_weights
 from kernelyard_dnnl.values import NativeKernel, Node, Value
 from kernelyard_dnnl.work import WORTHWHILE_SECONDS
 from kernelyard_llvm.winograd.choice import seconds
 from kernelyard_llvm.winograd.epilogue import BINARY, ELTWISE, Stage
-from kernelyard_llvm.winograd.kernel import Convolution, Layout, convolution_kernel
+from kernelyard_llvm.winograd.kernel import Convolution, Depth, Layout, convolution_kernel
 from kernelyard_llvm.winograd.record import MAX_OPERANDS, Field
 
 WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
@@ -37,7 +37,7 @@ def lower_winograd(node: Node, graph: Lowering, m: int) -> Value:
     lanes, shape = winograd_choice.vector_lanes(), winograd_choice.shape_of(node)
     data, weight = _with_channels_inside(node.operands["data"], graph), node.operands["weight"]
     layout = channels_last(node.shape, node.dtype)
-    fused, after = _fused(steps_of(node))
+    fused, after = _fused(steps_of(node), node.shape)
     arguments = {SOURCE: data, WEIGHTS: packed_weights(graph.packed, weight, m, lanes)}
     bias = node.operands.get("bias")
     if bias is not None:
@@ -49,7 +49,7 @@ def lower_winograd(node: Node, graph: Lowering, m: int) -> Value:
     }
     result = _destination(graph, layout, operands, [data])
     threads = graph.threads if seconds(shape, m, lanes) >= WORTHWHILE_SECONDS else 1
-    top, left = node.sizes("padding_begin")
+    *front, top, left = node.sizes("padding_begin")
     convolution = Convolution(
         m,
         shape,
@@ -59,6 +59,7 @@ def lower_winograd(node: Node, graph: Lowering, m: int) -> Value:
         bias is not None,
         _stages(fused, operands),
         {number: _layout(operand.descriptor) for number, operand in operands.items()},
+        Depth(data.shape[2], node.shape[2], front[0]) if front else Depth(),
     )
     arguments |= {enums.post_op_argument(number): operand for number, operand in operands.items()}
     graph.emit(_native_kernel(convolution, lanes, threads), arguments | {DESTINATION: result})
@@ -83,23 +84,42 @@ def _native_kernel(convolution: Convolution, lanes: int, threads: int) -> Native
 
 
 def _layout(descriptor: MemoryDescriptor) -> Layout:
-    assert descriptor.strides is not None
-    return Layout(descriptor.shape, descriptor.strides)
+    """Return the layout of images; the planes of volumes are images that follow each other."""
+    shape, strides = descriptor.shape, descriptor.strides
+    assert strides is not None
+    if len(shape) == 4:
+        return Layout(shape, strides)
+    volumes, channels, planes, *image = shape
+    step = strides[2] if planes > 1 else strides[0]
+    return Layout((volumes * planes, channels, *image), (step, strides[1], *strides[3:]))
 
 
 def _with_channels_inside(value: Value, graph: Lowering) -> Value:
-    """Return the tensor with the channels of a pixel contiguous; rows and pixels may have gaps between them."""
-    strides = value.descriptor.strides
-    return value if strides is not None and strides[1] == 1 else graph.channels_last(value)
+    """Return the tensor with the channels of a pixel contiguous; rows and pixels may have gaps between them, and so may
+    images, but not the planes of volumes."""
+    strides, shape = value.descriptor.strides, value.shape
+    if strides is None or strides[1] != 1:
+        return graph.channels_last(value)
+    has_gaps = len(shape) == 5 and shape[0] != 1 and strides[0] != shape[2] * strides[2]
+    return graph.channels_last(value) if has_gaps else value
 
 
-def _fused(steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+def _fused(steps: Sequence[Step], shape: Shape) -> tuple[list[Step], list[Step]]:
     """Return the steps that the kernel does on its way, and those that primitives do afterwards."""
     for number, step in enumerate(steps):
         known = step.eltwise.algorithm in ELTWISE if step.eltwise is not None else step.algorithm in BINARY
-        if not known or number == MAX_OPERANDS:
+        if not known or number == MAX_OPERANDS or not _is_even(step.operand, shape):
             return list(steps[:number]), list(steps[number:])
     return list(steps), []
+
+
+def _is_even(operand: Value | None, shape: Shape) -> bool:
+    """Return True for an operand that has one value for all planes of all volumes, or one for each."""
+    if operand is None or len(shape) == 4:
+        return True
+    padded = padded_shape(operand.shape, len(shape))
+    axes = [axis for axis in (0, 2) if shape[axis] != 1]
+    return len({padded[axis] == 1 for axis in axes}) <= 1
 
 
 def _stages(steps: Sequence[Step], operands: dict[int, Value]) -> tuple[Stage, ...]:

@@ -5,6 +5,7 @@ Artifacts are to start quickly: what makes the kernels is imported where the ans
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -45,14 +46,15 @@ def winograd_tile(node: Node, graph: Lowering) -> int | None:
 
 
 def _is_possible(node: Node) -> bool:
-    """Constant weights of 3 x 3 windows that move one pixel at a time, over images in float32."""
+    """Constant weights of 3 x 3 windows that move one pixel at a time, over images in float32; over volumes, of any
+    number of planes."""
     data, weight, attrs = node.operands["data"], node.operands["weight"], node.attrs
     dtypes = {node.dtype, *(value.descriptor.dtype for value in node.operands.values())}
     return (
         weight.is_constant
         and dtypes == {"float32"}
-        and weight.shape[2:] == (WINDOW, WINDOW)
-        and len(data.shape) == 4
+        and len(data.shape) in (4, 5)
+        and weight.shape[-2:] == (WINDOW, WINDOW)
         and attrs["groups"] == 1
         and all(step == 1 for step in (*attrs["strides"], *attrs["dilation"]))
         and all(amount >= 0 for amount in (*node.sizes("padding_begin"), *node.sizes("padding_end")))
@@ -63,5 +65,6 @@ def shape_of(node: Node) -> Shape:
     """Return a conv node's shape as the choice takes it."""
     from kernelyard_llvm.winograd.choice import Shape
 
-    images, filters, height, width = node.shape
-    return Shape(images, height, width, node.operands["data"].shape[1], filters)
+    images, filters, *depth, height, width = node.shape
+    planes = node.operands["weight"].shape[2:-2]
+    return Shape(images * math.prod(depth), height, width, node.operands["data"].shape[1], filters, math.prod(planes))

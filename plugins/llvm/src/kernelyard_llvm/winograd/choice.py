@@ -27,13 +27,22 @@ FEW_ROWS = 4  # what is left of a block does less needlessly
 
 
 class Shape(NamedTuple):
-    """A convolution of 3 x 3 windows: images, their results' height and width, channels and filters."""
+    """A convolution of 3 x 3 windows: images, their results' height and width, channels and filters.
+
+    planes: of a window of volumes, whose planes are the images.
+    """
 
     images: int
     height: int
     width: int
     channels: int
     filters: int
+    planes: int = 1
+
+    @property
+    def reduced(self) -> int:
+        """What is summed for each result, beside the window of a plane."""
+        return self.planes * self.channels
 
     def tiles(self, m: int) -> tuple[int, int]:
         """Tiles down and across an image."""
@@ -59,7 +68,7 @@ def best_tile(shape: Shape, lanes: int) -> int | None:
 
 def direct_seconds(shape: Shape) -> float:
     """Return one core's time for the convolution as it is defined."""
-    weights = algorithm.WINDOW**2 * shape.channels * shape.filters
+    weights = algorithm.WINDOW**2 * shape.reduced * shape.filters
     pixels = shape.images * shape.height * shape.width
     return pixels * weights / MULTIPLICATIONS + FLOAT * weights / WEIGHT_BYTES
 
@@ -71,8 +80,8 @@ def seconds(shape: Shape, m: int, lanes: int) -> float:
     tiles = shape.images * down * across
     rest = tiles % ROWS
     rows = tiles - rest + (0 if not rest else FEW_ROWS if rest <= FEW_ROWS else ROWS)
-    channels, filters = padded(shape.channels, lanes), padded(shape.filters, lanes)
-    weights = places * shape.channels * filters
+    channels, filters = shape.planes * padded(shape.channels, lanes), padded(shape.filters, lanes)
+    weights = places * shape.reduced * filters
     moved = 2 * FLOAT * places * tiles * (channels + filters)
     return rows * weights / MULTIPLICATIONS + moved / CACHE_BYTES + FLOAT * weights / WEIGHT_BYTES
 

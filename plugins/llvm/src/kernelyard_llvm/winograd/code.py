@@ -43,15 +43,15 @@ def run(lanes: int, team: Team) -> Code:
 
 
 @cache
-def transform_data(m: int, lanes: int) -> Code:
-    """Return the function `transform_data`."""
+def transform_data(m: int, lanes: int, is_volume: bool) -> Code:
+    """Return the function `transform_data`, of images or of volumes."""
 
     def write() -> str:
         from kernelyard_llvm.winograd.transforms import data_transform
 
-        return data_transform(m, lanes)
+        return data_transform(m, lanes, is_volume)
 
-    return _compiled("transform_data", write, (m,), {}, lanes)
+    return _compiled("transform_data", write, (m, is_volume), {}, lanes)
 
 
 @lru_cache(KEPT_RESULT_TRANSFORMS)

@@ -38,10 +38,19 @@ class Kernel(NamedTuple):
     keep: object
 
 
+class Depth(NamedTuple):
+    """Planes of each volume, of its result, and of the padding before the first; a plane is an image."""
+
+    source: int = 1
+    result: int = 1
+    padding: int = 0
+
+
 class Convolution(NamedTuple):
     """A convolution at known shapes: F(m x m, 3 x 3) of channels-last tensors.
 
     padding: rows above and columns to the left of the image. operands: layouts of the post-ops' operands by number.
+    depth: of volumes, whose planes follow each other in every tensor as images do.
     """
 
     m: int
@@ -52,6 +61,12 @@ class Convolution(NamedTuple):
     has_bias: bool
     stages: tuple[Stage, ...]
     operands: Mapping[int, Layout]
+    depth: Depth = Depth()
+
+    @property
+    def is_of_volumes(self) -> bool:
+        """True where a plane of the result is made of others than the one plane of the same number."""
+        return self.shape.planes > 1 or self.depth.padding != 0 or self.depth.source != self.depth.result
 
 
 def convolution_kernel(convolution: Convolution, lanes: int, threads: int, team: code.Team) -> Kernel:
@@ -59,7 +74,7 @@ def convolution_kernel(convolution: Convolution, lanes: int, threads: int, team:
     m, has_bias, stages = convolution.m, convolution.has_bias, convolution.stages
     functions = (
         code.run(lanes, team),
-        code.transform_data(m, lanes),
+        code.transform_data(m, lanes, convolution.is_of_volumes),
         code.transform_result(m, lanes, has_bias, stages),
     )
     run, transform_data, transform_result = (next(iter(each.addresses.values())) for each in functions)
@@ -78,7 +93,7 @@ def convolution_kernel(convolution: Convolution, lanes: int, threads: int, team:
         function=run,
         record=tuple(int(numbers.get(place, 0)) for place in range(Field.LENGTH)),
         scratch_nbytes=FLOAT * (memory[Field.COPY] + threads * memory[Field.COPY_STRIDE]),
-        flops=2 * algorithm.size_of_tile(m) ** 2 * numbers[Field.TILES] * shape.channels * shape.filters,
+        flops=2 * algorithm.size_of_tile(m) ** 2 * numbers[Field.TILES] * shape.reduced * shape.filters,
         keep=functions,
     )
 
@@ -91,6 +106,12 @@ def _sizes(convolution: Convolution, lanes: int) -> dict[int, int]:
         Field.CHANNELS: shape.channels,
         Field.FILTERS: shape.filters,
         Field.PADDED_CHANNELS: padded(shape.channels, lanes),
+        Field.REDUCED: shape.reduced,
+        Field.PADDED_REDUCED: _row_of_data(shape, lanes),
+        Field.PLANES: shape.planes,
+        Field.DEPTH: convolution.depth.source,
+        Field.RESULT_DEPTH: convolution.depth.result,
+        Field.PADDING_FRONT: convolution.depth.padding,
         Field.PADDED_FILTERS: columns,
         Field.HEIGHT: convolution.source.shape[2],
         Field.WIDTH: convolution.source.shape[3],
@@ -106,6 +127,11 @@ def _sizes(convolution: Convolution, lanes: int) -> dict[int, int]:
     }
 
 
+def _row_of_data(shape: Shape, lanes: int) -> int:
+    """Return the floats of a row: planes one after another, whole vectors at the end alone."""
+    return (shape.planes - 1) * shape.channels + padded(shape.channels, lanes)
+
+
 def _memory(convolution: Convolution, lanes: int, threads: int) -> dict[int, int]:
     """Return the partition of tiles among threads, and each thread's offset in scratch memory."""
     shape, places = convolution.shape, algorithm.size_of_tile(convolution.m) ** 2
@@ -115,8 +141,8 @@ def _memory(convolution: Convolution, lanes: int, threads: int) -> dict[int, int
     teams = 1 if is_shared else threads
     blocks = teams * max(1, round(tiles / (teams * BLOCK)))
     block = -(-tiles // blocks)
-    rows, channels = -(-block // ROWS) * ROWS, padded(shape.channels, lanes)
-    data = rows * channels + GAP
+    rows = -(-block // ROWS) * ROWS
+    data = rows * _row_of_data(shape, lanes) + GAP
     products = rows * padded(shape.filters, lanes) + GAP
     stride = places * (data + products)
     return {
@@ -128,7 +154,7 @@ def _memory(convolution: Convolution, lanes: int, threads: int) -> dict[int, int
         Field.PRODUCTS: places * data,
         Field.BLOCK_STRIDE: stride,
         Field.COPY: teams * stride,
-        Field.COPY_STRIDE: places * channels,
+        Field.COPY_STRIDE: places * padded(shape.channels, lanes),
     }
 
 

@@ -67,10 +67,10 @@ def _multiply(lanes: int, used: dict[str, str]) -> str:
         registers("i64", "tiles", "first", "last"),
     )
     f = FunctionEmitter((RECORD, data, results, tiles, first, last), used)
-    channels, filters = number(f, Field.CHANNELS), number(f, Field.PADDED_FILTERS)
+    channels, filters = number(f, Field.REDUCED), number(f, Field.PADDED_FILTERS)
     weights, panels = address(f, Field.WEIGHTS), number(f, Field.PANELS)
     data_stride, products_stride = number(f, Field.DATA_STRIDE), number(f, Field.PRODUCTS_STRIDE)
-    row_of_data, width = number(f, Field.PADDED_CHANNELS), panel_width(lanes) * lanes
+    row_of_data, width = number(f, Field.PADDED_REDUCED), panel_width(lanes) * lanes
     with f.loop(first, last) as (item, _):
         place, column = f.binary("udiv", item, panels), f.mul(f.binary("urem", item, panels), width)
         columns = f.intrinsic("smin", f.sub(filters, column), width)
@@ -116,7 +116,7 @@ def _work(used: dict[str, str]) -> str:
     before = f.mul(f.select(is_shared, 0, thread), number(f, Field.BLOCK_STRIDE))
     data, copy = f.element(scratch, before), f.element(f.element(scratch, number(f, Field.COPY)), copies)
     results = f.element(data, number(f, Field.PRODUCTS))
-    row_of_data, row_of_products = number(f, Field.PADDED_CHANNELS), number(f, Field.PADDED_FILTERS)
+    row_of_data, row_of_products = number(f, Field.PADDED_REDUCED), number(f, Field.PADDED_FILTERS)
     transform_data, transform_result = address(f, Field.TRANSFORM_DATA), address(f, Field.TRANSFORM_RESULT)
     panels = _share(f, f.mul(number(f, Field.PLACES), number(f, Field.PANELS)), rank, size)
     has_others = f.binary("and", is_shared, f.compare("ugt", team, 1))

@@ -25,6 +25,12 @@ class Field(IntEnum):
     CHANNELS = auto()
     FILTERS = auto()
     PADDED_CHANNELS = auto()  # a whole number of vectors
+    REDUCED = auto()  # the channels of all planes of a window, which a product sums
+    PADDED_REDUCED = auto()
+    PLANES = auto()  # of a window
+    DEPTH = auto()  # planes of a volume, each of which is an image; 1 of images
+    RESULT_DEPTH = auto()
+    PADDING_FRONT = auto()
     PADDED_FILTERS = auto()
     HEIGHT = auto()
     WIDTH = auto()

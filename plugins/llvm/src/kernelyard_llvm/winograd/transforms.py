@@ -29,14 +29,40 @@ class Pixel(NamedTuple):
         return f.element(f.element(self.address, f.mul(rows, self.down)), f.mul(columns, self.across))
 
 
-def data_transform(m: int, lanes: int) -> str:
-    """`transform_data(record, data, copy, tile)`: one tile, all channels.
+def data_transform(m: int, lanes: int, is_volume: bool) -> str:
+    """`transform_data(record, data, copy, tile)`: one tile, all channels; of a volume, of all planes of the window.
 
     A tile that reaches out of its image is copied first, with zeros around the image.
     """
-    size, (data, copy), (tile,) = algorithm.size_of_tile(m), registers("ptr", "data", "copy"), registers("i64", "tile")
+    (data, copy), (tile,) = registers("ptr", "data", "copy"), registers("i64", "tile")
     f = FunctionEmitter((RECORD, data, copy, tile))
     image, row, column = _first_result(f, tile, m)
+    if not is_volume:
+        _transform_plane(f, m, lanes, (image, row, column), data, copy)
+        return module_text([f.finish("transform_data")], f.declarations, 32 * lanes)
+    size, stride, channels = algorithm.size_of_tile(m), number(f, Field.DATA_STRIDE), number(f, Field.CHANNELS)
+    depth, planes = number(f, Field.DEPTH), number(f, Field.RESULT_DEPTH)
+    volume, first = f.binary("udiv", image, planes), f.binary("urem", image, planes)
+    with f.loop(0, number(f, Field.PLANES)) as (plane, _):
+        place, made = (
+            f.sub(f.add(first, plane), number(f, Field.PADDING_FRONT)),
+            f.element(data, f.mul(plane, channels)),
+        )
+        is_inside = f.compare("ult", place, depth)
+        with f.when(is_inside):
+            position = f.add(f.mul(volume, depth), place), row, column
+            _transform_plane(f, m, lanes, position, made, copy)
+        with f.when(f.binary("xor", is_inside, 1)), f.loop(0, channels, step=lanes) as (c, _):
+            zeros = [[Value("zeroinitializer", "float", lanes)] * size] * size
+            _store_grid(f, zeros, Pixel(made, f.mul(stride, size), stride), c)
+    return module_text([f.finish("transform_data")], f.declarations, 32 * lanes)
+
+
+def _transform_plane(
+    f: FunctionEmitter, m: int, lanes: int, position: tuple[Value, Value, Value], data: Value, copy: Value
+) -> None:
+    """Emit the transform of one tile of an image; position: the image, and its result's first row and column."""
+    size, (image, row, column) = algorithm.size_of_tile(m), position
     top, left = f.sub(row, number(f, Field.PADDING_TOP)), f.sub(column, number(f, Field.PADDING_LEFT))
     height, width, channels = (number(f, field) for field in (Field.HEIGHT, Field.WIDTH, Field.CHANNELS))
     source = _pixel(f, Field.SOURCE, SOURCE, image, top, left)
@@ -60,7 +86,6 @@ def data_transform(m: int, lanes: int) -> str:
         mask = f.lanes_below(lanes, f.sub(channels, c))
         pixels = [[f.load(place, lanes, mask) for place in line] for line in _grid(f, chosen, c, size)]
         _store_grid(f, along_both(f, transformed, algorithm.data_transform(m), pixels), made, c)
-    return module_text([f.finish("transform_data")], f.declarations, 32 * lanes)
 
 
 def weight_transform(m: int, lanes: int) -> str:
