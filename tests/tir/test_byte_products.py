@@ -10,7 +10,7 @@ from kernelyard.tir.analysis import offset_of
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.byte_products import PER_WORD, byte_of, byte_product, unsigned_byte
-from kernelyard.tir.expr import Axis, Expr, cast, index
+from kernelyard.tir.expr import Axis, Expr, Load, cast, index
 from kernelyard.tir.interpreter import evaluate
 
 Q, R = Axis("q"), Axis("r")
@@ -52,6 +52,16 @@ def test_bytes_of_two_words() -> None:
     product = byte_product(byte_of(other[Q], R, "uint8") * weight(), "r")
     assert product is not None
     assert (product.unsigned, product.has_sign, product.signed) == (other[Q], False, WORDS[Q])
+
+
+def test_words_that_are_made_of_others_times_neighbours_in_memory() -> None:
+    x, halves = data("int8"), WORDS[Q] & 0x0F0F0F0F
+    product = byte_product(byte_of(halves, R, "uint8") * cast(x[Q * PER_WORD + R], "int32"), "r")
+    assert product is not None
+    assert (product.unsigned, product.has_sign) == (halves, False)
+    assert isinstance(product.signed, Load)
+    assert product.of_memory == (product.signed,)
+    assert offset_of(x, product.signed.indices) == offset_of(x, [Q * PER_WORD])
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,10 @@ RNG = np.random.default_rng(1)
 
 
 class Reference:
-    """The network in float64, written down from the definition of Llama."""
+    """The network in float64, written down from the definition of Llama. block: rows are rounded to int8 by such."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, block: int | None = None) -> None:
+        self.block = block
         file = read_gguf(path)
         weights = GGUFWeights(file, gguf_config(file))
         self.weights = {
@@ -41,7 +42,7 @@ class Reference:
         for layer in range(LAYERS):
 
             def product(y: np.ndarray, name: str, layer: int = layer) -> np.ndarray:
-                return y @ self.weights[f"blk.{layer}.{name}.weight"].T
+                return self.rounded(y) @ self.weights[f"blk.{layer}.{name}.weight"].T
 
             y = self.norm(x, f"blk.{layer}.attn_norm")
             q, k, v = (product(y, f"attn_{n}").reshape(len(ids), -1, size) for n in "qkv")
@@ -55,7 +56,14 @@ class Reference:
             y = self.norm(x, f"blk.{layer}.ffn_norm")
             gate = product(y, "ffn_gate")
             x = x + product(gate / (1 + np.exp(-gate)) * product(y, "ffn_up"), "ffn_down")
-        return self.norm(x, "output_norm") @ self.weights["token_embd.weight"].T
+        return self.rounded(self.norm(x, "output_norm")) @ self.weights["token_embd.weight"].T
+
+    def rounded(self, y: np.ndarray) -> np.ndarray:
+        if self.block is None:
+            return y
+        blocks = y.reshape(len(y), -1, self.block)
+        scale = np.abs(blocks).max(-1, keepdims=True) / 127
+        return (np.rint(blocks / scale) * scale).reshape(y.shape)
 
     @staticmethod
     def turned(x: np.ndarray, angles: np.ndarray) -> np.ndarray:
@@ -173,3 +181,25 @@ def test_what_is_no_model(tmp_path: Path) -> None:
     exe = kernelyard.compile(kernelyard.IRModule({"main": b.function(b.op("exp", b.input("x", (2,))))}), backends=[])
     with pytest.raises(LanguageModelError, match="no language model"):
         kernelyard_llm.from_executable(exe)
+
+
+def test_products_of_integers(llama_file: Callable[[str], Path], tmp_path: Path) -> None:
+    path = llama_file("Q4_1")
+    model = kernelyard_llm.load(path, threads=1, products="int8")
+    symbols = [kernel.name for kernel in model.executable.report.kernels]
+    assert any("quantize_blocks" in symbol for symbol in symbols)
+    exact, rounded = Reference(path).logits(IDS), Reference(path, 32).logits(IDS)
+    # Here and there a number lies so near the middle between two integers that float32 rounds it the other way.
+    assert np.linalg.norm(model.logits(IDS) - rounded) < 0.2 * np.linalg.norm(exact - rounded)
+    model.save(tmp_path / "int8.kyar")
+    again = kernelyard_llm.load(tmp_path / "int8.kyar", threads=1)
+    np.testing.assert_array_equal(again.logits(IDS), model.logits(IDS))
+    with pytest.raises(LanguageModelError, match="compiled already"):
+        kernelyard_llm.load(tmp_path / "int8.kyar", products="float")
+
+
+def test_other_products_are_refused(llama_file: Callable[[str], Path]) -> None:
+    with pytest.raises(LanguageModelError, match="no such kind of products"):
+        kernelyard_llm.load(llama_file("Q4_1"), products="int3")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(LanguageModelError, match="no such kind of products"):
+        kernelyard.compile(str(llama_file("Q4_1")), options={"llm": {"products": 8}})

@@ -40,7 +40,7 @@ WITHOUT_CONVERTER = {
         "random.uniform",
     ),
     *("alloc_tensor", "if", "while", "invoke_closure", "make_closure", "nonzero", "unique", "tensor_to_shape"),
-    *("invert_permutation", "lookup", "ml.tree_ensemble"),
+    *("fake_quantize", "invert_permutation", "lookup", "ml.tree_ensemble"),
 }
 # ONNX keeps attributes in float32, which a test in float64 sees; NumPy has no bfloat16 for onnxruntime to take.
 NARROWER_IN_ONNXRUNTIME = {"LRN"}  # odd sizes and rank 4 alone, where the standard has all

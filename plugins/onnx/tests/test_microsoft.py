@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+import kernelyard as ky
 from kernelyard.errors import UnsupportedOperatorError
 from kernelyard_onnx.session import Session
 
@@ -231,6 +232,8 @@ def few_bits_cases() -> list[Case]:
         inputs |= {"wz": given[zeros], "wg": None, "wb": f(n) if bias else None}
         attrs = {"K": k, "N": n, "bits": bits, "block_size": block}
         cases.append(Case("MatMulNBits", inputs, attrs, atol=1e-4))
+        if bits != 2 and zeros != "floats":
+            cases.append(Case("MatMulNBits", inputs, {**attrs, "accuracy_level": 4}, atol=1e-5))
     for bits, zeros in itertools.product((4, 8), (False, True)):
         width = 32 * bits // 8
         inputs = {"w": u8(7, width), "x": RNG.integers(0, 7, (2, 3)), "ws": np.abs(f(7, 2))}
@@ -550,3 +553,18 @@ def test_what_is_refused(reason, make) -> None:
     model, _ = model_of(Case(op, inputs, {"num_heads": 1, **attrs}), make)
     with pytest.raises(UnsupportedOperatorError, match=reason):
         Session(model, [])
+
+
+@pytest.mark.parametrize("level", [1, 4])
+def test_an_accuracy_level_allows_products_of_integers(make, level: int) -> None:
+    attrs = {"K": 256, "N": 96, "bits": 4, "block_size": 32, "accuracy_level": level}
+    inputs: Inputs = {"x": f(3, 256), "w": u8(96, 8, 16), "ws": np.abs(f(96 * 8))}
+    model, data = model_of(Case("MatMulNBits", inputs, attrs), make)
+    exe = ky.compile(model, backends=[])
+    assert [kernel.ops[0] for kernel in exe.report.kernels] == (
+        ["fake_quantize", "dequantize"] if level == 4 else ["dequantize"]
+    )
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, data)
+    (found,) = exe.run(data).values()
+    # A rounding to int8 is a hundredth of the result; equal roundings leave those of float32.
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-5 * np.abs(expected).max())

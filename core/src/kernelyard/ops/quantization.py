@@ -15,6 +15,8 @@ from kernelyard.ops.type_rules import require, require_axis, require_dtype, unif
 
 INTEGERS = (*SIGNED, *UNSIGNED)
 BYTES = ("int8", "uint8")
+LARGEST_OF_BYTE = 127.0
+LEAST_OF_BLOCK = 2.0**-120  # the inverse of the scale of smaller numbers is more than float32 holds
 ENTRIES = 256  # of a table of bytes: one for each value of eight bits
 
 
@@ -46,6 +48,13 @@ def _dequantize_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     return TensorType(types[0].shape, attrs["dtype"])
 
 
+def _fake_quantize_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
+    require_dtype(types[0], FLOATS)
+    require(types[0].rank > 0, "blocks lie along the last axis, and a number has none")
+    require(attrs["block"] > 0, "a block has at least one element", found=attrs["block"])
+    return types[0]
+
+
 def _lookup_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     x, table = types
     require_dtype(x, BYTES)
@@ -71,6 +80,15 @@ def _dequantize(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, *, axis: int
     return (whole.astype(np.float32) * _along(scale, axis, x.ndim).astype(np.float32)).astype(to_numpy(dtype))
 
 
+def _fake_quantize(x: np.ndarray, *, block: int) -> np.ndarray:
+    size = x.shape[-1]
+    blocks = np.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, -size % block)]).reshape(*x.shape[:-1], -1, block)
+    largest = np.abs(blocks).max(axis=-1, keepdims=True, initial=0)
+    inverse = np.where(largest < LEAST_OF_BLOCK, np.float32(0), LARGEST_OF_BYTE / largest)
+    real = np.rint(blocks * inverse) * (largest * np.float32(1 / LARGEST_OF_BYTE))
+    return real.reshape(*x.shape[:-1], -1)[..., :size]
+
+
 def _scales(*shape: int) -> np.ndarray:
     return floats(*shape, low=0.05, high=0.4, seed=5)
 
@@ -90,6 +108,13 @@ def _dequantize_samples() -> Iterator[Sample]:
     stored = integers(4, 7, dtype="uint8", low=0, high=200)
     yield Sample((stored, number, np.array(100, np.uint8)), label="uint8")
     yield Sample((integers(5, dtype="int32"), number, zero), {"dtype": "float16"}, "float16 from int32")
+
+
+def _fake_quantize_samples() -> Iterator[Sample]:
+    yield Sample((floats(3, 64),), label="whole blocks")
+    yield Sample((floats(2, 2, 40, low=-9, high=2),), {"block": 16}, "the last block is shorter")
+    yield Sample((np.zeros((2, 32), np.float32),), label="zeros")
+    yield Sample((floats(4, 30, dtype="float16"),), {"block": 128}, "float16, one block")
 
 
 def _lookup_samples() -> Iterator[Sample]:
@@ -120,6 +145,17 @@ declare(
     samples=_dequantize_samples,
     flops=flops_per_output(2),
     summary="(x - zero_point) * scale as floats; parameters of one number, or along an axis",
+)
+declare(
+    "fake_quantize",
+    ("x",),
+    _fake_quantize_type,
+    _fake_quantize,
+    attributes={"block": Attribute("int", 32)},
+    samples=_fake_quantize_samples,
+    flops=flops_per_output(4),
+    widen=True,
+    summary="each block of the last axis, rounded to multiples of its largest magnitude / 127: what int8 keeps",
 )
 declare(
     "lookup",

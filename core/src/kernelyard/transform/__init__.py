@@ -55,6 +55,7 @@ _HOME = {
     "InferTypes": "infer_types",
     "InlinePrivateFunctions": "inline_private_functions",
     "InvokeKnownClosures": "invoke_known_closures",
+    "MultiplyBlocks": "multiply_blocks",
     "MultiplyIntegers": "multiply_integers",
     "PropagateDequantize": "propagate_dequantize",
     "QuantizeWeights": "quantize_weights",

@@ -268,9 +268,10 @@ def fuse_attention(accepts: Callable[[Call], bool] | None = None) -> Sequence[Pa
 @pipeline("integer_products")
 def integer_products() -> Sequence[Pass]:
     """Multiply the integers of quantized products, for targets that sum such products by an instruction."""
+    from kernelyard.transform.multiply_blocks import MultiplyBlocks
     from kernelyard.transform.multiply_integers import MultiplyIntegers
 
-    return [MultiplyIntegers(), DeadCodeElimination()]
+    return [MultiplyIntegers(), MultiplyBlocks(), DeadCodeElimination()]
 
 
 @pipeline("legalize")

@@ -24,9 +24,13 @@ class LanguageModelFrontend(Frontend):
         return path.suffix.lower() == GGUF_SUFFIX or is_folder(path)
 
     def import_model(self, model: object, options: Mapping[str, Any]) -> IRModule:
-        """Read a file or a folder. Raises: LanguageModelError, ModelFileError, TokenizerError."""
+        """Read a file or a folder. options: `products`, see `kernelyard_llm.load`.
+
+        Raises: LanguageModelError, ModelFileError, TokenizerError.
+        """
         from kernelyard_llm.program import to_ir
         from kernelyard_llm.source import read_source
+        from kernelyard_llm.stored import check_products
 
         assert isinstance(model, (str, os.PathLike))
-        return to_ir(read_source(Path(os.fsdecode(model))))
+        return to_ir(read_source(Path(os.fsdecode(model))), check_products(options.get("products", "float")))

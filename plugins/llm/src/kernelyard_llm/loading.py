@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import kernelyard
 from kernelyard import Executable
@@ -11,6 +11,9 @@ from kernelyard_llm.configuration import CacheDtype
 from kernelyard_llm.description import KEY, Description
 from kernelyard_llm.errors import LanguageModelError
 from kernelyard_llm.model import LanguageModel
+
+if TYPE_CHECKING:
+    from kernelyard_llm.stored import Products
 
 ARTIFACT_SUFFIX = ".kyar"
 
@@ -20,13 +23,16 @@ def load(
     threads: int | None = None,
     context: int | None = None,
     cache_dtype: CacheDtype | None = None,
+    products: Products | None = None,
     **options: Any,
 ) -> LanguageModel:
     """Load a language model: a GGUF file, a folder of HuggingFace's layout, or an artifact that was saved.
 
     threads: of the processors, None for all. context: the tokens that there is room for; None for what the model was
     trained for, 8192 at most. cache_dtype: of cached keys and values (default: float32); an artifact has that with
-    which it was saved. options: those of `kernelyard.compile`; an artifact takes none.
+    which it was saved. products: of quantized weights: "int8" rounds what they are multiplied by to int8, by their blocks,
+    and multiplies integers, which is quicker than "float", the default. options: those of `kernelyard.compile`; an
+    artifact takes neither.
 
     Raises: LanguageModelError, ModelFileError, TokenizerError, and what loading or compiling raises.
 
@@ -36,13 +42,16 @@ def load(
     """
     path = Path(path)
     if path.suffix == ARTIFACT_SUFFIX:
-        if options:
-            raise LanguageModelError("an artifact is compiled already", found=", ".join(options))
+        given = [*options, *(["products"] if products is not None else [])]
+        if given:
+            raise LanguageModelError("an artifact is compiled already", found=", ".join(given))
         return _with_cache(from_executable(kernelyard.load(path, threads), context, str(path)), cache_dtype)
     from kernelyard_llm.program import to_ir
     from kernelyard_llm.source import read_source
+    from kernelyard_llm.stored import check_products
 
-    executable = kernelyard.compile(to_ir(read_source(path).with_cache(cache_dtype)), **options)
+    source = read_source(path).with_cache(cache_dtype)
+    executable = kernelyard.compile(to_ir(source, check_products(products or "float")), **options)
     if threads is not None:
         executable.threads = threads
     return from_executable(executable, context, str(path))

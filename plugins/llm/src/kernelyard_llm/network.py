@@ -15,7 +15,7 @@ from kernelyard import nn
 from kernelyard_llm.blocks import Planes
 from kernelyard_llm.configuration import Experts, LayerConfig, ModelConfig
 from kernelyard_llm.errors import ModelFileError
-from kernelyard_llm.stored import Dense, Embedding, stacked
+from kernelyard_llm.stored import Dense, Embedding, Products, stacked
 
 Weight: TypeAlias = "np.ndarray | Planes"
 Weights: TypeAlias = "Mapping[str, Weight]"
@@ -28,9 +28,9 @@ class Decoder(nn.Module):
     logits; `decode` does both for one token, by kernels that are made for one.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, products: Products = "float") -> None:
         self.config = config
-        part = _Part(weights, config)
+        part = _Part(weights, config, products)
         self.embedding = Embedding(part.weight("token_embd.weight"))
         positions = part.find("position_embd.weight")
         self.positions = None if positions is None else Embedding(positions)
@@ -38,8 +38,7 @@ class Decoder(nn.Module):
             [Layer(config, layer, part.inner(f"blk.{number}.")) for number, layer in enumerate(config.layers)]
         )
         self.norm = part.norm("output_norm")
-        has_head = "output.weight" in weights
-        self.output = part.dense("output") if has_head else Dense(part.weight("token_embd.weight"))
+        self.output = part.dense("output" if "output.weight" in weights else "token_embd")
 
     def extend(
         self,
@@ -294,14 +293,17 @@ class _Norm(nn.Module):
 class _Part:
     """The weights of a part of the network: those whose names begin alike."""
 
-    def __init__(self, weights: Weights, config: ModelConfig, prefix: str = "", expert: int | None = None) -> None:
+    def __init__(
+        self, weights: Weights, config: ModelConfig, products: Products, prefix: str = "", expert: int | None = None
+    ) -> None:
         self._weights, self._config, self._prefix, self._expert = weights, config, prefix, expert
+        self._products: Products = products
 
     def inner(self, prefix: str) -> _Part:
-        return _Part(self._weights, self._config, self._prefix + prefix)
+        return _Part(self._weights, self._config, self._products, self._prefix + prefix)
 
     def expert(self, number: int) -> _Part:
-        return _Part(self._weights, self._config, self._prefix, number)
+        return _Part(self._weights, self._config, self._products, self._prefix, number)
 
     def find(self, name: str) -> Weight | None:
         if self._expert is not None and name.endswith(".weight"):
@@ -339,7 +341,7 @@ class _Part:
         return (self.norm(before) if last is None else self.find_norm(before)), last
 
     def dense(self, name: str) -> Dense:
-        return Dense(self.weight(f"{name}.weight"), self._floats(f"{name}.bias"))
+        return Dense(self.weight(f"{name}.weight"), self._floats(f"{name}.bias"), self._products)
 
     def projections(self, whole: str, names: tuple[str, ...], widths: tuple[int, ...] | None) -> Projections:
         """Return projections that are stored one by one (`names`), or as one (`whole`)."""
@@ -352,10 +354,10 @@ class _Part:
         found = tuple(part.shape[0] for part in parts)
         one = stacked(parts)
         if one is None or len(parts) == 1:
-            return Projections([Dense(*pair) for pair in zip(parts, biases, strict=True)], found)
+            return Projections([Dense(*pair, self._products) for pair in zip(parts, biases, strict=True)], found)
         known = [np.zeros(n, np.float32) if b is None else b for n, b in zip(found, biases, strict=True)]
         has_bias = any(bias is not None for bias in biases)
-        return Projections([Dense(one, np.concatenate(known) if has_bias else None)], found)
+        return Projections([Dense(one, np.concatenate(known) if has_bias else None, self._products)], found)
 
 
 def _maybe(module: nn.Module | None, x: nn.Tensor) -> nn.Tensor:

@@ -10,20 +10,21 @@ from kernelyard_llm.configuration import DECODE, EXTEND, HEAD, PAGE, ModelConfig
 from kernelyard_llm.description import KEY
 from kernelyard_llm.errors import ModelFileError
 from kernelyard_llm.network import Decoder, Weights
+from kernelyard_llm.stored import Products
 
 if TYPE_CHECKING:
     from kernelyard.plugins.api import IRModule
     from kernelyard_llm.source import Source
 
 
-def model_spec(config: ModelConfig, weights: Weights) -> nn.ModuleSpec:
+def model_spec(config: ModelConfig, weights: Weights, products: Products) -> nn.ModuleSpec:
     """Return the network with the inputs of its functions: any number of new tokens, any number of cached rows."""
     methods = {
         EXTEND: _inputs(config, "batch", "n"),
         DECODE: _inputs(config, 1, 1),
         HEAD: {"hidden": nn.spec.Tensor(["m", config.width])},
     }
-    return nn.ModuleSpec(Decoder(config, weights), methods)
+    return nn.ModuleSpec(Decoder(config, weights, products), methods)
 
 
 def _inputs(config: ModelConfig, batch: int | str, n: int | str) -> dict[str, Any]:
@@ -44,13 +45,15 @@ def _inputs(config: ModelConfig, batch: int | str, n: int | str) -> dict[str, An
     }
 
 
-def to_ir(source: Source) -> IRModule:
+def to_ir(source: Source, products: Products = "float") -> IRModule:
     """Return the module of a network; its metadata have what a program does not need: tokenizer and template.
+
+    products: how quantized weights are multiplied, see `kernelyard_llm.load`.
 
     Raises: ModelFileError for weights that the network lacks, or that have other sizes than it.
     """
     try:
-        module = model_spec(source.description.config, source.weights).to_ir()
+        module = model_spec(source.description.config, source.weights, products).to_ir()
     except (TypeInferenceError, ShapeError) as error:
         raise ModelFileError("the weights do not fit the configuration", found=error.message) from error
     return module.with_attrs(metadata={KEY: source.description.to_json()})

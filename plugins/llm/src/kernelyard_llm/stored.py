@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from kernelyard import dtypes, nn
 from kernelyard_llm.blocks import Planes
+from kernelyard_llm.errors import LanguageModelError
+
+Products: TypeAlias = Literal["float", "int8"]
+
+
+def check_products(products: object) -> Products:
+    """Return the kind of products. Raises: LanguageModelError for another."""
+    found = next((kind for kind in get_args(Products) if kind == products), None)
+    if found is None:
+        expected = " or ".join(get_args(Products))
+        raise LanguageModelError("there is no such kind of products", found=repr(products), expected=expected)
+    return found
 
 
 def _parameter(array: np.ndarray) -> nn.Parameter:
@@ -15,10 +28,16 @@ def _parameter(array: np.ndarray) -> nn.Parameter:
 
 
 class Dense(nn.Module):
-    """x (..., in) times a weight that is stored by output (out, in), plus a bias."""
+    """x (..., in) times a weight that is stored by output (out, in), plus a bias.
 
-    def __init__(self, weight: np.ndarray | Planes, bias: np.ndarray | None = None) -> None:
+    products: "int8" rounds x to int8 by the groups that a quantized weight has, so that integers are multiplied.
+    """
+
+    def __init__(
+        self, weight: np.ndarray | Planes, bias: np.ndarray | None = None, products: Products = "float"
+    ) -> None:
         self.columns = weight.shape[0]
+        self.group = weight.group if isinstance(weight, Planes) and products == "int8" else None
         self.bias = None if bias is None else _parameter(bias.astype(np.float32))
         if isinstance(weight, Planes):
             groups = weight.scales.shape[1]
@@ -32,6 +51,8 @@ class Dense(nn.Module):
             self.weight, self.scales, self.minima = _parameter(turned), None, None
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
+        if self.group is not None:
+            x = nn.op.network.emit("fake_quantize", x, block=self.group)
         y = x @ self._matrix()
         return y if self.bias is None else y + self.bias
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kernelyard import dtypes
 from kernelyard.dims import Dim
-from kernelyard.plugins.codegen_api import ComputeBlock, neutral_element
+from kernelyard.plugins.codegen_api import Binary, ComputeBlock, Expr, Load, neutral_element
 from kernelyard_llvm.values import Value, float_literal, int_literal, iota
 from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.byte_products import SIGNS, add_dot_product
@@ -73,6 +73,10 @@ class Combine(Reducer):
     def step(self, axes: Axes, state: State, mask: Value | None) -> State:
         return [self._combine(state[0], self.element(self.expressions(axes), mask))]
 
+    def start_of_group(self, axes: Axes) -> State:
+        """Return the state before the first element of a group."""
+        return self.start(axes)
+
     def add(self, axes: Axes, state: State, part: Value, shifted: Value | None) -> State:
         """Return the state with the sum along the inner reduced axes, times what is the same along them. shifted: the
         sum of what a zero point or a minimum is multiplied by."""
@@ -104,11 +108,30 @@ class DotProducts(Combine):
     def step(self, axes: Axes, state: State, mask: Value | None) -> State:
         dot = self.plan.dot_product
         assert dot is not None, "the plan has bytes"
-        expressions, word = self.expressions(axes), dot.of.unsigned
-        unsigned = expressions.value(word) if word.dtype == "int32" else expressions.word(word)
+        expressions, in_memory = self.expressions(axes), dot.of.of_memory
+        unsigned, signed = (
+            expressions.word(word) if isinstance(word, Load) and word in in_memory else expressions.value(word)
+            for word in (dot.of.unsigned, dot.of.signed)
+        )
         if dot.of.has_sign:
             unsigned = self.e.binary("xor", self.e.broadcast(unsigned, self.plan.lanes), SIGNS)
-        return [add_dot_product(self.e, dot.instruction, state[0], unsigned, expressions.value(dot.of.signed))]
+        return [add_dot_product(self.e, dot.instruction, state[0], unsigned, signed)]
+
+    def start_of_group(self, axes: Axes) -> State:
+        """Return the state before the first product of a block of integers."""
+        return [self.e.broadcast(arithmetic.constant(0, "int32"), self.plan.lanes)]
+
+    def add(self, axes: Axes, state: State, part: Value, shifted: Value | None) -> State:
+        """Return the state with what is made of the sum of a block."""
+        dot, expressions = self.plan.dot_product, self.expressions(axes)
+        assert dot is not None
+        assert dot.sum is not None
+        assert dot.block is not None
+        expressions.known[dot.sum] = part
+        total = state[0]
+        for term in _terms(dot.block):
+            total = self.e.add(total, expressions.value(term))
+        return [total]
 
 
 class Place(Reducer):
@@ -206,7 +229,7 @@ class ReductionLoops:
             inside = [{**axes, name: i} for axes in points]
             if name not in self.plan.unrolled_axes and all(each in self.plan.unrolled_axes for each in names[1:]):
                 self._ask_ahead(inside)
-            if self.plan.factored is None or name != self.plan.reduce[0]:
+            if not self.plan.has_groups or name != self.plan.reduce[0]:
                 return self._nested(names[1:], inside, states, innermost)
             return self._group(names[1:], inside, states, innermost)
 
@@ -223,9 +246,8 @@ class ReductionLoops:
         by its zero points or minima."""
         reducer, factored = self.reducer, self.plan.factored
         assert isinstance(reducer, Combine), "only sums have factors"
-        assert factored is not None
-        starts = [reducer.start(axes) for axes in points]
-        if factored.shift is None:
+        starts = [reducer.start_of_group(axes) for axes in points]
+        if factored is None or factored.shift is None:
             parts = self._nested(names, points, starts, innermost)
             return [reducer.add(axes, *each, None) for axes, each in zip(points, _pairs(states, parts), strict=True)]
         times, count = factored.shift.times, len(points)
@@ -325,6 +347,11 @@ class ReductionLoops:
                 slot = copy * len(points) + number
                 new[slot] = self.reducer.step({**axes, name: place}, states[slot], mask)
         return new
+
+
+def _terms(expr: Expr) -> list[Expr]:
+    """Return the terms of a sum, each of which one instruction multiplies and adds."""
+    return [*_terms(expr.a), *_terms(expr.b)] if isinstance(expr, Binary) and expr.op == "add" else [expr]
 
 
 def _pairs(states: Sequence[State], parts: Sequence[State]) -> list[tuple[State, Value]]:

@@ -77,10 +77,13 @@ class Factored:
 @record
 class DotProduct:
     """Four products of bytes are added at a time, by an instruction (see `Machine.dot_instruction`); the reduced axis
-    of the four is not walked."""
+    of the four is not walked. block: what is added for each step of the first reduced axis, where that is not the sum
+    of products along the others, but made of it, `sum`."""
 
     of: ByteProduct
     instruction: str
+    block: Expr | None = None
+    sum: Load | None = None
 
 
 @record
@@ -177,6 +180,11 @@ class Plan:
         what += ["an operand packed in panels"] if self.panel else []
         what += ["four products of bytes at a time"] if self.dot_product else []
         return ", ".join(what)
+
+    @property
+    def has_groups(self) -> bool:
+        """Sums along all reduced axes but the first are made into something before they are added."""
+        return self.factored is not None or (self.dot_product is not None and self.dot_product.block is not None)
 
     @property
     def scratch(self) -> tuple[Buffer, ...]:

@@ -191,11 +191,14 @@ def _real_of(node: Node, stored: int, scale: int, zero: int) -> Expr:
     return dequantize(node, node.input(stored), node.input(scale), node.optional(zero))
 
 
+_INT8 = 4  # of MatMulNBits' accuracy_level: 1 is float32, 2 float16, 3 bfloat16
+
+
 # --- blockwise quantized weights --------------------------------------------------------------------------------------
 @microsoft("MatMulNBits")
 def matrix_product_of_few_bits(node: Node) -> Expr:
     """Return a (.., K) times a weight that is stored by column: (N, blocks, bytes), with a scale for each block of
-    rows.
+    rows. accuracy_level 4: a is rounded to int8 by the same blocks, so that integers may be multiplied.
     """
     a, packed, scales, zeros = node.input(0), node.input(1), node.input(2), node.optional(3)
     n, k, block = (int(node.required_attr(name)) for name in ("N", "K", "block_size"))
@@ -213,6 +216,8 @@ def matrix_product_of_few_bits(node: Node) -> Expr:
     real = node.op("multiply", node.op("subtract", node.cast(stored, dtype), zero), scale)
     weight = node.reshape(real, (n, blocks * block))
     weight = weight if blocks * block == k else node.slice(weight, 1, 0, k)
+    if groups is None and node.attr("accuracy_level", 0) == _INT8:
+        a = node.op("fake_quantize", a, block=block)
     y, bias = node.op("matmul", a, node.permute(node.cast(weight, node.dtype(a)), (1, 0))), node.optional(5)
     return y if bias is None else node.broadcast("add", y, bias)
 

@@ -8,6 +8,7 @@ from kernelyard.plugins.codegen_api import Buffer, Declined, Stage, first_that_a
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of
 from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.rules.block_products import block_products
 from kernelyard_native_cpu.schedule.rules.byte_products import byte_products
 from kernelyard_native_cpu.schedule.rules.conv import conv
 from kernelyard_native_cpu.schedule.rules.dequantize_matmul import dequantize_matmul
@@ -26,6 +27,7 @@ RULES: tuple[Rule, ...] = (
     sort,
     scan,
     byte_products,
+    block_products,
     dequantize_matmul,
     gemv,
     matmul,

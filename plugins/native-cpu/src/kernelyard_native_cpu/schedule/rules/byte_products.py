@@ -23,7 +23,7 @@ def byte_products(loops: Loops) -> Plan | Declined:
     words = _of_words(loops, product)
     for rule in (gemv, matmul, conv, _columns):
         plan = rule(words)
-        if isinstance(plan, Plan) and not plan.vector_is_reduced and _is_word_for_all(product, plan):
+        if isinstance(plan, Plan) and not plan.vector_is_reduced and is_word_for_all(product, plan.vector):
             dot_product = DotProduct(product, loops.machine.dot_instruction)
             others = tuple(replace(each, dot_product=dot_product) for each in plan.for_fewer_rows)
             return replace(plan, dot_product=dot_product, for_fewer_rows=others)
@@ -47,8 +47,6 @@ def _columns(loops: Loops) -> Plan | Declined:
     return replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector), masked=loops.is_masked(vector))
 
 
-def _is_word_for_all(product: ByteProduct, plan: Plan) -> bool:
+def is_word_for_all(product: ByteProduct, vector: str | None) -> bool:
     """Return True where each lane has a word: bytes in a buffer are read as a word for all lanes."""
-    if product.unsigned.dtype == "int32" or plan.vector is None:
-        return True
-    return step_along(product.unsigned, plan.vector) == 0
+    return vector is None or all(step_along(word, vector) == 0 for word in product.of_memory)

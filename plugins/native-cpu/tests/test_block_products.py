@@ -1,0 +1,179 @@
+"""Products of quantized blocks: dot-product instructions on every CPU, right up to the roundings of float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies
+
+import kernelyard as ky
+from kernelyard import dims
+from kernelyard.ir import Expr, FunctionBuilder, IRModule
+from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+from kernelyard.target import Target
+from kernelyard.testing import evaluate
+from kernelyard.tir import PrimFunc
+from kernelyard.transform.pipelines import get_pipeline
+from kernelyard_native_cpu import _native
+from kernelyard_native_cpu.generator import write_module
+from kernelyard_native_cpu.machine import Machine, features_of_level, host_features
+from kernelyard_native_cpu.schedule.groups import make_groups
+from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.rules import make_plan
+
+RNG = np.random.default_rng(13)
+V4, V3 = features_of_level("x86-64-v4"), features_of_level("x86-64-v3")
+AVX512_VNNI = Machine("x86_64", tuple(sorted((*V4, "avx512vnni"))))
+MACHINES = {
+    "vpdpbusd.512": AVX512_VNNI,
+    "vpdpbusd.256": Machine("x86_64", tuple(sorted((*V3, "avxvnni")))),
+    "avx512.pmaddw.d": Machine("x86_64", V4),
+    "avx2.pmadd.wd": Machine("x86_64", V3),
+    "sse2.pmadd.wd": Machine("x86_64", features_of_level("x86-64")),
+    "neon.usdot": Machine("aarch64", ("i8mm",)),
+}
+
+
+class Weight:
+    """A quantized matrix (k, n): (codes - zeros) * scales + minima, in blocks of rows."""
+
+    def __init__(self, k: int, n: int, bits: int = 4, block: int = 32, form: str = "symmetric") -> None:
+        self.k, self.n, self.block, self.half = k, n, block, 2 ** (bits - 1)
+        blocks = -(-k // block)
+        low = 0 if form == "minima" and bits == 4 else -self.half
+        self.codes = RNG.integers(low, low + 2 * self.half, (blocks, block, n)).astype(np.int8)
+        self.scales = RNG.uniform(0.5, 1.5, (blocks, 1, n)).astype(np.float16)
+        self.zeros = RNG.integers(-4, 5, (blocks, 1, n)).astype(np.int8) if form == "zeros" else None
+        self.minima = RNG.uniform(-8, 8, (blocks, 1, n)).astype(np.float16) if form == "minima" else None
+
+    def expression(self, b: FunctionBuilder) -> Expr:
+        real = b.op("astype", self.codes, dtype="float32")
+        if self.zeros is not None:
+            real = b.op("subtract", real, self.zeros.astype(np.float32))
+        real = b.op("multiply", real, b.op("astype", self.scales, dtype="float32"))
+        if self.minima is not None:
+            real = b.op("add", real, b.op("astype", self.minima, dtype="float32"))
+        flat = b.op("reshape", real, shape=(len(self.codes) * self.block, self.n))
+        return b.op("strided_slice", flat, axes=(0,), begin=(0,), end=(self.k,), strides=(1,))
+
+    def reals(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers in float64, and the largest that any step of a product has in their place."""
+        whole = self.codes.astype(np.float64) - (0 if self.zeros is None else self.zeros)
+        real = whole * self.scales + (0 if self.minima is None else self.minima)
+        largest = 2 * self.half * self.scales + np.abs(real) + (0 if self.minima is None else np.abs(self.minima))
+        return tuple(np.broadcast_to(each, self.codes.shape).reshape(-1, self.n)[: self.k] for each in (real, largest))
+
+
+def layer(left: tuple[Any, ...], weight: Weight) -> IRModule:
+    """A product with an activation behind it."""
+    b = FunctionBuilder()
+    x = b.op("fake_quantize", b.input("x", (*left, weight.k)), block=weight.block)
+    return IRModule({"main": b.function(b.op("nn.relu", b.op("matmul", x, weight.expression(b))))})
+
+
+def rounded(x: np.ndarray, block: int) -> np.ndarray:
+    b = FunctionBuilder()
+    return evaluate(IRModule({"main": b.function(b.op("fake_quantize", b.input("x", x.shape), block=block))}), [x])[0]
+
+
+def check(weight: Weight, x: np.ndarray, found: np.ndarray) -> None:
+    """Against float64: sums of a block are exact, then a handful of roundings for each block, and one for each sum."""
+    left, (real, largest) = rounded(x, weight.block).astype(np.float64), weight.reals()
+    bound = 2.0**-23 * (len(weight.codes) + 8) * (np.abs(left) @ largest)
+    error = np.abs(found - np.maximum(left @ real, 0))
+    assert (error <= bound).all(), (error / bound).max()
+
+
+def kernels(module: IRModule) -> dict[str, PrimFunc]:
+    legal = get_pipeline("legalize")(get_pipeline("integer_products")(get_pipeline("simplify")(module)))
+    return {name: f for name, f in legal.functions.items() if isinstance(f, PrimFunc)}
+
+
+def plan_of_product(module: IRModule, machine: Machine) -> Plan:
+    stages = [stage for f in kernels(module).values() for group in make_groups(f) for stage in group.stages]
+    (stage,) = (stage for stage in stages if len(stage.reduce) > 1)
+    return make_plan(stage, frozenset(), {}, machine)
+
+
+@given(
+    form=strategies.sampled_from(["symmetric", "zeros", "minima"]),
+    bits=strategies.sampled_from([4, 8]),
+    block=strategies.sampled_from([16, 32, 128, 256]),
+    left=strategies.sampled_from([(), (1,), (2,), (5,), (13,), (2, 3), (1, 30)]),
+    k=strategies.integers(260, 600),
+    n=strategies.integers(110, 200),
+)
+@settings(max_examples=15, deadline=None)
+def test_any_shape_and_block(form: str, bits: int, block: int, left: tuple[int, ...], k: int, n: int) -> None:
+    weight = Weight(k, n, bits, block, form)
+    module = layer(left, weight)
+    plan = plan_of_product(module, AVX512_VNNI)
+    assert plan.dot_product is not None
+    assert plan.dot_product.block is not None
+    exe = ky.compile(module, backends=[], strict=True)
+    assert [kernel.ops[:1] for kernel in exe.report.kernels] == [("fake_quantize",), ("dequantize",)]
+    x = RNG.standard_normal((*left, k), dtype=np.float32)
+    check(weight, x, exe(x).numpy())
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_a_number_that_is_known_only_then(bits: int) -> None:
+    weight = Weight(320, 384, bits, form="minima")
+    module = layer((dims.symbol("m"),), weight)
+    plan = plan_of_product(module, AVX512_VNNI)
+    assert plan.for_fewer_rows
+    assert all(each.dot_product and each.dot_product.block for each in (plan, *plan.for_fewer_rows))
+    exe = ky.compile(module, backends=[], strict=True)
+    machine = VirtualMachine(exe, threads=2)["main"]
+    for rows in (1, 2, 3, 4, 7, 8, 17, 47, 48, 61, 130):
+        x = RNG.standard_normal((rows, 320), dtype=np.float32)
+        check(weight, x, exe(x).numpy())
+        np.testing.assert_array_equal(machine(x).numpy(), exe(x).numpy())
+
+
+def test_weights_are_stored_once_for_one_row_and_for_many() -> None:
+    weight = Weight(512, 640)
+    b = FunctionBuilder()
+    functions = {}
+    for name, rows in (("one", 1), ("many", dims.symbol("m"))):
+        b = FunctionBuilder()
+        x = b.op("fake_quantize", b.input("x", (rows, 512)))
+        functions[name] = b.function(b.op("matmul", x, weight.expression(b)))
+    exe = ky.compile(IRModule(functions), backends=[], strict=True)
+    assert sum(constant.nbytes for constant in exe.constants.values()) == 512 * 640 // 2 + 16 * 640 * 2
+
+
+@pytest.mark.parametrize("instruction", MACHINES)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_every_cpu_has_its_instruction(bits: int, instruction: str) -> None:
+    machine = MACHINES[instruction]
+    module = layer((7,), Weight(256, 192, bits, form="minima"))
+    assert plan_of_product(module, machine).dot_product is not None
+    _, text = write_module(kernels(module), machine)
+    assert instruction in text
+    assert _native.compile_object(text, machine)
+
+
+@pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_cpus_without_dot_products_do_not_saturate(bits: int, mcpu: str) -> None:
+    assert set(features_of_level(mcpu)) <= host_features(), "the tests run on a CPU of the highest level"
+    weight = Weight(256, 160, bits)
+    weight.codes[:, :, ::2], weight.codes[:, :, 1::2] = weight.half - 1, -weight.half
+    exe = ky.compile(layer((6,), weight), Target("cpu", mcpu=mcpu), backends=[], strict=True)
+    for x in (np.ones((6, 256), np.float32), -np.ones((6, 256), np.float32)):
+        check(weight, x, exe(x).numpy())
+
+
+def test_memory_beyond_the_operands_is_not_read(run) -> None:
+    found = kernels(layer((5,), Weight(300, 190)))
+    for function in found.values():
+        inputs = [
+            RNG.standard_normal(buffer.shape).astype(buffer.dtype)
+            if "float" in buffer.dtype
+            else RNG.integers(-99, 99, buffer.shape).astype(buffer.dtype)
+            for buffer in function.inputs
+        ]
+        run(function, *inputs)
