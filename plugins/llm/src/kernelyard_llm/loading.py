@@ -30,9 +30,9 @@ def load(
 
     threads: of the processors, None for all. context: the tokens that there is room for; None for what the model was
     trained for, 8192 at most. cache_dtype: of cached keys and values (default: float32); an artifact has that with
-    which it was saved. products: of quantized weights: "int8" rounds what they are multiplied by to int8, by their blocks,
-    and multiplies integers, which is quicker than "float", the default. options: those of `kernelyard.compile`; an
-    artifact takes neither.
+    which it was saved. products: of quantized weights: "int8" rounds what they are multiplied by to int8, by their
+    blocks, and multiplies integers, which is quicker than "float", the default. options: those of `kernelyard.compile`;
+    an artifact takes neither.
 
     Raises: LanguageModelError, ModelFileError, TokenizerError, and what loading or compiling raises.
 
