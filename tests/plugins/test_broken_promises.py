@@ -58,6 +58,10 @@ def module_with(method: str, body: str) -> tuple[str, str]:
     return MODULE, METHOD.format(method, body)
 
 
+def module_preparing(body: str) -> tuple[str, str]:
+    return MODULE, METHOD.format("prepare", body).replace("(self)", "(self, symbol, values, threads)")
+
+
 def at_regions(body: str) -> tuple[str, str]:
     before = "        def prepare(self"
     return before, f"        def check_region(self, region):\n            {body}\n\n{before}"
@@ -71,6 +75,8 @@ LATE: dict[str, tuple[tuple[str, str], str]] = {
     "returns nothing": ((CODEGEN, "return None"), "no RuntimeModule"),
     "returns a class": ((CODEGEN, "return Module"), "no RuntimeModule"),
     "has no kind": ((MODULE, "    class Module(InterpretedModule):\n        kind = None"), "has no kind"),
+    "module cannot be prepared": (module_preparing("1 / 0"), "division by zero"),
+    "module hangs over preparing": (module_preparing("time.sleep(60)"), "it is in kernelyard_backend.<locals>.Module.prepare"),
     "symbols raises": (module_with("symbols", "1 / 0"), "division by zero"),
     "symbols hangs": (module_with("symbols", "time.sleep(60)"), "did not finish within 2.2 s"),
     "symbols twice": (module_with("symbols", "return tuple(self.regions) * 2"), "two functions 'bad_0'"),
@@ -156,7 +162,7 @@ def assert_contained(module: IRModule, message: str) -> ky.Report:
 def test_what_is_accepted_and_then_fails_goes_to_the_next(
     site: Path, monkeypatch: pytest.MonkeyPatch, row: str
 ) -> None:
-    monkeypatch.setenv("KERNELYARD_PLUGIN_TIMEOUT", "2" if "hangs" in row else "90")
+    monkeypatch.setenv("KERNELYARD_PLUGIN_TIMEOUT", "2" if "hang" in row else "90")
     change, message = LATE[row]
     break_promise(site, change)
     report = assert_contained(model(), message)
@@ -167,7 +173,7 @@ def test_what_is_accepted_and_then_fails_goes_to_the_next(
 
 @pytest.mark.parametrize("row", EARLY)
 def test_what_fails_over_the_offer_goes_to_the_next(site: Path, monkeypatch: pytest.MonkeyPatch, row: str) -> None:
-    monkeypatch.setenv("KERNELYARD_PLUGIN_TIMEOUT", "2" if "hangs" in row else "90")
+    monkeypatch.setenv("KERNELYARD_PLUGIN_TIMEOUT", "2" if "hang" in row else "90")
     change, message = EARLY[row]
     break_promise(site, change)
     module = model()

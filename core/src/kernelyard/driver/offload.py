@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,13 +17,17 @@ from kernelyard.placement.nodes import CONTRACT_VIOLATION
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.guard import within_time
+from kernelyard.plugins.guard import progress, within_time
 from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.abi.threads import threads_of_a_run
+from kernelyard.runtime.device.device import CPU
 from kernelyard.runtime.report import Reason, Violation
 from kernelyard.transform.agree_border_layouts import BorderLayouts
 from kernelyard.transform.inline_functions import inline_functions
 from kernelyard.transform.pipelines import codegen
 from kernelyard.transform.run_codegen import Codegen, Region
+
+_HERE = (None, platform.machine())  # architectures of targets for which modules can be prepared on this machine
 
 
 def offload(session: CompileSession, placed: IRModule) -> tuple[IRModule, IRModule]:
@@ -72,18 +77,25 @@ def _run_codegens(session: CompileSession, module: IRModule) -> IRModule:
     """Each backend optimizes its regions, and then compiles them; those that it may refuse to run get fallbacks."""
     optimizers = {b.name: _limited(b) for b in session.backends if type(b).optimize is not Backend.optimize}
     refusable: dict[str, Region] = {}
-    codegens = {backend.name: _asked_for_refusals(backend, refusable) for backend in session.backends}
+    codegens = {backend.name: _built(session, backend, refusable) for backend in session.backends}
     layouts = {b.name: _asked(b) for b in session.backends if type(b).border_layouts is not Backend.border_layouts}
     passes = codegen(optimizers, codegens, session.options, session.recorder, session.strict, within_time, layouts)
     return attach_fallbacks(passes(module), refusable.values())
 
 
-def _asked_for_refusals(backend: Backend, refusable: dict[str, Region]) -> Codegen:
-    """Return the backend's codegen, which also notes the regions that the backend may refuse to run, by symbol."""
+def _built(session: CompileSession, backend: Backend, refusable: dict[str, Region]) -> Codegen:
+    """Return the backend's codegen, after which the module is prepared where it can run here: what fails on that is not
+    taken. It also notes the regions that the backend may refuse to run, by symbol.
+    """
 
     def compiled(regions: list[Region], options: Mapping[str, Any]) -> RuntimeModule:
         module = backend.codegen(regions, options)
         refusable.update((region.symbol, region) for region in regions if backend.may_refuse(region))
+        if isinstance(module, RuntimeModule) and module.device_kind == CPU and session.target.arch in _HERE:
+            threads = 1 if session.target.deterministic and not module.is_thread_invariant else threads_of_a_run()
+            for region in regions:
+                module.prepare(region.symbol, {}, threads)
+                progress()
         return module
 
     return compiled

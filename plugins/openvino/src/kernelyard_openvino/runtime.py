@@ -62,6 +62,11 @@ class OpenVINORuntime(JSONRuntime):
             lambda: core().compile_model(model_of(graph, values, self.constants()), "CPU", config),
         )
 
+    def prepare(self, symbol, values, threads):
+        graph = self.graph(symbol)
+        if values or all(spec.is_static for spec in graph.signature().tensors):  # else the sizes come with the inputs
+            self.compiled(graph, values, threads)
+
     def build(self, graph, args, values, context):
         from openvino import Tensor
 

@@ -195,6 +195,14 @@ class RuntimeModule(ABC):
         """
         return None
 
+    def prepare(self, symbol: str, values: Mapping[str, int], threads: int) -> None:  # noqa: B027  most have nothing to do
+        """Do what takes long before a function can be bound and follows from the sizes: compile, load, pack weights.
+
+        values: of the symbolic dims, as far as they are known; none are where the sizes come with the inputs.
+        Asked at compile, where what it raises breaks the backend's contract and the region runs elsewhere, and at load,
+        where that is an error. Not asked of modules for devices, or where another kind of machine is compiled for.
+        """
+
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:

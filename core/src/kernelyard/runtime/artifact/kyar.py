@@ -141,9 +141,14 @@ def read(source: Source, threads: int | None = None, max_plans: int = DEFAULT_MA
     """
     contents = open_container(source)
     try:
-        return _chosen(contents, threads, max_plans)
+        executable = _chosen(contents, threads, max_plans)
     finally:
         contents.check()  # before anything is computed from it; damage is why, where something else was wrong
+    if any(type(module).prepare is not RuntimeModule.prepare for module in executable.modules):
+        from kernelyard.runtime.execute.prepare_modules import prepare_modules  # few plugins have anything to prepare
+
+        prepare_modules(executable)
+    return executable
 
 
 def _chosen(contents: Contents, threads: int | None, max_plans: int) -> Executable:
