@@ -283,7 +283,12 @@ def test_backends(cli) -> None:
     assert set(states) == installed()
     assert {states[name] for name in ("dnnl", "native-cpu", "native-cuda", "onnx")} == {"active"}
     assert list(infos[0])[:6] == ["name", "dist", "version", "api", "state", "reason"]
-    assert re.search(r"dnnl +active +backend for cpu", done(cli("backends")))
+    text = done(cli("backends"))
+    assert re.search(r"dnnl +active +backend for cpu", text)
+    places = {info["name"]: info["asked"]["cpu"] for info in infos if "cpu" in info["asked"]}
+    assert sorted(places.values()) == list(range(1, len(places) + 1))
+    assert places["dnnl"] == 1
+    assert "asked for cpu with backends='auto': dnnl (states costs)" in text
 
 
 def test_explain_shows_kernels(cli) -> None:

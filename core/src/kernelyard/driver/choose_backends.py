@@ -78,14 +78,19 @@ def _chosen(manager: PluginManager, target: Target, wanted: Sequence[str] | str)
     if wanted == AUTO:
         for info in manager.unavailable("backend", target.kind):
             log.warning("the backend %s is left out: %s; %s", info.name, info.reason, info.hint or "")
-        usable = {backend.name: backend for backend in manager.active("backend", target.kind)}
-        priorities = {name: manager.priority_of(name) for name in usable}
-        with_costs = [name for name, backend in usable.items() if backend.states_costs]
-        return [usable[name] for name in order_backends(priorities, with_costs=with_costs)]
+        return order_of_auto(manager, target.kind)
     on_host = {generator.name for generator in _host_generators(manager, target)}
     names = [name for name in _names(wanted) if name not in on_host]
     parts = [manager.get_any(name, ("backend", "code_generator"), target.kind) for name in names]
     return [part for part in parts if isinstance(part, Backend)]
+
+
+def order_of_auto(manager: PluginManager, kind: str) -> list[Backend]:
+    """Return the backends for a kind of target in the order in which "auto" offers them the model."""
+    usable: dict[str, Backend] = {backend.name: backend for backend in manager.active("backend", kind)}
+    priorities = {name: manager.priority_of(name) for name in usable}
+    with_costs = [name for name, backend in usable.items() if backend.states_costs]
+    return [usable[name] for name in order_backends(priorities, with_costs=with_costs)]
 
 
 class GeneratorChoice(NamedTuple):

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.export import get_include as get_include
     from kernelyard.runtime.installed.disk_cache import DiskCache as DiskCache
     from kernelyard.runtime.installed.distributions import find_distribution as find_distribution
+    from kernelyard.runtime.installed.plugin_cache import plugin_cache as plugin_cache
     from kernelyard.runtime.installed.processor import cpu_facts as cpu_facts
     from kernelyard.runtime.installed.processor import cpu_flags as cpu_flags
     from kernelyard.runtime.jit.linking import Code as Code
@@ -119,6 +120,7 @@ _HOME = {
     "kernelyard.runtime.export": "get_include",
     "kernelyard.runtime.installed.disk_cache": "DiskCache",
     "kernelyard.runtime.installed.distributions": "find_distribution",
+    "kernelyard.runtime.installed.plugin_cache": "plugin_cache",
     "kernelyard.runtime.installed.processor": "cpu_facts cpu_flags",
     "kernelyard.runtime.jit.linking": "Code compile_text link",
     "kernelyard.runtime.jit.shared_pool": "share_thread_pool",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 
 import click
 
+from kernelyard.driver.choose_backends import order_of_auto
 from kernelyard.driver.commands.common import json_option, print_json, say
-from kernelyard.plugins.manager import BackendInfo, backends
+from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.manager import BackendInfo, backends, get_manager
 from kernelyard.runtime.text_table import aligned
 
 COLORS = {"active": "green", "unavailable": "yellow", "blocked": "yellow", "incompatible": "red", "broken": "red"}
@@ -19,12 +21,30 @@ COLORS = {"active": "green", "unavailable": "yellow", "blocked": "yellow", "inco
 @json_option
 def command(as_json: bool) -> None:
     """List the installed plugins with their states and faults."""
-    infos = backends()
+    infos, orders = backends(), _orders()
     if as_json:
-        print_json([asdict(info) for info in infos])
+        print_json([{**asdict(info), "asked": _places(info, orders)} for info in infos])
         return
     for line in describe(infos) or ["no plugin is installed; pip install 'kernelyard[cpu]'"]:
         say(line)
+    priorities = {info.name: info.priority for info in infos}
+    for kind, order in orders.items():
+        facts = ["states costs" if each.states_costs else f"priority {priorities[each.name]}" for each in order]
+        asked = ", then ".join(f"{each.name} ({fact})" for each, fact in zip(order, facts, strict=True))
+        say(f"asked for {kind} with backends='auto': {asked}")
+
+
+def _orders() -> dict[str, list[Backend]]:
+    """Return the backends of each kind of target in the order in which they are asked; no kind without any."""
+    manager = get_manager()
+    orders = {kind: order_of_auto(manager, kind) for kind in manager.target_kinds()}
+    return {kind: order for kind, order in orders.items() if order}
+
+
+def _places(info: BackendInfo, orders: Mapping[str, Sequence[Backend]]) -> dict[str, int]:
+    """Return a plugin's place among those that are asked, from 1, by kind of target."""
+    names = {kind: [each.name for each in order] for kind, order in orders.items()}
+    return {kind: order.index(info.name) + 1 for kind, order in names.items() if info.name in order}
 
 
 def describe(infos: Sequence[BackendInfo]) -> list[str]:

@@ -17,6 +17,7 @@ from kernelyard.runtime.installed.disk_cache import (
     clear_cache,
     max_bytes,
 )
+from kernelyard.runtime.installed.plugin_cache import is_plugin_cache, plugin_files
 from kernelyard.runtime.text_table import aligned
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _table(decisions: Sequence[PlacementDecision]) -> list[str]:
 
 def _show(clear: bool, only: tuple[str, ...], as_json: bool) -> None:
     folders = _folders(only)
-    counted = {name: (clear_cache(folder) if clear else cache_size(folder)) for name, folder in folders.items()}
+    counted = {name: _counted(folder, clear) for name, folder in folders.items()}
     if as_json:
         facts = {"folder": str(cache_folder()), "limit_bytes": max_bytes(), "cleared": clear}
         sizes = {name: {"entries": entries, "bytes": nbytes} for name, (entries, nbytes) in counted.items()}
@@ -112,11 +113,27 @@ def _show(clear: bool, only: tuple[str, ...], as_json: bool) -> None:
     click.echo(f"{cache_folder()}: {limit}")
     rows = [("cleared" if clear else "cache", "", "", "")]
     rows += [
-        (name, f"{entries} entries", f"{nbytes / 1e6:.1f} MB", PURPOSES.get(name, ""))
+        (name, f"{entries} entries", f"{nbytes / 1e6:.1f} MB", _purpose(folders[name]))
         for name, (entries, nbytes) in counted.items()
     ]
     for line in aligned(rows) if counted else ["nothing is cached"]:
         click.echo(line.rstrip())
+
+
+def _counted(folder: Path, clear: bool) -> tuple[int, int]:
+    """Return how many entries there are in a folder and of how many bytes; or were, after they have been deleted."""
+    if not is_plugin_cache(folder):
+        return clear_cache(folder) if clear else cache_size(folder)
+    sizes: list[int] = []
+    for file, status in plugin_files(folder):
+        if clear:
+            file.unlink(missing_ok=True)
+        sizes.append(status.st_size)
+    return len(sizes), sum(sizes)
+
+
+def _purpose(folder: Path) -> str:
+    return "files of that plugin and version" if is_plugin_cache(folder) else PURPOSES.get(folder.name, "")
 
 
 def _folders(only: Sequence[str]) -> dict[str, Path]:
