@@ -51,7 +51,12 @@ def flops_of(call: Call) -> int:
 def bytes_of(call: Call) -> int:
     """Return the estimated bytes that an op call reads and writes, each symbolic dim taken as 64."""
     types = [tensor for arg in call.args for tensor in tensors_of(arg.type)] + list(tensors_of(call.type))
-    return sum(_estimate(lambda tensor=tensor: tensor.nbytes) for tensor in types)
+    return sum(map(nbytes_of, types))
+
+
+def nbytes_of(tensor: TensorType) -> int:
+    """Return the estimated bytes of a tensor, each symbolic dim taken as 64."""
+    return _estimate(lambda: tensor.nbytes)
 
 
 def _estimate(work: Callable[[], Dim]) -> int:

@@ -28,14 +28,26 @@ if TYPE_CHECKING:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with the graph.")
 @click.option("--kernels", is_flag=True, help="Show the kernels, and what is fused into each, instead.")
+@click.option("--cuts", metavar="NAME", help="Show which operators cut a backend's regions.")
 @placement_option
 @compile_options
 @json_option
 def command(
-    model: Path, page: Path | None, kernels: bool, placement: Path | None, how: CompileOptions, as_json: bool
+    model: Path,
+    page: Path | None,
+    kernels: bool,
+    cuts: str | None,
+    placement: Path | None,
+    how: CompileOptions,
+    as_json: bool,
 ) -> None:
     """Show which backend would run which part of MODEL, what would be declined, and why; nothing is compiled. Of an
     artifact, show which backends run it."""
+    if cuts is not None:
+        if page is not None or kernels or placement is not None or is_artifact(model):
+            raise click.UsageError("--cuts goes with a model, and with none of --html, --kernels and --placement")
+        _show_cuts(model, cuts, how, as_json)
+        return
     with Progress(f"placing {model}"):
         report = _report(model, how, placement)
     if page is not None:
@@ -54,6 +66,20 @@ def command(
         click.echo(report.kernel_text(terminal_width()))
     else:
         click.echo(report.text(terminal_width()))
+
+
+def _show_cuts(model: Path, backend: str, how: CompileOptions, as_json: bool) -> None:
+    from kernelyard.driver.region_cuts import region_cuts
+
+    with Progress(f"placing {model}"):
+        arguments = how.arguments()
+        arguments["backends"] = arguments["backends"] if how.backends else None
+        found = region_cuts(model, backend, **arguments)
+    if as_json:
+        print_json(found.to_json())
+        return
+    for line in found.lines(terminal_width()):
+        click.echo(line)
 
 
 def _report(model: Path, how: CompileOptions, placement: Path | None) -> Report:
