@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernelyard.errors import ExecutionError
+from kernelyard.errors import ExecutionError, ShapeError
 from kernelyard.ir import get_op
 from kernelyard.ops.numeric import erf
 from kernelyard.ops.samples import floats
@@ -194,6 +194,8 @@ def test_gather_nd_with_batches() -> None:
     data = np.arange(8).reshape(2, 2, 2)
     assert reference("gather_nd", data, [[1], [0]], batch_dims=1).tolist() == [[2, 3], [4, 5]]
     assert reference("gather_nd", data, [[0, 1, -1]]).tolist() == [3]
+    with pytest.raises(ShapeError, match="other batch dims"):
+        reference("gather_nd", data, [[1]], batch_dims=1)
 
 
 def test_scatter_accumulates_repeated_positions() -> None:

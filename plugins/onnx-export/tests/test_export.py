@@ -13,9 +13,10 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotInO
 
 import kernelyard as ky
 from kernelyard.dims import symbol
+from kernelyard.errors import KernelyardError
 from kernelyard.ir import FunctionBuilder, IRModule, all_ops
 from kernelyard.testing import op_cases
-from kernelyard.testing.op_cases import OpCase, assert_conforms, one_symbol_per_axis
+from kernelyard.testing.op_cases import OpCase, assert_conforms, one_symbol_per_axis, one_symbol_per_size
 from kernelyard_onnx_export import ExportError, to_onnx
 from kernelyard_onnx_export.registry import CONVERTERS
 
@@ -95,6 +96,21 @@ def test_sizes_that_calls_decide(name: str) -> None:
             )
             (result,) = run(to_onnx(module), case.inputs())
             np.testing.assert_allclose(result, case.expected()[0], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["nn.attention", "nn.attention_bias"])
+def test_heads_that_calls_decide(name: str) -> None:
+    cases = [case for case in op_cases([name]) if dtypes_of(case) <= DTYPES]
+    written = 0
+    for case in cases:
+        try:
+            module = case.module(dim_of=one_symbol_per_size)
+        except KernelyardError:
+            continue  # such sizes must be known
+        (result,) = run(to_onnx(module), case.inputs())
+        np.testing.assert_allclose(result, case.expected()[0], rtol=1e-3, atol=1e-5)
+        written += 1
+    assert written
 
 
 def test_sizes_are_computed_from_those_of_inputs() -> None:

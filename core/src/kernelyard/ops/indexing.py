@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from kernelyard.dims import Shape
+from kernelyard.errors import ShapeError
 from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, TupleType, Type
 from kernelyard.ops.declaration import declare, flops_per_input, no_flops
@@ -122,6 +123,9 @@ def _index_depth(indices: TensorType) -> int:
 
 
 def _gather_nd(data: np.ndarray, indices: np.ndarray, *, batch_dims: int) -> np.ndarray:
+    if data.shape[:batch_dims] != indices.shape[:batch_dims]:
+        shapes = f"{data.shape[:batch_dims]} and {indices.shape[:batch_dims]}"
+        raise ShapeError("data and indices have other batch dims", found=shapes, expected="the same")
     batch = np.ogrid[tuple(slice(0, size) for size in indices.shape[:batch_dims])]
     inner = indices.ndim - 1 - batch_dims
     if not indices.shape[-1]:  # nothing is chosen: all of the data, for each index vector

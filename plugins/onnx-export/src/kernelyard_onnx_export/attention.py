@@ -13,17 +13,26 @@ from kernelyard_onnx_export.graph_writer import GraphWriter
 def attention(writer: GraphWriter, call: Call) -> str:
     """Write nn.attention or nn.attention_bias: softmax(q @ k^T * scale + bias) @ v over heads, (B, S, N, H)."""
     queries, keys, values = (_heads_first(writer, call, place) for place in range(3))
-    size = call.args[0].tensor_type.shape[3]
-    scale = call.attrs["scale"] if call.attrs["scale"] is not None else 1 / math.sqrt(int(size))  # pyright: ignore
     dtype = call.tensor_type.dtype
     scores = writer.node("MatMul", queries, writer.node("Transpose", keys, perm=(0, 1, 3, 2)))
-    scores = writer.node("Mul", scores, writer.number(scale, dtype))
+    scores = writer.node("Mul", scores, _scale(writer, call))
     if len(call.args) == 4:
         scores = writer.node("Add", scores, writer.name(call.args[3]))
     if call.attrs["causal"] != "none":
         scores = writer.node("Where", _visible(writer, call), scores, writer.number(-np.inf, dtype))
     mixed = writer.node("MatMul", writer.node("Softmax", scores, axis=-1), values)
     return writer.node("Transpose", mixed, perm=(0, 2, 1, 3))
+
+
+def _scale(writer: GraphWriter, call: Call) -> str:
+    """Return what scores are multiplied by: by default one over the root of the size of a head."""
+    size, scale, dtype = call.args[0].tensor_type.shape[3], call.attrs["scale"], call.tensor_type.dtype
+    if scale is not None:
+        return writer.number(scale, dtype)
+    if isinstance(size, int):
+        return writer.number(1 / math.sqrt(size), dtype)
+    root = writer.node("Sqrt", writer.cast(writer.size(size), "float32"))
+    return writer.cast(writer.node("Reciprocal", root), dtype)
 
 
 def _heads_first(writer: GraphWriter, call: Call, place: int) -> str:

@@ -80,8 +80,6 @@ def _refused(call: Call) -> Decline | None:
         return Decline("rank", "onnxruntime confuses the axes of a transposed batch that is multiplied by a vector")
     if "_pool" in name and call.attrs["ceil_mode"]:
         return Decline("attribute", f"onnxruntime counts other windows in {name} with ceil_mode")
-    if name.startswith("nn.attention") and not all(isinstance(dim, int) for shape in shapes[:3] for dim in shape[2:]):
-        return Decline("dynamic-shape", f"{name} is written as ONNX for known heads and sizes of heads")
     return None
 
 
