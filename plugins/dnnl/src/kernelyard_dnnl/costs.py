@@ -19,7 +19,7 @@ HEAVY = frozenset(
     (
         *("nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"),
         *("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d"),
-        *("nn.batch_norm", "image.resize"),
+        *("nn.batch_norm", "nn.instance_norm", "image.resize"),
     )
 )
 # A product of few rows takes as long as its matrix takes to be read.

@@ -21,6 +21,7 @@ MODULES: Mapping[str, str] = {
     "log_softmax": "softmax",
     "layer_norm": "layer_norm",
     "batch_norm": "batch_norm",
+    "instance_norm": "instance_norm",
     "lrn": "lrn",
     "pool": "pooling",
     "reduce": "reduction",

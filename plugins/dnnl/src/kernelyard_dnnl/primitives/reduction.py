@@ -62,7 +62,7 @@ def lower_reduce(node: Node, graph: Lowering) -> Value:
         # Every reduction of one element is that element.
         result = x if not node.post_ops else graph.copied(x, x.descriptor)
     elif _is_global_pooling(x, axes, algorithm):
-        result = _pooled(graph, x, _AS_POOLING[algorithm], node.dtype)
+        result = pooled(graph, x, _AS_POOLING[algorithm], node.dtype)
         if algorithm == "sum":
             steps = [Step("eltwise", Eltwise("linear", float(math.prod(x.shape[2:])))), *steps]
     else:
@@ -89,7 +89,7 @@ def _mean_of_integers(node: Node, graph: Lowering) -> Value | None:
     return None if result is None else graph.reshaped(result, node.shape)
 
 
-def _pooled(graph: Lowering, x: Value, algorithm: str, dtype: str) -> Value:
+def pooled(graph: Lowering, x: Value, algorithm: str, dtype: str) -> Value:
     """Pooling over all of space. Large ones take two steps, rows and then their results: more parallel, and sums of
     many floats lose less."""
     spatial = x.shape[2:]
