@@ -69,11 +69,12 @@ def _openmp_imports(library: ctypes.CDLL) -> Iterator[tuple[int, str]]:
         if table not in tags:
             continue
         relocations = np.frombuffer(ctypes.string_at(tags[table], tags[nbytes]), _RELOCATION)[without_symbol:]
-        for each in relocations[np.isin(relocations["type"], _ADDRESSES[platform.machine()])]:
-            symbol = tags[_SYMTAB] + int(each["symbol"]) * _SYMBOL_NBYTES
-            name = ctypes.string_at(tags[_STRTAB] + ctypes.c_uint32.from_address(symbol).value)
+        named = relocations[np.isin(relocations["type"], _ADDRESSES[platform.machine()])]
+        for offset, symbol in zip(named["offset"].tolist(), named["symbol"].tolist(), strict=True):
+            place = ctypes.c_uint32.from_address(tags[_SYMTAB] + symbol * _SYMBOL_NBYTES).value
+            name = ctypes.string_at(tags[_STRTAB] + place)
             if name.startswith((b"GOMP_", b"omp_")):
-                yield base + int(each["offset"]), name.decode()
+                yield base + offset, name.decode()
 
 
 def _dynamic_tags(address: int, base: int) -> Mapping[int, int]:
