@@ -8,10 +8,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from kernelyard_onnx import text_prefix
 from kernelyard_onnx.session import Session
-from kernelyard_onnx.text_prefix import cut_text
+from kernelyard_onnx.text_counts import merge_counts
+from kernelyard_onnx.text_prefix import TextPrefix, cut_text
 
 TEXTS = np.array([["red"], ["green"], ["no colour"], ["blue"], [""]], object)
 
@@ -108,6 +112,69 @@ def test_words_are_counted(mode, more):
     (right,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": WORDS})
     (found,) = Session(model).run({"x": WORDS})
     np.testing.assert_allclose(found, right)
+
+
+def unmerged(model: onnx.ModelProto) -> TextPrefix:
+    """Return the prefix of a model whose steps are taken one after the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_prefix, "merge_counts", lambda steps, results: tuple(steps))
+        return prefix_of(model)
+
+
+def prefix_of(model: onnx.ModelProto) -> TextPrefix:
+    cut = cut_text(model)
+    assert cut is not None
+    return cut[0]
+
+
+def counting_by(expression: str, case: str | None, least: int, pool: list[str], axis: int | None) -> onnx.ModelProto:
+    """Return a model that counts words of two columns of text."""
+    nodes = []
+    if case is not None:
+        nodes = [helper.make_node("StringNormalizer", ["x"], ["small"], case_change_action=case, locale="C")]
+    tokenize = helper.make_node("Tokenizer", ["small" if nodes else "x"], ["words"], domain="com.microsoft")
+    facts = {"mark": 0, "mincharnum": least, "pad_value": "#", "tokenexp": expression}
+    tokenize.attribute.extend([helper.make_attribute(name, value) for name, value in facts.items()])
+    count = helper.make_node("TfIdfVectorizer", ["flat" if axis else "words"], ["y"], mode="TF", pool_strings=pool)
+    numbers = {"max_gram_length": 1, "min_gram_length": 1, "max_skip_count": 0}
+    lists = {"ngram_counts": [0], "ngram_indexes": list(range(len(pool)))}
+    count.attribute.extend([helper.make_attribute(name, value) for name, value in {**numbers, **lists}.items()])
+    flat = [helper.make_node("Flatten", ["words"], ["flat"], axis=axis)] if axis else []
+    return model_of([*nodes, tokenize, *flat, count], columns=2)
+
+
+LETTERS = st.text("aAbB_1 .\n#äßİ", max_size=12)
+
+
+@given(
+    st.lists(st.tuples(LETTERS, LETTERS), min_size=1, max_size=4),
+    st.sampled_from(["[a-z]+", "[A-Za-z0-9_]+", r"\w+", r"[^ \n]+", r"[\]a]+", "[a-z ]+", r"\b\w\w+\b"]),
+    st.sampled_from([None, "LOWER", "UPPER", "NONE"]),
+    st.integers(1, 2),
+    st.lists(st.sampled_from(["a", "ab", "aa", "A", "B_1", "#", "b b"]), min_size=1, unique=True),
+    st.sampled_from([None, 1]),
+)
+def test_merged_steps_count_as_those_that_they_replace(rows, expression, case, least, pool, axis):
+    model, texts = counting_by(expression, case, least, pool, axis), np.array(rows, object)
+    right, found = unmerged(model).run({"x": texts})["y"], prefix_of(model).run({"x": texts})["y"]
+    np.testing.assert_array_equal(found, right, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("expression", "pool", "count"),
+    [("[a-z]+", ["a"], 1), ("[a-z ]+", ["a"], 4), (r"\b[a-z]+", ["a"], 4), ("[a-z]+", ["a", "#"], 4)],
+    ids=["runs of letters", "tokens with spaces", "another expression", "what fills rows up is counted"],
+)
+def test_what_can_be_merged_is_one_step(expression, pool, count):
+    assert len(prefix_of(counting_by(expression, "LOWER", 1, pool, 1)).steps) == count
+
+
+def test_words_that_others_read_are_made():
+    prefix = unmerged(counting_by("[a-z]+", "LOWER", 1, ["a"], 1))
+    assert len(merge_counts(prefix.steps, prefix.outputs)) == 1
+    assert merge_counts(prefix.steps, [*prefix.outputs, "words"]) == prefix.steps
+    other = (("words",), "other", lambda x: x)
+    assert merge_counts((*prefix.steps, other), prefix.outputs) == (*prefix.steps, other)
 
 
 def test_what_is_no_step_is_compiled_for_the_text():

@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 from kernelyard_onnx import text_steps
 from kernelyard_onnx.attributes import decode
 from kernelyard_onnx.external_data import WeightFiles
+from kernelyard_onnx.text_counts import merge_counts
 
 P = onnx.TensorProto
 Arrays = dict[str, np.ndarray]
@@ -36,11 +37,14 @@ class TextPrefix:
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Return the feeds of the rest of the model: numbers in place of text."""
         known: Arrays = {**self.constants}
-        known.update({name: np.asarray(feeds[name], object) for name in self.inputs})  # of a map, an array of no axes
+        for name in self.inputs:
+            known[name] = np.asarray(feeds[name], object)  # of a map, an array of no axes
         for inputs, output, step in self.steps:
-            known[output] = step(*(known[name] for name in inputs))
-        rest = {name: value for name, value in feeds.items() if name not in self.inputs}
-        return rest | {name: known[name] for name in self.outputs}
+            known[output] = step(*map(known.__getitem__, inputs))
+        made = {name: known[name] for name in self.outputs}
+        if len(feeds) > len(self.inputs):
+            made |= {name: value for name, value in feeds.items() if name not in self.inputs}
+        return made
 
 
 @dataclass
@@ -86,7 +90,8 @@ class _Cut:
         """Return the steps as a prefix, with the constants that they use."""
         used = {name for names, _, _ in self.steps for name in names}
         constants = {name: array for name, array in self.constants.items() if name in used}
-        return TextPrefix(inputs, constants, tuple(self.steps), tuple(self.numbers))
+        steps = merge_counts(self.steps, self.numbers)
+        return TextPrefix(inputs, constants, steps, tuple(self.numbers))
 
 
 def cut_text(model: onnx.ModelProto) -> tuple[TextPrefix, onnx.ModelProto] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
@@ -41,14 +42,24 @@ def _objects(items: Sequence[str], shape: Sequence[int]) -> np.ndarray:
 # --- text to text -----------------------------------------------------------------------------------------------------
 def _reshape(attributes: Attributes) -> tuple[Step, bool]:
     def step(x: np.ndarray, shape: np.ndarray) -> np.ndarray:
-        return x.reshape([x.shape[axis] if size == 0 else int(size) for axis, size in enumerate(shape)])
+        sizes = shape.tolist()
+        return x.reshape([size or x.shape[axis] for axis, size in enumerate(sizes)] if 0 in sizes else sizes)
 
     return step, True
 
 
+@dataclass(frozen=True)
+class Flatten:
+    """Make the axes before one of them a single axis, and those from there on another."""
+
+    axis: int
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return x.reshape(math.prod(x.shape[: self.axis]), math.prod(x.shape[self.axis :]))
+
+
 def _flatten(attributes: Attributes) -> tuple[Step, bool]:
-    axis = attributes.get("axis", 1)
-    return lambda x: x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])), True
+    return Flatten(attributes.get("axis", 1)), True
 
 
 def _identity(attributes: Attributes) -> tuple[Step, bool]:
@@ -69,32 +80,55 @@ def _gather(attributes: Attributes) -> tuple[Step, bool]:
     return lambda x, at: np.take(x, at, axis), True
 
 
+@dataclass(frozen=True)
+class ChangeCase:
+    """Change the case of each text."""
+
+    change: Callable[[str], str]
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return _objects(list(map(self.change, x.reshape(-1).tolist())), x.shape)
+
+
 def _normalizer(attributes: Attributes) -> tuple[Step, bool] | None:
-    """Change the case; words that are left out change the number of texts, which is not done here."""
+    """Words that are left out change the number of texts, which is not done here."""
     change = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}.get(attributes.get("case_change_action", "NONE"))
     if change is None or attributes.get("stopwords"):
         return None
-    return lambda x: _objects(list(map(change, x.reshape(-1).tolist())), x.shape), True
+    return ChangeCase(change), True
+
+
+@dataclass(frozen=True)
+class Tokenize:
+    """Find tokens by a regular expression, along a new last axis as long as the longest text, filled up.
+
+    least: characters of a token. is_marked: put something around each text.
+    """
+
+    expression: re.Pattern[str]
+    least: int
+    filler: str
+    is_marked: bool
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        # What adds nothing need not be called for each text; `findall` gives the groups, where there are any.
+        is_all = not self.expression.groups and self.least <= 1 and not self.is_marked
+        split = self.expression.findall if is_all else self._tokens
+        return _filled_up(list(map(split, x.reshape(-1).tolist())), self.filler, x.shape)
+
+    def _tokens(self, text: str) -> list[str]:
+        found = [match.group() for match in self.expression.finditer(text)]
+        if self.least > 1:
+            found = [token for token in found if len(token) >= self.least]
+        return [START, *found, END] if self.is_marked else found
 
 
 def _tokenizer(attributes: Attributes) -> tuple[Step, bool] | None:
-    """Find tokens by a regular expression, along a new last axis as long as the longest text, filled up."""
     pattern, mark = attributes.get("tokenexp"), attributes.get("mark", 0)
-    least, filler = attributes.get("mincharnum", 1), attributes.get("pad_value", "#")
     if not pattern or attributes.get("separators"):
         return None
-    expression = re.compile(pattern)
-    find = None if expression.groups else expression.findall  # which gives the groups, where there are any
-
-    def tokens(text: str) -> list[str]:
-        found = find(text) if find is not None else [match.group() for match in expression.finditer(text)]
-        if least > 1:
-            found = [token for token in found if len(token) >= least]
-        return [START, *found, END] if mark else found
-
-    split = tokens if find is None or least > 1 or mark else find  # what adds nothing need not be called for each text
-
-    return lambda x: _filled_up(list(map(split, x.reshape(-1).tolist())), filler, x.shape), True
+    least, filler = attributes.get("mincharnum", 1), attributes.get("pad_value", "#")
+    return Tokenize(re.compile(pattern), least, filler, bool(mark)), True
 
 
 def _filled_up(rows: Sequence[list[str]], filler: str, shape: Sequence[int]) -> np.ndarray:
@@ -156,21 +190,41 @@ def _tfidf(attributes: Attributes) -> tuple[Step, bool] | None:
     if not pool or (least, most) != (1, 1) or any(begin < len(pool) for begin in (begins or ())[1:]):
         return None
     columns = np.array(attributes["ngram_indexes"], np.int64)
-    table = dict(zip(pool, columns.tolist(), strict=True))
     width = int(columns.max()) + 1
-    weights = np.ones(width, np.float32)
+    weights = None
     if attributes["mode"] != "TF" and attributes.get("weights"):
+        weights = np.ones(width, np.float32)
         weights[columns] = attributes["weights"]
-    is_once = attributes["mode"] == "IDF"
+    table = dict(zip(pool, columns.tolist(), strict=True))
+    return CountWords(table, width, weights, attributes["mode"] == "IDF"), False
 
-    def step(x: np.ndarray) -> np.ndarray:
+
+@dataclass(frozen=True)
+class CountWords:
+    """Count words along the last axis, each in its column.
+
+    columns: by word. weights: of the columns; None for ones. is_once: further occurrences do not count.
+    """
+
+    columns: Mapping[str, int]
+    width: int
+    weights: np.ndarray | None
+    is_once: bool
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        found = _codes(rows, table, width, np.int64) + np.arange(len(rows))[:, None] * (width + 1)
-        counts = np.bincount(found.reshape(-1), minlength=len(rows) * (width + 1)).reshape(len(rows), width + 1)
-        kept = (np.minimum(counts, 1) if is_once else counts)[:, :width] * weights
-        return kept.astype(np.float32).reshape(*x.shape[:-1], width)
+        found = _codes(rows, self.columns, -1, np.int64)
+        return self.of_places((found + np.arange(len(rows))[:, None] * self.width)[found >= 0], x.shape[:-1])
 
-    return step, False
+    def of_places(self, places: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Return the weighted counts of rows of that shape, whose words are at these places of the result."""
+        counts = np.bincount(places, minlength=math.prod(shape) * self.width).astype(np.float32)
+        counts = counts.reshape(*shape, self.width)
+        if self.is_once:
+            np.minimum(counts, 1, out=counts)
+        if self.weights is not None:
+            counts *= self.weights
+        return counts
 
 
 # --- maps to numbers --------------------------------------------------------------------------------------------------
