@@ -3,9 +3,9 @@
     python benchmarks/serve_load.py latency|rate|overload [--workers N] [--rounds 7] [--seconds 1] [--requests 100000]
 
 Latency: medians of interleaved rounds on one connection, less those of a direct call. Rate: requests per second and
-processor time of the server for each, in turns with onnxruntime behind FastAPI. Overload: three times as many
-connections as keep the server busy, with clients that leave or send slowly, bad bodies, and models that are exchanged;
-each request has to be answered or refused by a status, and memory has to stay as it is. With --workers N some of them
+processor time of the server for each, in turns with onnxruntime behind FastAPI; the client is wrk where that is
+installed: one in Python takes longer for a request than a server does. Overload: three times as many connections as keep
+the server busy, with clients that leave or send slowly, bad bodies, and models that are exchanged; each request has to be answered or refused by a status, and memory has to stay as it is. With --workers N some of them
 are killed meanwhile, and latency is that by way of the front.
 """
 
@@ -14,7 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import selectors
+import shutil
 import signal
 import socket
 import statistics
@@ -238,6 +240,25 @@ def answers_per_second(port: int, request: bytes, connections: int, seconds: flo
     return count, passed
 
 
+def wrk(port: int, request: bytes, connections: int, seconds: float, folder: Path) -> tuple[int, float]:
+    """Return the same, from a client in C. Source: wrk's own manual, SCRIPTING."""
+    head, body = request.split(b"\r\n\r\n", 1)
+    line, *fields = head.decode().split("\r\n")
+    lines = ['wrk.method = "POST"', f'wrk.path = "{line.split()[1]}"']
+    lines += [
+        f'wrk.headers["{name}"] = "{value}"'
+        for name, value in (field.split(": ", 1) for field in fields)
+        if name not in ("Host", "Content-Length")
+    ]
+    script = folder / "request.lua"
+    script.write_text("\n".join([*lines, 'wrk.body = "' + "".join(f"\\{byte:03d}" for byte in body) + '"']))
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "-s", str(script)]
+    found = subprocess.run([*command, f"http://127.0.0.1:{port}"], check=True, capture_output=True, text=True).stdout
+    assert "Non-2xx" not in found, found
+    count = int(re.findall(r"(\d+) requests in", found)[0])
+    return count, count / float(re.findall(r"Requests/sec:\s+([\d.]+)", found)[0])
+
+
 def measure_rate(folder: Path, rounds: int, seconds: float, connections: int) -> None:
     """Print requests per second, and processor time of the server for each, for a small and a larger model."""
     print("| model | server | requests/s | processor time, ms | times by hand | by processor time |")
@@ -253,7 +274,8 @@ def measure_rate(folder: Path, rounds: int, seconds: float, connections: int) ->
                 for name, results in found.items():
                     used = peer if name == "by hand" else server
                     before = used.seconds()
-                    count, passed = answers_per_second(used.ports["http"], requests[name], connections, seconds)
+                    given = used.ports["http"], requests[name], connections, seconds
+                    count, passed = wrk(*given, folder) if shutil.which("wrk") else answers_per_second(*given)
                     results.append((count / passed, 1e3 * (used.seconds() - before) / count))
         base_rate, base_time = (statistics.median(each[i] for each in found["by hand"]) for i in (0, 1))
         for name, results in found.items():

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import kernelyard as ky
 from kernelyard_serve import metrics
@@ -32,7 +32,7 @@ _HEADER_LENGTH = HEADER_LENGTH.encode()
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def create_app(repository: ModelRepository) -> Starlette:
+def create_app(repository: ModelRepository) -> ASGIApp:
     """Return the application that serves the models of a repository."""
     options = repository.options
     bodies = BodyReader(options.max_body, options.body_timeout, options.max_held)
@@ -53,10 +53,36 @@ def create_app(repository: ModelRepository) -> Starlette:
         "/v2/repository/models/{model}/load": pages.load,
         "/v2/repository/models/{model}/unload": pages.unload,
     }
-    routes = [Route(f"{path}/infer", infer, methods=["POST"]) for path in (one, version)]  # first, as it is asked most
+    routes = [Route(f"{path}/infer", infer, methods=["POST"]) for path in (one, version)]
     routes += [Route(path, pages.guarded(page), methods=["GET"]) for path, page in get.items()]
     routes += [Route(path, pages.guarded(page), methods=["POST"]) for path, page in post.items()]
-    return Starlette(routes=routes)
+    return _Quick(infer, Starlette(routes=routes))
+
+
+class _Quick:
+    """Send what is asked most straight to its endpoint, and all else by way of Starlette.
+
+    Which takes 5 to 10 of the 40 to 50 us that an inference takes beside the server's own reading and writing.
+    """
+
+    def __init__(self, infer: Inference, others: ASGIApp) -> None:
+        self._infer, self._others = infer, others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            match scope["path"].split("/"):
+                case ["", "v2", "models", str(model), "infer"] if model:
+                    scope["path_params"] = {"model": model}
+                    await self._infer(scope, receive, send)
+                    return
+                case ["", "v2", "models", str(model), "versions", str(version), "infer"] if model and version:
+                    scope["path_params"] = {"model": model, "version": version}
+                    await self._infer(scope, receive, send)
+                    return
+                case _:
+                    pass
+        await self._others(scope, receive, send)
 
 
 class Inference:
