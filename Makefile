@@ -24,7 +24,7 @@ GPU_WHEELS := apache-tvm-ffi click ml_dtypes packaging platformdirs pluggy rich 
 	cuda-bindings cuda-pathfinder nvidia-cudnn-frontend==1.28.0 nvidia-cutlass==4.2.0.0
 
 .PHONY: help install demo test campaign test-torch test-onnx test-cuda-libs test-kserve test-view test-deploy test-aarch64 site gpu-wheels gpu-test gpu-bench
-.PHONY: lint bench wheels release clean
+.PHONY: lint bench wheels release sign clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -91,8 +91,13 @@ bench: $(VENV)/peers  ## whole models beside onnxruntime, OpenVINO and torch.com
 wheels: $(VENV)/test  ## wheels of all distributions in dist/, with digests and a bill of materials, the same bytes everywhere
 	$(BIN)/python tools/wheels.py
 
-release: $(VENV)/test  ## set VERSION in all distributions and date the changelog; prints what is left to do
+release: $(VENV)/test  ## set VERSION in all distributions, date the changelog, and write wheels and digests; prints what is left to do
 	$(BIN)/python tools/release.py $(VERSION)
+	$(BIN)/python tools/wheels.py
+
+sign: $(VENV)/test  ## sign the digests in dist/ by sigstore (pip), which asks who you are; python tools/sign.py has gpg and ssh, too
+	$(PIP) sigstore
+	$(BIN)/python tools/sign.py sign
 
 clean:  ## remove what the commands above made
 	rm -rf $(VENV) .aarch64 $(GPU_SITE) demo-output site dist .pytest_cache .ruff_cache .hypothesis

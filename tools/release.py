@@ -92,9 +92,9 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     print(f"{len(changed)} files say {options.version}. Left to do:")
-    print("  make test wheels")
+    print("  make test wheels  # the files of dist/ stay the same")
     print(f"  git commit -am 'release: {options.version}' && git tag -s v{options.version}")
-    print("  gpg --detach-sign --armor dist/SHA256SUMS")
+    print("  make sign  # by sigstore; others: python tools/sign.py --help")
     print("  twine upload dist/*.whl")
     return 0
 

@@ -6,7 +6,8 @@
 - `kernelyard.cdx.json`: what they are made of and need, as a CycloneDX bill of materials;
 - `SHA256SUMS`: the digests of all files, for `sha256sum --check` and for a signature (`gpg --detach-sign`).
 
-Dates come from `SOURCE_DATE_EPOCH` (https://reproducible-builds.org/specs/source-date-epoch/), else the last commit.
+Dates come from `SOURCE_DATE_EPOCH` (https://reproducible-builds.org/specs/source-date-epoch/), else the day that the
+changelog gives the newest release, else the last commit: a release's bytes are the same before and after its commit.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 from bill_of_materials import bill_of_materials
 from distributions import ROOT, Distribution, distributions
 
+NEWEST = re.compile(r"^## \d\S*, (?:not released|(\d{4}-\d\d-\d\d))$", re.MULTILINE)
 BILL, DIGESTS = "kernelyard.cdx.json", "SHA256SUMS"
 
 
@@ -45,6 +49,9 @@ def source_date(root: Path = ROOT) -> int:
     """Return the date that files of a build get, in seconds since 1970."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
+    newest = NEWEST.search((root / "CHANGELOG.md").read_text(encoding="utf-8"))
+    if newest is not None and newest[1]:
+        return int(datetime.fromisoformat(f"{newest[1]}T00:00:00+00:00").timestamp())
     command = ["git", "-C", str(root), "log", "-1", "--format=%ct"]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

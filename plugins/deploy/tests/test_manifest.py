@@ -11,7 +11,9 @@ import pytest
 from deployed_model import FACTS, expected
 
 import kernelyard as ky
+import kernelyard.ops
 from kernelyard.errors import ArtifactCorruptedError, ArtifactError, InputShapeError
+from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard_deploy import ExportError, Facts, Predictor, describe, read_manifest
 from kernelyard_deploy.facts import KEY
 
@@ -28,6 +30,28 @@ def test_the_manifest_follows_from_the_file(artifact: Path) -> None:
     assert str(manifest.requirements[0]) == f"kernelyard>={ky.__version__}"
     assert len(manifest.needs) == 1
     assert (manifest.facts.name, manifest.facts.author, manifest.facts.license) == ("scorer", "B. Author", "")
+
+
+def test_a_file_for_several_machines_names_what_all_of_its_variants_need(tmp_path: Path) -> None:
+    """The first variant runs on the least machine; the last one has a backend of its own."""
+    b = FunctionBuilder()
+    weight = np.ones((64, 64), np.float32)
+    module = IRModule({"main": b.function(b.op("matmul", b.input("x", (16, 64)), weight))})
+    targets = [ky.Target("cpu", mcpu=name) for name in ("x86-64-v2", "x86-64-v3")]
+    least, better = (
+        ky.compile(module, target=target, backends=backends)
+        for target, backends in zip(targets, ([], ["dnnl"]), strict=True)
+    )
+    assert {node.backend for node in better.report.nodes} == {"dnnl"}
+    least.save(tmp_path / "fat.kyar", variants=[better])
+    manifest = describe(tmp_path / "fat.kyar", tmp_path / "described.kyar", Facts(name="fat"))
+    assert (manifest.target, manifest.variants) == ("cpu mcpu=x86-64-v2", ("cpu mcpu=x86-64-v3",))
+    assert {each.distribution for each in manifest.requires} == {"kernelyard-native-cpu", "kernelyard-dnnl"}
+    assert manifest.needs == read_manifest(tmp_path / "fat.kyar").needs
+    assert manifest.to_json()["variants"] == ["cpu mcpu=x86-64-v3"]
+    x = np.ones((16, 64), np.float32)
+    np.testing.assert_allclose(ky.load(tmp_path / "described.kyar")(x).numpy(), 64)
+    np.testing.assert_allclose(Predictor(tmp_path / "described.kyar")({"x": x})["output_0"], 64)
 
 
 def test_facts_are_kept_in_the_artifact(artifact: Path, tmp_path: Path) -> None:

@@ -13,8 +13,11 @@ from onnx import TensorProto, helper
 
 import kernelyard as ky
 from kernelyard.driver.cli import main as command_line
-from kernelyard.errors import ArtifactError, BackendUnavailableError
+from kernelyard.driver.compile import request_to_tune
+from kernelyard.driver.measured_placement import save_placements
+from kernelyard.errors import ArtifactError, BackendUnavailableError, PlacementWarning
 from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.runtime.placement_decision import PlacementDecision
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard_native_cpu import machine
 
@@ -116,6 +119,32 @@ def test_compile_for_targets(tmp_path):
     shown = CliRunner().invoke(command_line, ["inspect", str(output), "--json"])
     variants = json.loads(shown.output)["variants"]
     assert [each["target"] for each in variants] == ["cpu mcpu=x86-64-v3"]
+
+
+def test_measured_placements_for_each_target(tmp_path):
+    """One file of decisions, one of which fits each target; where none does, the default is taken, and said so."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 8]) for name in ("x", "y"))
+    model, output, placement = tmp_path / "m.onnx", tmp_path / "fat.kyar", tmp_path / "placements.json"
+    onnx.save(helper.make_model(helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "g", [x], [y])), model)
+    decisions = []
+    for level, name in zip(LEVELS[:2], ("native-cpu alone", "dnnl first"), strict=True):
+        request = request_to_tune(model, ky.Tuning(), target=ky.Target("cpu", mcpu=level), backends=["dnnl"])
+        backends = ("dnnl",) if name == "dnnl first" else ()
+        decisions.append(PlacementDecision(name, backends, facts=request.facts))
+    save_placements(placement, decisions)
+    arguments = ["compile", str(model), "-o", str(output), "--backends", "dnnl", "--placement", str(placement)]
+    done = CliRunner().invoke(command_line, [*arguments, "--targets", ",".join(LEVELS[:2])])
+    assert done.exit_code == 0, done.output
+    exe = ky.load(output)
+    assert exe.target == f"cpu mcpu={LEVELS[1]}"
+    assert exe.report.decision == decisions[1]
+    assert {node.backend for node in exe.report.nodes} == {"dnnl"}
+    value = np.random.default_rng(0).standard_normal((4, 8), np.float32)
+    powers = np.exp(value)
+    assert_allclose(exe(value), powers / powers.sum(-1, keepdims=True))
+    done = CliRunner().invoke(command_line, [*arguments, "--targets", LEVELS[2]])
+    assert isinstance(done.exception, PlacementWarning)  # an error here, as all warnings in tests
+    assert f"target: cpu mcpu={LEVELS[2]}, measured with" in str(done.exception)
 
 
 @pytest.mark.parametrize("targets", ["x86-64-v2,x86-64-v2", "x86-64-v2,", ""])

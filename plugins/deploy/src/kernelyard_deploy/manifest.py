@@ -50,7 +50,9 @@ class EntryFunction:
 class Manifest:
     """Describe an artifact: the facts that were given, and those that follow from the file.
 
-    requires: distributions whose runtime halves run it. needs: CPU features and libraries, a text for each module.
+    variants: further targets that it holds code for. requires: distributions whose runtime halves run it, or one of its
+    variants. needs: CPU features and libraries, a text for each module of the
+    target that asks for the least.
     sha256, nbytes: of the file.
     """
 
@@ -62,6 +64,7 @@ class Manifest:
     needs: tuple[str, ...]
     sha256: str
     nbytes: int
+    variants: tuple[str, ...] = ()
 
     @property
     def main(self) -> EntryFunction:
@@ -83,6 +86,7 @@ class Manifest:
             **self.facts.to_json(),
             "functions": [_function_json(each) for each in self.functions],
             "target": self.target,
+            "variants": list(self.variants),
             "precision": self.precision,
             "requires": [asdict(each) for each in self.requires],
             "needs": list(self.needs),
@@ -111,8 +115,9 @@ def read_manifest(artifact: str | os.PathLike[str]) -> Manifest:
     fields = read_container(path).manifest
     routines = fields.each("routines", _read_function) if "routines" in fields else ()
     functions = (*fields.each("programs", _read_function), *routines)
-    modules = fields.each("modules", lambda item, where: Fields(item, where))
-    requires = dict(map(_requirement, modules))
+    modules = fields.each("modules", Fields)
+    variants = fields.each("variants", Fields) if "variants" in fields else ()
+    requires = dict(_requirement(each) for part in (fields, *variants) for each in part.each("modules", Fields))
     facts = Facts.from_metadata(fields.strings("metadata"))
     sha256 = hashlib.sha256()
     with path.open("rb") as file:
@@ -127,6 +132,7 @@ def read_manifest(artifact: str | os.PathLike[str]) -> Manifest:
         needs=tuple(dict.fromkeys(text for each in modules if (text := each.text("needs")))),
         sha256=sha256.hexdigest(),
         nbytes=path.stat().st_size,
+        variants=tuple(each.text("target") for each in variants),
     )
     _check_facts(manifest)
     return manifest

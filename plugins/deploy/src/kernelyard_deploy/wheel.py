@@ -136,11 +136,15 @@ def _platform(manifests: Sequence[Manifest]) -> str:
     """Return the platform that machine code in the artifacts is for; "any" where they have none."""
     if not any(manifest.needs for manifest in manifests):
         return "any"
-    words = {word for manifest in manifests for word in manifest.target.split()}
-    found = {word.removeprefix("arch=") for word in words if word.startswith("arch=")} or {platform.machine()}
+    found = {_architecture(target) for manifest in manifests for target in (manifest.target, *manifest.variants)}
     if len(found) > 1:
         raise ExportError("the artifacts of a wheel are for several architectures", found=", ".join(sorted(found)))
     return f"manylinux_2_17_{found.pop()}"
+
+
+def _architecture(target: str) -> str:
+    named = [word.removeprefix("arch=") for word in target.split() if word.startswith("arch=")]
+    return named[0] if named else platform.machine()
 
 
 def _requirements(manifests: Sequence[Manifest], further: Sequence[str]) -> list[str]:
