@@ -4,9 +4,10 @@
 
 Latency: medians of interleaved rounds on one connection, less those of a direct call. Rate: requests per second and
 processor time of the server for each, in turns with onnxruntime behind FastAPI; the client is wrk where that is
-installed: one in Python takes longer for a request than a server does. Overload: three times as many connections as keep
-the server busy, with clients that leave or send slowly, bad bodies, and models that are exchanged; each request has to be answered or refused by a status, and memory has to stay as it is. With --workers N some of them
-are killed meanwhile, and latency is that by way of the front.
+installed: one in Python takes longer for a request than a server does. Overload: three times as many connections as
+keep the server busy, with clients that leave or send slowly, bad bodies, and models that are exchanged; each request
+has to be answered or refused by a status, and memory has to stay as it is. With --workers N some of them are killed
+meanwhile, and latency is that by way of the front.
 """
 
 from __future__ import annotations
