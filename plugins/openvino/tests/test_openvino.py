@@ -44,3 +44,16 @@ def explained(op, *operands, **attributes):
 def test_what_openvino_lacks_is_declined():
     assert_declined(explained("exp", ((2, 3), "float64")), "openvino", "dtype")
     assert_declined(explained("pad", ((2, 3), "float32"), pads=(1, 0, 1, 0), mode="wrap"), "openvino", "attribute")
+
+
+def test_compiled_models_are_kept_as_blobs(tmp_path, monkeypatch):
+    exe = ky.compile(network(), backends=["openvino"], options={"openvino": {"blobs": True}})
+    exe.warm(x=(2, 3, 8, 8))  # any sizes that are prepared are kept
+    exe.save(tmp_path / "network.kyar")
+    loaded = ky.load(tmp_path / "network.kyar")
+    (module,) = loaded.modules
+    assert len(module.blobs()) == 1
+    monkeypatch.setattr("kernelyard_openvino.runtime.model_of", None)  # nothing is left to compile
+    x = random.normal(size=(2, 3, 8, 8)).astype(np.float32)
+    assert_allclose(loaded(x), exe(x))
+    assert module.fit("openvino 1, another processor") == "unusable"

@@ -33,4 +33,5 @@ class OpenVINOBackend(Backend):
 
     def codegen(self, regions, options):
         serializer = OpenVINOSerializer()
-        return OpenVINORuntime(serializer.serialize_all(regions), serializer.constants)
+        graphs = serializer.serialize_all(regions)
+        return OpenVINORuntime(graphs, serializer.constants, keeps_blobs=bool(options.get("blobs")))

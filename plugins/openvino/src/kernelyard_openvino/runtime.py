@@ -1,5 +1,7 @@
 """The runtime half: one OpenVINO model for each graph and set of sizes. It imports nothing of the compiler."""
 
+import io
+import json
 from functools import cache, partial
 from typing import Any
 
@@ -50,17 +52,38 @@ def model_of(graph, values, constants):
 class OpenVINORuntime(JSONRuntime):
     kind = "openvino"
 
-    def __init__(self, graphs, constants):
+    def __init__(self, graphs, constants, keeps_blobs=False):
         super().__init__(graphs, constants)
         self._compiled = LRU(16)
+        self._keeps_blobs = keeps_blobs
+        self._blobs = {}
 
     def compiled(self, graph, values, threads):
         """The compiled model, which bindings of the same sizes share."""
         config = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
-        return self._compiled.get_or_make(
-            (graph.symbol, *values.items(), threads),
-            lambda: core().compile_model(model_of(graph, values, self.constants()), "CPU", config),
-        )
+        key = json.dumps([graph.symbol, dict(values), threads])
+
+        def make():
+            if key in self._blobs:
+                return core().import_model(io.BytesIO(self._blobs[key]), "CPU", config)
+            return core().compile_model(model_of(graph, values, self.constants()), "CPU", config)
+
+        return self._compiled.get_or_make(key, make)
+
+    def blobs(self):
+        """The models of all sizes that were prepared or run, where the user wants them kept."""
+        made = {key: self._compiled.get_or_make(key, dict) for key in self._compiled} if self._keeps_blobs else {}
+        return {**self._blobs, **{key: model.export_model().getvalue() for key, model in made.items()}}
+
+    def compatibility(self):
+        import openvino
+
+        device = core().get_property("CPU", "FULL_DEVICE_NAME")
+        abilities = core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        return f"openvino {openvino.get_version()}, {device}, {' '.join(abilities)}"
+
+    def restore(self, blobs):
+        self._blobs, self._keeps_blobs = {name: bytes(blob) for name, blob in blobs.items()}, True
 
     def prepare(self, symbol, values, threads):
         graph = self.graph(symbol)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernelyard.driver.commands.common import json_option, print_json
+from kernelyard.errors import KernelyardError
 
 if TYPE_CHECKING:
     from kernelyard.runtime.abi.spec import Fields, TensorSpec
@@ -75,7 +76,22 @@ def _modules(manifest: Fields, contents: Contents) -> list[dict[str, Any]]:
 def _module(fields: Fields, contents: Contents) -> dict[str, Any]:
     nbytes = contents.member(fields.text("member"), fields.where).nbytes
     facts = {"kind": fields.text("kind"), "requires": fields.strings("requires"), "needs": fields.text("needs")}
-    return {**facts, "bytes": nbytes}
+    return {**facts, "bytes": nbytes, **_blobs(fields, contents)}
+
+
+def _blobs(fields: Fields, contents: Contents) -> dict[str, Any]:
+    """Return the blobs of a module, and how they fit this machine, which the plugin that made them is asked."""
+    from kernelyard.runtime.artifact import blobs, kyar
+
+    if blobs.BLOBS not in fields:
+        return {}
+    nbytes = {name: contents.member(member, fields.where).nbytes for name, member in fields.strings("blobs").items()}
+    token = fields.text(blobs.COMPATIBILITY)
+    try:
+        fit = blobs.verdict(kyar.load_module(fields, contents), token)
+    except KernelyardError as error:  # it is not installed here, say
+        fit = f"unknown here: {error.message}"
+    return {"blobs": nbytes, "compatibility": token, "fit": fit}
 
 
 def _program(program: Program) -> dict[str, Any]:
@@ -99,6 +115,11 @@ def _describe_modules(modules: Sequence[dict[str, Any]]) -> list[str]:
         requires = " ".join(module["requires"].values())
         needs = f", needs {module['needs']}" if module["needs"] else ""
         lines.append(f"module {module['kind']} of {requires}, {module['bytes'] / 1e6:.1f} MB{needs}")
+        if "blobs" in module:
+            size = sum(module["blobs"].values()) / 1e6
+            lines.append(
+                f"  {len(module['blobs'])} blobs, {size:.1f} MB, for {module['compatibility']}: {module['fit']}"
+            )
     return lines
 
 

@@ -203,6 +203,24 @@ class RuntimeModule(ABC):
         where that is an error. Not asked of modules for devices, or where another kind of machine is compiled for.
         """
 
+    def blobs(self) -> Mapping[str, bytes]:
+        """Return what is compiled for this kind of machine, by name; saved with a module that runs without, too."""
+        return {}
+
+    def compatibility(self) -> str:
+        """Return a token of what `blobs` depend on: versions of the library, the kind of machine."""
+        return ""
+
+    def fit(self, token: str) -> str:
+        """Return how blobs with a token fit here: "optimal", "usable" (slower than those made here) or "unusable"."""
+        return "optimal" if token == self.compatibility() else "unusable"
+
+    def restore(self, blobs: Mapping[str, memoryview]) -> None:  # noqa: B027  most have none
+        """Take over saved blobs that fit, before `prepare`; they are read-only, and mapped from the file.
+
+        What it raises is a warning, and the module goes on without them.
+        """
+
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:

@@ -88,10 +88,10 @@ def _described(executable: Executable, first: int) -> tuple[dict[str, Any], list
         manifest["routines"] = [vm_function.to_json() for vm_function in executable.vm_functions.values()]
     if executable.fallbacks:
         manifest["fallbacks"] = [fallback.to_json() for fallback in executable.fallbacks.values()]
-    return manifest, [member for _, member in modules]
+    return manifest, [member for _, members in modules for member in members]
 
 
-def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], Member]:
+def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], list[Member]]:
     requires = loader.requirement(module.kind)
     if requires is None:
         raise ArtifactError(
@@ -101,14 +101,18 @@ def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], M
     data = module.save_to_bytes()
     _try_to_load(module, data, requires)
     name = f"modules/{number}-{module.kind}"
+    from kernelyard.runtime.artifact.blobs import describe_blobs  # loading does without
+
+    told, blobs = describe_blobs(module, name)
     entry = {
         "kind": module.kind,
         "member": name,
         "requires": {"distribution": requires.distribution, "version": requires.version},
         "needs": module.needs,
         "constants": sorted(module.constants()),
+        **told,
     }
-    return entry, Member(name, [data])
+    return entry, [Member(name, [data]), *blobs]
 
 
 def _try_to_load(module: RuntimeModule, data: bytes, requires: loader.Requirement) -> None:
@@ -141,9 +145,14 @@ def read(source: Source, threads: int | None = None, max_plans: int = DEFAULT_MA
     """
     contents = open_container(source)
     try:
-        executable = _chosen(contents, threads, max_plans)
+        executable, entries = _chosen(contents, threads, max_plans)
     finally:
         contents.check()  # before anything is computed from it; damage is why, where something else was wrong
+    for module, fields in zip(executable.modules, entries, strict=True):
+        if "blobs" in fields:
+            from kernelyard.runtime.artifact.blobs import restore_blobs  # few artifacts have any
+
+            restore_blobs(module, fields, contents, f"{module.kind} of {_requirement(fields).distribution}")
     if any(type(module).prepare is not RuntimeModule.prepare for module in executable.modules):
         from kernelyard.runtime.execute.prepare_modules import prepare_modules  # few plugins have anything to prepare
 
@@ -151,15 +160,18 @@ def read(source: Source, threads: int | None = None, max_plans: int = DEFAULT_MA
     return executable
 
 
-def _chosen(contents: Contents, threads: int | None, max_plans: int) -> Executable:
-    """Return the last variant whose modules say that they run here. Raises: BackendUnavailableError if none does."""
+def _chosen(contents: Contents, threads: int | None, max_plans: int) -> tuple[Executable, Sequence[Fields]]:
+    """Return the last variant whose modules say that they run here, and the entries of these.
+
+    Raises: BackendUnavailableError if none does.
+    """
     manifest = contents.manifest
     if "variants" not in manifest:
-        return _executable(contents, manifest, threads, max_plans)
+        return _executable(contents, manifest, threads, max_plans), _entries(manifest)
     refused: list[BackendUnavailableError] = []
     for variant in reversed((manifest, *manifest.each("variants", Fields))):
         try:
-            return _executable(contents, variant, threads, max_plans)
+            return _executable(contents, variant, threads, max_plans), _entries(variant)
         except BackendUnavailableError as error:
             refused.append(error)
     raise BackendUnavailableError(
@@ -171,8 +183,12 @@ def _chosen(contents: Contents, threads: int | None, max_plans: int) -> Executab
     ) from refused[-1]
 
 
+def _entries(manifest: Fields) -> tuple[Fields, ...]:
+    return manifest.each("modules", lambda item, where: Fields(item, where))
+
+
 def _executable(contents: Contents, manifest: Fields, threads: int | None, max_plans: int) -> Executable:
-    modules = manifest.each("modules", lambda item, where: Fields(item, where))
+    modules = _entries(manifest)
     installed = loader.runtime_entry_points()
     loaders = [loader.find_loader(fields.text("kind"), _requirement(fields), installed) for fields in modules]
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
@@ -214,6 +230,13 @@ def _requirement(fields: Fields) -> loader.Requirement:
 def _is_plain(text: str, further: str) -> bool:
     """Return whether a text is of letters, digits and further characters; it begins with one of the former."""
     return len(text) <= 100 and text[:1] in _ALPHANUMERIC and _ALPHANUMERIC.union(further).issuperset(text)
+
+
+def load_module(fields: Fields, contents: Contents) -> RuntimeModule:
+    """Load one module of an artifact by its entry, without its blobs. Raises: as `read`."""
+    load = loader.find_loader(fields.text("kind"), _requirement(fields), loader.runtime_entry_points())
+    constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
+    return _load_module(fields, load, contents, constants)
 
 
 def _load_module(
