@@ -57,3 +57,11 @@ def test_compiled_models_are_kept_as_blobs(tmp_path, monkeypatch):
     x = random.normal(size=(2, 3, 8, 8)).astype(np.float32)
     assert_allclose(loaded(x), exe(x))
     assert module.fit("openvino 1, another processor") == "unusable"
+
+
+def test_profiles_show_what_openvino_ran():
+    exe = ky.compile(network(), backends=["openvino"])
+    x = random.normal(size=(2, 3, 8, 8)).astype(np.float32)
+    (step,) = exe.profile([x], calls=2).steps
+    assert {"Convolution", "Softmax"} <= {part.label for part in step.inside}
+    assert all(part.implementation for part in step.inside)

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelyard import dtypes
 from kernelyard.dims import evaluate
-from kernelyard.runtime.api import LRU, BoundCall, JSONRuntime, array_at, read_dim
+from kernelyard.runtime.api import LRU, BoundCall, JSONRuntime, Part, array_at, read_dim
 
 SIZES = ("begin", "end", "pads", "sections", "shape", "sizes")  # attributes that may be symbolic
 
@@ -49,6 +49,12 @@ def model_of(graph, values, constants):
     return model([results[entry] for entry in graph.outputs], parameters)
 
 
+def counted(request):
+    """What OpenVINO ran in the last call, with the seconds of each part."""
+    ran = [each for each in request.get_profiling_info() if each.status.name == "EXECUTED"]
+    return [(Part(each.node_type, each.exec_type), each.real_time.total_seconds()) for each in ran]
+
+
 class OpenVINORuntime(JSONRuntime):
     kind = "openvino"
 
@@ -58,10 +64,11 @@ class OpenVINORuntime(JSONRuntime):
         self._keeps_blobs = keeps_blobs
         self._blobs = {}
 
-    def compiled(self, graph, values, threads):
+    def compiled(self, graph, values, threads, counts=False):
         """The compiled model, which bindings of the same sizes share."""
         config = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
-        key = json.dumps([graph.symbol, dict(values), threads])
+        config["PERF_COUNT"] = counts
+        key = json.dumps([graph.symbol, dict(values), threads, counts])
 
         def make():
             if key in self._blobs:
@@ -72,7 +79,8 @@ class OpenVINORuntime(JSONRuntime):
 
     def blobs(self):
         """The models of all sizes that were prepared or run, where the user wants them kept."""
-        made = {key: self._compiled.get_or_make(key, dict) for key in self._compiled} if self._keeps_blobs else {}
+        keys = [key for key in self._compiled if self._keeps_blobs and not json.loads(key)[-1]]  # none that counts
+        made = {key: self._compiled.get_or_make(key, dict) for key in keys}
         return {**self._blobs, **{key: model.export_model().getvalue() for key, model in made.items()}}
 
     def compatibility(self):
@@ -93,7 +101,7 @@ class OpenVINORuntime(JSONRuntime):
     def build(self, graph, args, values, context):
         from openvino import Tensor
 
-        request = self.compiled(graph, values, context.threads).create_infer_request()
+        request = self.compiled(graph, values, context.threads, context.is_profiled).create_infer_request()
 
         def bind(set_tensor, place, arg, address):
             set_tensor(place, Tensor(array_at(address, arg.shape, arg.dtype), shared_memory=True))
@@ -103,7 +111,8 @@ class OpenVINORuntime(JSONRuntime):
         rebind = {n: partial(bind, *place, arg) for n, (place, arg) in enumerate(zip(places, args, strict=True))}
         for number, arg in enumerate(args):
             rebind[number](arg.address)
-        return BoundCall([partial(request.infer, share_outputs=True)], rebind=rebind)
+        counters = partial(counted, request) if context.is_profiled else None
+        return BoundCall([partial(request.infer, share_outputs=True)], rebind=rebind, counters=counters)
 
 
 load = OpenVINORuntime.load_from_bytes

@@ -86,6 +86,8 @@ class BoundCall:
       for the next runs. Arguments without one stay where they were bound.
     describe: what each of the steps is, in order, for whoever asks; None where the call is one thing.
     slots: for arguments (by their number) whose address the steps read in one word of memory: where this word is.
+    counters: what an engine counted inside the steps in the last run, parts in order with their seconds; as many each
+      time. Asked in profiles alone, in place of `describe`.
     """
 
     steps: list[Step]
@@ -93,6 +95,7 @@ class BoundCall:
     rebind: Mapping[int, Callable[[int], None]] = field(default_factory=dict)
     describe: Callable[[], Sequence[Part]] | None = None
     slots: Mapping[int, int] = field(default_factory=dict)
+    counters: Callable[[], Sequence[tuple[Part, float]]] | None = None
 
 
 class NativeKernel(NamedTuple):
@@ -115,7 +118,8 @@ class BindContext:
 
     workspace(nbytes) -> address: 64-byte aligned, valid only while the bound call runs, shared with other calls.
     max_plans: for how many sets of sizes a module may keep what it prepared for a function. is_deterministic: whether
-    the same sizes are to give the same bits, whatever was bound before.
+    the same sizes are to give the same bits, whatever was bound before. is_profiled: whether calls are profiled, for
+    engines that count only if they are told to (`BoundCall.counters`).
     device: None for the CPU; otherwise the addresses of arguments and workspace are the device's, and the last
     `num_outputs` arguments are what the function writes.
     """
@@ -126,6 +130,7 @@ class BindContext:
     num_outputs: int = 0
     max_plans: int = DEFAULT_MAX_PLANS
     is_deterministic: bool = False
+    is_profiled: bool = False
 
 
 class RuntimeModule(ABC):

@@ -218,12 +218,19 @@ def _run_segments(segments: Sequence[LimitedRun], limit: CallLimit | None = None
 class TimedStep:
     """Runs a step of a program when it is called; `timed` does, and says where the time went.
 
-    describe: what each of the table's steps is, where a step of the program consists of several.
+    describe: what each of the table's steps is, where a step of the program consists of several. counters: what an
+    engine counted inside, which is asked in its place.
     """
 
-    def __init__(self, table: CallTable, describe: Callable[[], Sequence[Part]] | None = None) -> None:
+    def __init__(
+        self,
+        table: CallTable,
+        describe: Callable[[], Sequence[Part]] | None = None,
+        counters: Callable[[], Sequence[tuple[Part, float]]] | None = None,
+    ) -> None:
         self._table = table
         self._describe = describe
+        self._counters = counters
 
     def __call__(self) -> None:
         self._table.run()
@@ -231,6 +238,8 @@ class TimedStep:
     def timed(self) -> tuple[float, Sequence[tuple[Part, float]]]:
         """Return the seconds, and those of each part where they are known."""
         seconds = self._table.run_timed()
+        if self._counters is not None:
+            return sum(seconds), tuple(self._counters())
         parts = self._describe() if self._describe is not None else ()
         return sum(seconds), tuple(zip(parts, seconds, strict=True)) if parts else ()
 

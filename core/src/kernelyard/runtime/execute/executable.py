@@ -68,6 +68,8 @@ class Executable:
     Raises: ArtifactCorruptedError when programs, modules and constants do not fit together.
     """
 
+    is_profiled = False  # of copies that a profile makes: `BindContext.is_profiled`
+
     def __init__(
         self,
         programs: Mapping[str, Program],

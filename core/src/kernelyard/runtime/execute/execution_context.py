@@ -70,6 +70,7 @@ class ExecutionContext:
                 self._scratch,
                 max_plans=executable.max_plans,
                 is_deterministic=executable.is_deterministic,
+                is_profiled=executable.is_profiled,
             )
             binder = self._binders[id(plan.program)] = StepBinder(plan.program, executable, context)
         return self._bound_program_type(plan, binder, self._arena)
