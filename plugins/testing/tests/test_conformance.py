@@ -18,7 +18,9 @@ from kernelyard.errors import DeviceError, PluginError, UnknownBackendError
 from kernelyard.plugins.worker_process import Worker
 from kernelyard.testing.conformance.cases import LEVELS
 from kernelyard.testing.conformance.claims import Gap, parse_claims, read_claims
+from kernelyard.testing.conformance.gaps import gap_tables
 from kernelyard.testing.conformance.place import device_for, plugins_for
+from kernelyard.testing.conformance.scorecard import Line
 
 TEMPLATE = Path(__file__).parents[2] / "_template"
 
@@ -161,6 +163,38 @@ def test_gaps_excuse_what_they_name_until_they_close(site: Path, tmp_path: Path)
     assert found[MATMUL] == ("passed", "")
     assert "has closed: L1 matmul: larger (float32, parameters) holds" in shown
     assert not card["conforms"]
+
+
+def test_gaps_are_written_from_a_run(site: Path, tmp_path: Path) -> None:
+    change(site, "conformance.toml", '["matmul"]', '["matmul", "abs"]')
+    examine("acme", tmp_path, "-k", "abs and L1", "--write-gaps", str(tmp_path / "gaps.toml"), site=site)
+    claims = (site / "kernelyard_acme" / "conformance.toml").read_text()
+    (gap,) = parse_claims(claims + (tmp_path / "gaps.toml").read_text(), "there").gaps
+    assert (gap.cases, gap.outcome) == ("L? abs: *", "declined")
+    assert "abs ran on reference" in gap.reason
+
+
+def line(case: str, result: str = "failed", outcome: str = "declined", message: str = "declined: no\nsizes") -> Line:
+    return Line(case, case.split(" ")[1].rstrip(":"), "float32", result, outcome, message, 0.1)
+
+
+def test_a_gap_matches_no_case_that_holds() -> None:
+    lines = [
+        line("L1 abs: a [1]"),
+        line("L1 abs: b", "passed", "passed", ""),
+        line("L3 abs: a"),
+        line("L3 abs: empty", "nothing to run", "nothing", ""),
+        line("L1 exp: a", outcome="differs", message="0.1 off\nmore"),
+        line("L1 exp: b", outcome="crashed", message="SIGSEGV"),
+    ]
+    text = gap_tables(lines)
+    gaps = parse_claims('ops = ["abs"]\ndtypes = ["float32"]\n' + text, "there").gaps
+    assert [(gap.cases, gap.reason, gap.outcome) for gap in gaps] == [
+        ("L3 abs: *", "sizes", "declined"),
+        ("L1 abs: a [[]1]", "sizes", "declined"),
+        ("L1 exp: a", "0.1 off", "differs"),
+    ]
+    assert text.splitlines()[-1] == "# no gap excuses L1 exp: b: crashed, SIGSEGV"
 
 
 @pytest.mark.parametrize(

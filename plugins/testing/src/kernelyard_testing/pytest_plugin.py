@@ -14,7 +14,7 @@ PACKAGE = "kernelyard.testing"
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Add `--backend`, `--device`, `--scorecard` and `--case-timeout`."""
+    """Add `--backend`, `--device`, `--scorecard`, `--write-gaps` and `--case-timeout`."""
     config = pluginmanager.get_plugin("pytestconfig")
     if config is None or PACKAGE not in map(str, config.invocation_params.args):
         return
@@ -24,6 +24,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption("--device", dest="kernelyard_device", metavar="N", default="", help=device)
     scorecard = "write FILE.json and FILE.md: every case, and sums by level"
     group.addoption("--scorecard", dest="kernelyard_scorecard", metavar="FILE", help=scorecard)
+    gaps = "write FILE: a gap for each case that was declined or differs, for conformance.toml"
+    group.addoption("--write-gaps", dest="kernelyard_gaps", metavar="FILE", help=gaps)
     timeout = "timeout of a case in seconds (default: 60)"
     group.addoption(
         "--case-timeout", dest="kernelyard_case_timeout", metavar="N", type=float, default=60.0, help=timeout
@@ -37,3 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from kernelyard.testing.conformance.scorecard import ScorecardPlugin
 
         config.pluginmanager.register(ScorecardPlugin(config.option.kernelyard_backend, file))
+    file = getattr(config.option, "kernelyard_gaps", None)
+    if file and not hasattr(config, "workerinput"):
+        from kernelyard.testing.conformance.gaps import GapsPlugin
+
+        config.pluginmanager.register(GapsPlugin(config.option.kernelyard_backend, file))
