@@ -198,3 +198,34 @@ def test_eltwise_with_post_ops(shape, builder, rng):
     (actual,), ran = builder.run([y], x, r)
     close(actual, sigmoid(np.tanh(x.astype(F)) + r) * s)
     no_reference(ran)
+
+
+# --- one number per channel where space is a single point -------------------------------------------------------------
+POINTS = [(1, 8, 1, 1), (2, 8, 1, 1), (7, 9, 1), (2, 16, 1, 1, 1)]
+
+
+@pytest.mark.parametrize("shape", POINTS, ids=str)
+def test_an_operand_of_one_number_per_channel_after_a_function(shape, offloading):
+    """oneDNN's elementwise code would take the first of the numbers for all channels."""
+    channels = (shape[1], *(1 for _ in shape[2:]))
+    for ops in ("tanh multiply", "nn.relu add"):
+        first, second = ops.split()
+        offloading.taken(
+            "dnnl.elementwise", ops, lambda b, x, y, f=first, g=second: b.op(g, b.op(f, x), y), shape, channels
+        )
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_same_after_resampling_and_convolutions(batch, offloading):
+    def scaled(b, x, y):
+        return b.op("multiply", b.op("tanh", x), y)
+
+    def resized(b, x, y):
+        return scaled(b, b.op("image.resize", x, sizes=(1, 1), method="linear"), y)
+
+    def convolved(b, x, w, y):
+        return scaled(b, b.op("nn.conv2d", x, w), y)
+
+    shape, channels = (batch, 16, 1, 1), (16, 1, 1)
+    offloading.taken("dnnl.resample", "image.resize tanh multiply", resized, shape, channels)
+    offloading.taken("dnnl.conv2d", "nn.conv2d tanh multiply", convolved, shape, (16, 16, 1, 1), channels)

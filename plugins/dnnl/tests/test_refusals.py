@@ -111,6 +111,7 @@ REFUSALS = {
         "numbers", "dnnl.reduce", lambda b, x: b.op("max", x, axes=(1,), keepdims=False), [(4, 5)],
     ),
     "numbers: least of all": ("numbers", "dnnl.reduce", lambda b, x: b.op("min", x, axes=(), keepdims=True), [(4, 5)]),
+    "empty: concat": ("empty", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=0), [(1, 0), (1, 0)]),
     "slow: interleaving": ("slow", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=1), [(50, 3), (50, 5)]),
     "slow: interleaving single elements": ("slow", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=1), [(50, 1), (50, 1)]),
     "slow: any power": ("slow", "dnnl.elementwise", lambda b, x: b.op("power", b.op("exp", x), 1.7), [(3, 4)]),

@@ -30,6 +30,8 @@ MULTIPLE_SOURCE = enums.ARG["multiple_src"]
 def check(concat: Candidate) -> Refusal | None:
     """Any number of tensors along one axis, unless they would be interleaved a few elements at a time."""
     composite = concat.composite
+    if 0 in concat.result.shape:
+        return Refusal("empty", "tensors of which none has elements")
     is_stack = all(operand.tensor_type.shape[axis_of(composite)] == 1 for operand in composite.operands)
     if is_stack and any(map(concat.may_be_ours, (*concat.makers, *concat.users))):
         return None  # the runtime lays whole tensors one after the other, and leaves the rest to who reads them

@@ -314,7 +314,7 @@ def _lower(node: Node, graph: Lowering, weight: Value, geometry: Geometry) -> Va
             return chosen
         return same_weights.lasting(same_weights.primitive(source, destination, post_ops))
 
-    return execute(graph, node, destination, arguments, create, width=node.shape[1])
+    return execute(graph, node, destination, arguments, create, width=node.shape[1], is_convolution=True)
 
 
 def _preferred(convolution: Convolution, data: MemoryDescriptor, node: Node, fused: PostOps | None) -> Primitive:

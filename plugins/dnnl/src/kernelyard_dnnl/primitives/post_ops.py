@@ -18,6 +18,7 @@ from kernelyard_dnnl.values import Node, Value
 
 SOURCE_1 = enums.ARG["src_1"]
 VECTOR_WIDTH = 8
+SPATIAL_RANK = 3  # of tensors that have space beside a batch and channels
 CHEAP = frozenset(("relu", "linear", "clip", "clip_v2", "abs", "square", "hardsigmoid", "hardswish", "round"))
 Create: TypeAlias = Callable[[PostOps], Primitive]
 View: TypeAlias = Callable[[Value], "Value | None"]
@@ -79,6 +80,7 @@ def execute(
     view: View | None = None,
     before: Sequence[Step] = (),
     width: int = VECTOR_WIDTH,
+    is_convolution: bool = False,
 ) -> Value:
     """Emits the primitive that `create` makes, with the node's post-ops fused where oneDNN has fast code for that.
 
@@ -86,11 +88,22 @@ def execute(
     reuse: a tensor that the result may overwrite. view: how tensors of the result's shape are shown to the primitive,
     None where it works on that shape itself; where an operand cannot be shown so, nothing is fused.
     before: post-ops that come before the node's own. width: of the innermost dim, over which fused ops are vectorised.
+    is_convolution: the primitive reads an operand of one number per channel right where space is a single point.
     """
-    steps, after = _fused([*before, *steps_of(node)], width)
+    steps, after = _fused([*before, *steps_of(node)], width, None if is_convolution else destination.shape)
     if after:
         node = replace(node, attrs={**node.attrs, "post_ops": ()})
-        result = execute(graph, node, destination, arguments, create, reuse=reuse, view=view, before=steps)
+        result = execute(
+            graph,
+            node,
+            destination,
+            arguments,
+            create,
+            reuse=reuse,
+            view=view,
+            before=steps,
+            is_convolution=is_convolution,
+        )
         return apply_steps(graph, after, result)
     if not steps:
         return emit_with(graph, create(()), arguments, Epilogue(_target(graph, destination, reuse)), view)
@@ -110,15 +123,28 @@ def _target(graph: Lowering, destination: MemoryDescriptor, reuse: Value | None)
     return graph.new(destination) if reuse is None else reuse.seen_as(destination)
 
 
-def _fused(steps: list[Step], width: int) -> tuple[list[Step], list[Step]]:
+def _fused(steps: list[Step], width: int, shape: Shape | None) -> tuple[list[Step], list[Step]]:
     """Return the steps to fuse, and those to do afterwards: where the innermost dim is narrow, a costly function would
     be computed with most lanes of a vector idle.
     """
-    if width >= VECTOR_WIDTH:
-        return steps, []
-    costly = (i for i, step in enumerate(steps) if step.eltwise is not None and step.eltwise.algorithm not in CHEAP)
-    first = next(costly, len(steps))
+
+    def is_apart(step: Step) -> bool:
+        if step.eltwise is None:
+            return shape is not None and _is_of_single_points(step, shape)
+        return width < VECTOR_WIDTH and step.eltwise.algorithm not in CHEAP
+
+    first = next((i for i, step in enumerate(steps) if is_apart(step)), len(steps))
     return steps[:first], steps[first:]
+
+
+def _is_of_single_points(step: Step, shape: Shape) -> bool:
+    """Return True for an operand of one number per channel where space is a single point: oneDNN 3.2's code for
+    elementwise primitives and resampling takes the first of these numbers for all channels.
+    """
+    if step.operand is None or len(shape) < SPATIAL_RANK or set(shape[2:]) != {1}:
+        return False
+    batch, channels, *_ = padded_shape(step.operand.shape, len(shape))
+    return batch == 1 < channels
 
 
 def emit_with(

@@ -88,7 +88,9 @@ def _product(node: Node, graph: Lowering, data: Value, first: int, before: Value
     if bias is not None:
         arguments[BIAS] = bias
     sums = [] if before is None else [Step("sum", algorithm="add", operand=before)]
-    return execute(graph, node, destination, arguments, create, view=view, before=sums, width=filters)
+    return execute(
+        graph, node, destination, arguments, create, view=view, before=sums, width=filters, is_convolution=True
+    )
 
 
 def _steps(weight: Value, first: int, steps: int) -> Value:
