@@ -15,7 +15,7 @@ import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import FunctionBuilder, IRModule, all_ops
-from kernelyard.testing import op_cases
+from kernelyard.testing import evaluate, op_cases
 from kernelyard.testing.op_cases import OpCase, assert_conforms, one_symbol_per_axis, one_symbol_per_size
 from kernelyard_onnx_export import ExportError, to_onnx
 from kernelyard_onnx_export.registry import CONVERTERS
@@ -192,3 +192,20 @@ def test_a_scale_that_leads_to_another_size_is_refused():
     resized = b.op("image.resize", b.input("x", (1, 2, 11, 5)), sizes=(1, 1), scales=(1.6, 1.5), method="cubic")
     with pytest.raises(ExportError, match="another size"):
         to_onnx(IRModule({"main": b.function(resized)}))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "attrs"),
+    [
+        ("strided_slice", (12, 2), {"axes": (0,), "begin": (-1,), "end": (0,), "strides": (-2,)}),
+        ("reshape", (2, 0), {"shape": (1, 2, 0)}),
+        ("reshape", (0, 3), {"shape": (5, 0)}),
+    ],
+    ids=str,
+)
+def test_what_has_no_elements_stays_so(name, shape, attrs):
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op(name, b.input("x", shape), **attrs))})
+    x = np.ones(shape, np.float32)
+    (result,) = run(to_onnx(module), [x])
+    assert result.shape == evaluate(module, [x])[0].shape

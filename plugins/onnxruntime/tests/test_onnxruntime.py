@@ -75,6 +75,7 @@ def test_what_it_lacks_is_declined() -> None:
     assert_declined(explained("exp", ((2, 3), "bfloat16")), "onnxruntime", "dtype")
     assert_declined(explained("power", ((2, 3), "int8"), ((2, 3), "int8")), "onnxruntime", "onnx")
     assert_declined(explained("erf", ((2, 3), "float64")), "onnxruntime", "reference-implementation")
+    assert_declined(explained("fmod", ((2, 3), "int64"), ((2, 3), "int64")), "onnxruntime", "zero")
     lrn = {"size": 2, "alpha": 1e-4, "beta": 0.75, "bias": 1.0}
     assert_declined(explained("nn.lrn", ((1, 4, 2, 2), "float32"), **lrn), "onnxruntime", "attribute")
 

@@ -195,7 +195,9 @@ def _topk(writer: GraphWriter, call: Call) -> Sequence[str]:
 @converter("reshape")
 def _reshape(writer: GraphWriter, call: Call) -> str:
     x, shape = call.args[0], call.attrs["shape"]
-    return writer.node("Reshape", writer.name(x), _reshape_target(writer, x.tensor_type, shape))
+    target = _reshape_target(writer, x.tensor_type, shape)
+    zeros = {"allowzero": 1} if 0 in shape else {}  # else a 0 stands for the operand's size there
+    return writer.node("Reshape", writer.name(x), target, **zeros)
 
 
 def _reshape_target(writer: GraphWriter, x: TensorType, shape: Sequence[dims.Dim]) -> str:
@@ -234,7 +236,11 @@ def _strided_slice(writer: GraphWriter, call: Call) -> str:
     axes, strides = call.attrs["axes"], call.attrs["strides"]
     beyond = np.iinfo(np.int64).min  # a walk back to the first element ends before it
     ends = [beyond if stride < 0 and end == -1 else end for end, stride in zip(call.attrs["end"], strides, strict=True)]
-    bounds = [writer.shape(each) for each in (call.attrs["begin"], ends)]
+    # A walk back that begins before the first element has none. In ONNX, -1 is the last one; from 0 to 0 is none.
+    is_empty = [stride < 0 and begin == -1 for begin, stride in zip(call.attrs["begin"], strides, strict=True)]
+    begins = [0 if none else begin for none, begin in zip(is_empty, call.attrs["begin"], strict=True)]
+    ends = [0 if none else end for none, end in zip(is_empty, ends, strict=True)]
+    bounds = [writer.shape(each) for each in (begins, ends)]
     return writer.node("Slice", writer.name(call.args[0]), *bounds, writer.integers(axes), writer.integers(strides))
 
 

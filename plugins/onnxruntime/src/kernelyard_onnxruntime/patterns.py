@@ -35,6 +35,7 @@ from kernelyard_onnxruntime.runtime import open_session
 DTYPES = frozenset({"float32", "float64", "float16", "int8", "uint8", "int16", "int32", "int64", "bool"})
 SMALL = 64  # elements of constants that stay in the model, where onnxruntime folds them; larger ones are shared
 LRN_RANK = 4
+DIVISIONS = ("divide", "mod", "fmod")
 
 
 def fusion_patterns() -> Sequence[FusionPattern]:
@@ -62,7 +63,7 @@ class _Checks:
                 return Decline(
                     "dtype", f"{call.op_name} of {type_.dtype}; onnxruntime is given {', '.join(sorted(DTYPES))}"
                 )
-        refused = _refused(call)
+        refused = _refused(call) or _refused_zero(call)
         if refused is not None:
             return refused
         key = call.op_name, repr(dict(call.attrs)), *map(_key_of, call.args)
@@ -81,6 +82,16 @@ def _refused(call: Call) -> Decline | None:
     if "_pool" in name and call.attrs["ceil_mode"]:
         return Decline("attribute", f"onnxruntime counts other windows in {name} with ceil_mode")
     return None
+
+
+def _refused_zero(call: Call) -> Decline | None:
+    """Decline integers that may be divided by 0, which ends a run of onnxruntime, and gives 0 here."""
+    if call.op_name not in DIVISIONS or call.tensor_type.dtype.startswith("float"):
+        return None
+    divisor = call.args[1]
+    if isinstance(divisor, Constant) and divisor.data.all():
+        return None
+    return Decline("zero", f"{call.op_name} of integers; onnxruntime ends a run that divides by 0")
 
 
 def _key_of(operand: Expr) -> object:
