@@ -102,6 +102,17 @@ def test_the_bound_follows_the_condition():
     assert steps.worst(np.float32([0.0, 1.0])) <= 1 < steps.worst(np.float32([1.0, 0.0]))
 
 
+def test_what_underflows_may_be_zero():
+    x = np.float32([[0.0, -100.0]])
+    b = FunctionBuilder()
+    module = IRModule(
+        {"main": b.function(b.op("astype", b.op("nn.softmax", b.input("x", (1, 2)), axis=1), dtype="bool"))}
+    )
+    is_nonzero = expected(module, [x])[0]
+    assert is_nonzero.worst(np.array([[True, False]])) <= 1
+    assert is_nonzero.worst(np.array([[False, False]])) > 1
+
+
 def test_the_bound_refuses_what_is_no_result():
     each = expected(one_op("tanh", np.ones(3, np.float32)).module, [np.ones(3, np.float32)])[0]
     right = np.tanh(np.ones(3, np.float32))

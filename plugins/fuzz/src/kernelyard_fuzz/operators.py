@@ -20,7 +20,7 @@ from kernelyard_fuzz.sketch import Sketch
 
 TRIES = 6
 # Operands that hold sizes or positions of others: other numbers there mean nothing.
-TIED = ("lengths", "seqstart_q", "seqstart_k", "roots", "features", "children", "batch_indices", "sums", "zero")
+TIED = ("lengths", "seqstart_q", "seqstart_k", "roots", "features", "children", "batch_indices", "sums", "zero", "p")
 SWAPS = {"float32": ("float16", "bfloat16", "float64"), "int64": ("int32", "int8"), "int32": ("int64", "int16")}
 
 
