@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,18 @@ def test_ten_thousand_ops_are_painted_searched_and_moved(open_page: Any) -> None
     page.wait_for_function(f"views[0].at.y > {before}")
     page.keyboard.press("Escape")
     assert page.locator("#search").input_value() == ""
+
+
+def test_search_finds_operators_of_the_model(open_page: Any) -> None:
+    report = report_of(3)
+    names = ["node 'a' (HardSwish)", *(node.name for node in report.nodes[1:])]
+    nodes = tuple(replace(node, name=name) for node, name in zip(report.nodes, names, strict=True))
+    page = open_page([Build("model", replace(report, nodes=nodes))])
+    page.keyboard.press("/")
+    page.keyboard.type("hardsw")
+    page.wait_for_function("byId('count').textContent === '1 op'")
+    page.keyboard.press("Enter")
+    assert "HardSwish" in page.locator("#details dd").all_text_contents()
 
 
 def test_what_is_drawn_has_the_colours_of_its_backends(open_page: Any) -> None:

@@ -1,10 +1,10 @@
-"""Names of a model's nodes, without what frontends write around them."""
+"""Names and operators of a model's nodes, without what frontends write around them."""
 
 from __future__ import annotations
 
 import re
 
-_ORIGIN = re.compile(r"node '([^']*)' \([^()]*\)")
+_ORIGIN = re.compile(r"node '([^']*)' \(([^()]*)\)")
 
 
 def plain_name(origin: str) -> str:
@@ -17,3 +17,13 @@ def plain_name(origin: str) -> str:
         ('a; b', 'exp')
     """
     return _ORIGIN.sub(lambda found: found[1] or found[0], origin)
+
+
+def model_ops(origin: str) -> str:
+    """Return the operators of the model that an origin names, each once; "" where it names none.
+
+    Example:
+        >>> model_ops("node 'a' (Add); node 'b' (Mul); node 'c' (Add)"), model_ops("exp")
+        ('Add; Mul', '')
+    """
+    return "; ".join(dict.fromkeys(found[2] for found in _ORIGIN.finditer(origin)))

@@ -15,7 +15,7 @@ from kernelyard.driver.report_page import colours_of, page_data
 from kernelyard.runtime.report import SYMBOL_SIZE
 from kernelyard_view.build import Build, errors_of_nodes, shares_of_nodes
 from kernelyard_view.graph import graph_data
-from kernelyard_view.names import plain_name
+from kernelyard_view.names import model_ops, plain_name
 
 SCRIPTS = ("data.js", "graph.js", "details.js", "panels.js", "main.js")
 
@@ -45,6 +45,7 @@ def build_data(build: Build) -> dict[str, Any]:
         "colours": colours_of(report),
         **page_data(replace(report, nodes=nodes)),
         "graph": graph_data(nodes),
+        "model_ops": [model_ops(node.name) for node in report.nodes],
         "steps": [asdict(step) for step in build.steps],
         "step_of": [step_of.get(number, -1) for number in range(len(report.nodes))],
         "shares": [[share.seconds, share.count] if share else None for share in shares],

@@ -10,7 +10,7 @@ function link(build, node, parent, label) {
 function describe(build, node, into) {
   const facts = build.nodes[node], list = make("dl", null, into);
   const rows = [
-    ["node", build.text(node, NAME)], ["op", build.text(node, OP)], ["type", build.text(node, TYPE)],
+    ["node", build.text(node, NAME)], ["op", build.text(node, OP)], ["in the model", build.model_ops[node]], ["type", build.text(node, TYPE)],
     ["backend", build.text(node, BACKEND)], ["pattern", build.text(node, PATTERN)], ["region", build.text(node, REGION)],
     ["function", new Set(build.nodes.map(each => each[ENTRY])).size > 1 ? build.text(node, ENTRY) : ""],
     ["FLOPs", amount(facts[FLOPS])], ["bytes", amount(facts[BYTES])], ...stepFacts(build, node), ...changeFacts(build, node),

@@ -86,12 +86,13 @@ for (const name of tabs) {
 
 // --- searching ---
 const lower = builds.map(build => build.texts.map(text => text.toLowerCase()));
+const lowerModelOps = builds.map(build => build.model_ops.map(text => text.toLowerCase()));
 function search(wanted) {
   const list = byId("found");
   list.replaceChildren();
   hits = builds.flatMap((build, b) => {
     const fits = lower[b].map(text => text.includes(wanted)), reasons = build.reasons.map(reason => fits[reason[1]]);
-    return build.nodes.flatMap((node, i) => [NAME, OP, BACKEND, PATTERN, REGION].some(field => fits[node[field]]) || node[REASONS].some(reason => reasons[reason]) ? [[build, i]] : []);
+    return build.nodes.flatMap((node, i) => [NAME, OP, BACKEND, PATTERN, REGION].some(field => fits[node[field]]) || lowerModelOps[b][i].includes(wanted) || node[REASONS].some(reason => reasons[reason]) ? [[build, i]] : []);
   });
   hit = -1;
   byId("count").textContent = hits.length === 1 ? "1 op" : hits.length + " ops";
