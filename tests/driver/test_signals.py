@@ -71,3 +71,20 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(model: Path) -> None:
     assert not old.exists()
     assert young.exists()  # its writer may be at work
     assert other.exists()  # not a name of ours
+
+
+# In place of a module that the command line imports first of all.
+INTERRUPTS = """
+import os, signal
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_ctrl_c_while_modules_are_imported_says_one_word(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text(INTERRUPTS, encoding="utf-8")
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    program += "from kernelyard.__main__ import main; main()"
+    command = [sys.executable, "-c", program, "doctor"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
