@@ -32,7 +32,9 @@ _INDEX_INFIX = {"add": "+", "sub": "-", "mul": "*"}
 
 
 class Parameters(Protocol):
-    """The parameters of a kernel."""
+    """The parameters of a kernel. is_approximate: whether values need be no more exact than narrow floats are."""
+
+    is_approximate: bool
 
     def dim(self, dim: Dim) -> str:
         """Return the text of a dim, which may be symbolic."""
@@ -119,7 +121,8 @@ class Expressions:
                 text = self.element(expr.buffer, expr.indices)
                 return f"({computed(expr.dtype)}){text}" if expr.buffer in self.kept else from_stored(text, expr.dtype)
             case Unary():
-                return operations.unary(expr.op, self._operand(expr.x), expr.x.dtype)
+                is_approximate = self.parameters.is_approximate
+                return operations.unary(expr.op, self._operand(expr.x), expr.x.dtype, is_approximate)
             case Binary():
                 return self._binary(expr)
             case Cast():
@@ -139,7 +142,7 @@ class Expressions:
         a, b = self.value(expr.a), self.value(expr.b)
         if expr.op in _INDEX_INFIX and is_index(expr):  # cannot overflow
             return f"({a} {_INDEX_INFIX[expr.op]} {b})"
-        return operations.binary(expr.op, a, b, expr.a.dtype)
+        return operations.binary(expr.op, a, b, expr.a.dtype, self.parameters.is_approximate)
 
     def _select(self, expr: Select) -> str:
         condition = self.value(expr.condition)

@@ -51,11 +51,13 @@ def identifier(name: str) -> str:
 
 
 class Kernel:
-    """written: the buffers that it writes."""
+    """written: the buffers that it writes. is_approximate: whether its values need be no more exact than narrow floats
+    are, as all that it gives is such."""
 
-    def __init__(self, written: frozenset[Buffer], threads: int) -> None:
+    def __init__(self, written: frozenset[Buffer], threads: int, is_approximate: bool = False) -> None:
         self.writer = Writer()
         self.threads = threads
+        self.is_approximate = is_approximate
         self._written = written
         self._tensors: dict[Buffer, str] = {}
         self._numbers: dict[Dim, str] = {}

@@ -31,8 +31,8 @@ REDUCERS = {"sum": "Sum", "prod": "Prod", "min": "Min", "max": "Max", "any": "An
 _COMBINE = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "or", "all": "and"}
 
 
-def unary(op: str, x: str, dtype: str) -> str:
-    """Return an operation on a value of a dtype."""
+def unary(op: str, x: str, dtype: str, is_approximate: bool = False) -> str:
+    """Return an operation on a value of a dtype. is_approximate: whether what a narrow float holds is enough."""
     kind = computed(dtype)
     is_float = dtypes.is_float(dtype)
     if op in ("not", "bitnot"):
@@ -45,15 +45,19 @@ def unary(op: str, x: str, dtype: str) -> str:
         return f"(-{x})" if is_float else f"({kind})(0ull - (unsigned long long){x})"
     if not is_float:
         return f"magnitude_of({x})"
+    if op == "exp" and (is_narrow_float(dtype) or (is_approximate and dtype == "float32")):
+        return f"narrow_exp({x})"
     one = literal(1.0, dtype)
     if op == "sigmoid":
         return f"({one} / ({one} + {_function('exp', dtype)}(-{x})))"
     return f"{_function(_FUNCTIONS[op], dtype)}({x})"
 
 
-def binary(op: str, a: str, b: str, dtype: str) -> str:
-    """Return an operation on two values of a dtype; integers wrap."""
+def binary(op: str, a: str, b: str, dtype: str, is_approximate: bool = False) -> str:
+    """Return an operation on two values of a dtype; integers wrap. is_approximate: as for `unary`."""
     is_float = dtypes.is_float(dtype)
+    if op == "div" and is_approximate and dtype == "float32":
+        return f"narrow_quotient({a}, {b})"
     if op in _COMPARISONS:
         return f"({a} {_COMPARISONS[op]} {b})"
     if op in _HELPERS:

@@ -4,8 +4,41 @@ template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16
 #ifndef KERNELYARD_EMULATION
 #define GLOBAL(T) T* __restrict__
 #define SHARED(T, name, count) __shared__ T name[count]
-template <int N, class T> __device__ Pack<T, N> pack_at(const T* p, long long i) { return *(const Pack<T, N>*)(p + i); }
-template <int N, class T> __device__ void put_pack(T* p, long long i, Pack<T, N> all) { *(Pack<T, N>*)(p + i) = all; }
+// In words as wide as they can be: a structure of two-byte elements would be read and written four bytes at a time.
+template <int BYTES> struct Word { typedef unsigned char type; };
+template <> struct Word<2> { typedef unsigned short type; };
+template <> struct Word<4> { typedef unsigned type; };
+template <> struct Word<8> { typedef uint2 type; };
+template <> struct Word<16> { typedef uint4 type; };
+template <int N, class T> __device__ Pack<T, N> pack_at(const T* p, long long i) {
+  const int BYTES = sizeof(T) * N, EACH = BYTES < 16 ? BYTES : 16;
+  typedef typename Word<EACH>::type W;
+  Pack<T, N> all;
+#pragma unroll
+  for (int n = 0; n < BYTES / EACH; ++n) {
+    const W word = ((const W*)(p + i))[n];
+    memcpy((char*)&all + n * EACH, &word, EACH);
+  }
+  return all;
+}
+// The compiler would take some of these stores apart again.
+__device__ inline void put_word(uint4* p, uint4 w) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w) : "memory");
+}
+__device__ inline void put_word(uint2* p, uint2 w) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(w.x), "r"(w.y) : "memory");
+}
+template <class W> __device__ void put_word(W* p, W word) { *p = word; }
+template <int N, class T> __device__ void put_pack(T* p, long long i, const Pack<T, N>& all) {
+  const int BYTES = sizeof(T) * N, EACH = BYTES < 16 ? BYTES : 16;
+  typedef typename Word<EACH>::type W;
+#pragma unroll
+  for (int n = 0; n < BYTES / EACH; ++n) {
+    W word;
+    memcpy(&word, (const char*)&all + n * EACH, EACH);
+    put_word((W*)(p + i) + n, word);
+  }
+}
 #endif
 #define WARP 32
 #define ALL_LANES 0xffffffffu
@@ -53,6 +86,12 @@ __device__ inline float value_of(BFloat x) { return __int_as_float((unsigned)x.b
 template <class T> auto value_of(const emulation::TensorElement<T>& x) { return value_of((T)x); }
 __device__ inline float value_of(Half x) { return widened(x.bits, 10, 5, 15, true); }
 __device__ inline unsigned short half_bits(float x) { return (unsigned short)narrowed(x, 10, 5, 15, true); }
+__device__ inline unsigned short bfloat_bits(float x) {
+  const unsigned bits = (unsigned)__float_as_int(x);
+  if (x != x) return (unsigned short)(bits >> 16 | 0x40u);
+  return (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+__device__ inline float power_of_two(float x) { return exp2f(x); }
 #else
 __device__ inline float value_of(Half x) {
   float value;
@@ -64,7 +103,30 @@ __device__ inline unsigned short half_bits(float x) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
   return bits;
 }
+__device__ inline unsigned short bfloat_bits(float x) {
+  unsigned short bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+// 2 to the power x, to 22 bits.
+__device__ inline float power_of_two(float x) {
+  float value;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+}
 #endif
+#ifdef KERNELYARD_EMULATION
+__device__ inline float narrow_quotient(float a, float b) { return a / b; }
+#else
+__device__ inline float narrow_quotient(float a, float b) {  // to 22 bits
+  float value;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(value) : "f"(a), "f"(b));
+  return value;
+}
+#endif
+const float LOG2_E = 1.44269504f;
+// The exponential function where as much as a narrow float holds is enough.
+__device__ inline float narrow_exp(float x) { return power_of_two(x * LOG2_E); }
 template <class T> struct Stored { template <class V> static __device__ T of(V x) { return (T)x; } };
 template <> struct Stored<Half> { static __device__ Half of(float x) { return {half_bits(x)}; } };
 template <> struct Stored<E4M3> {
@@ -73,17 +135,23 @@ template <> struct Stored<E4M3> {
 template <> struct Stored<E5M2> {
   static __device__ E5M2 of(float x) { return {(unsigned char)narrowed(x, 2, 5, 15, true)}; }
 };
-template <> struct Stored<BFloat> {
-  static __device__ BFloat of(float x) {
-    const unsigned bits = (unsigned)__float_as_int(x);
-    if (x != x) return {(unsigned short)(bits >> 16 | 0x40u)};
-    return {(unsigned short)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16)};
-  }
-};
+template <> struct Stored<BFloat> { static __device__ BFloat of(float x) { return {bfloat_bits(x)}; } };
 
 // --- operations -------------------------------------------------------------------------------------------------------
 template <class T> __device__ T least(T a, T b) { return a != a ? a : b != b || b < a ? b : a; }
 template <class T> __device__ T most(T a, T b) { return a != a ? a : b != b || b > a ? b : a; }
+#ifndef KERNELYARD_EMULATION  // one instruction each: of a number and what is none, the result is none
+template <> __device__ inline float least(float a, float b) {
+  float value;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(value) : "f"(a), "f"(b));
+  return value;
+}
+template <> __device__ inline float most(float a, float b) {
+  float value;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(value) : "f"(a), "f"(b));
+  return value;
+}
+#endif
 template <class T> __device__ T sign_of(T x) { return x != x ? x : (T)((x > T(0)) - (x < T(0))); }
 template <class T> __device__ T magnitude_of(T x) { return x < T(0) ? (T)(T(0) - x) : x; }
 template <class T> __device__ T truncated_quotient(T a, T b) {
@@ -320,15 +388,19 @@ template <int TILE, int THREADS> __device__ long long merged_runs(
 
 // --- some neighbouring elements, of which `count` are there -------------------------------------------------------------
 template <int N, class T> __device__ Pack<T, N> some_at(GLOBAL(const T) p, long long i, int count) {
-  Pack<T, N> all = {};
   if (count == N) return pack_at<N, T>(p, i);
-  for (int lane = 0; lane < count; ++lane) all.at[lane] = p[i + lane];
+  Pack<T, N> all = {};
+#pragma unroll
+  for (int lane = 0; lane < N; ++lane)  // no place in registers depends on the count
+    if (lane < count) all.at[lane] = p[i + lane];
   return all;
 }
 template <int N, class T> __device__ void put_some(GLOBAL(T) p, long long i, int count, Pack<T, N> all) {
   if (count == N) {
     put_pack<N, T>(p, i, all);
   } else {
-    for (int lane = 0; lane < count; ++lane) p[i + lane] = all.at[lane];
+#pragma unroll
+    for (int lane = 0; lane < N; ++lane)
+      if (lane < count) p[i + lane] = all.at[lane];
   }
 }

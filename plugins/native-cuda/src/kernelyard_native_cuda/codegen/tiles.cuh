@@ -49,6 +49,22 @@ __device__ inline unsigned as_tf32(unsigned bits) {
   return rounded;
 }
 #endif
+#ifdef KERNELYARD_EMULATION
+template <class T> static unsigned narrow_pair(float first, float second) {
+  return Stored<T>::of(first).bits | (unsigned)Stored<T>::of(second).bits << 16;
+}
+#else
+template <class T> __device__ unsigned narrow_pair(float first, float second);
+#define NARROW_PAIR(T, kind)                                                           \
+  template <> __device__ inline unsigned narrow_pair<T>(float first, float second) { \
+    unsigned bits;                                                                     \
+    asm("cvt.rn." kind ".f32 %0, %1, %2;" : "=r"(bits) : "f"(second), "f"(first));    \
+    return bits;                                                                       \
+  }
+NARROW_PAIR(Half, "f16x2")
+NARROW_PAIR(BFloat, "bf16x2")
+#undef NARROW_PAIR
+#endif
 template <class T> struct IsFloat { static const bool value = false; };
 template <> struct IsFloat<float> { static const bool value = true; };
 template <class T> struct TotalOf { typedef float type; };
@@ -168,6 +184,8 @@ template <class A_, class B_, int WARPS_A, int WARPS_B> struct TensorTile {
   }
 };
 
+struct Larger { static __device__ float of(float a, float b) { return fmaxf(a, b); } };
+
 // Attention: each warp has 16 rows of queries, and goes through keys and values tile by tile. What was summed up is scaled
 // down whenever a larger score comes, so that no score is stored.
 template <class Queries_, class Keys_, class Values_, int WARPS> struct AttentionTile {
@@ -185,8 +203,10 @@ template <class Queries_, class Keys_, class Values_, int WARPS> struct Attentio
       for (int i = 0; i < 4; ++i) all.weighted[j][i] = 0.0f;
     for (int half = 0; half < 2; ++half) all.largest[half] = __int_as_float(0xff800000), all.total[half] = 0.0f;
   }
-  // score(product, row, column): the score of a product of a query and a key, by their numbers in the tile.
-  template <class Score> static __device__ void step(Total& all, unsigned queries, unsigned base, Score score) {
+  // score(product, row, column): the score of a product of a query and a key, by their numbers in the tile; whole: the same
+  // where every query of the tile is there, and sees every key of it.
+  template <class Score, class Whole>
+  static __device__ void step(Total& all, unsigned queries, unsigned base, Score score, Whole whole, bool is_whole) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     float scores[ACROSS][4] = {};
 #pragma unroll
@@ -201,23 +221,24 @@ template <class Queries_, class Keys_, class Values_, int WARPS> struct Attentio
         mma<T>(scores[j + 1], a, b + 2);
       }
     }
+    if (is_whole) finish(scores, whole);
+    else finish(scores, score);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float largest = all.largest[half], total = 0.0f;
 #pragma unroll
       for (int j = 0; j < ACROSS; ++j)
 #pragma unroll
-        for (int i = half * 2; i < half * 2 + 2; ++i) {
-          scores[j][i] = score(scores[j][i], warp * 16 + lane / 4 + half * 8, j * 8 + lane % 4 * 2 + i % 2);
-          largest = most(largest, scores[j][i]);
-        }
-      largest = lanes_reduced<Max, 4>(largest);
+        for (int i = half * 2; i < half * 2 + 2; ++i)
+          largest = fmaxf(largest, scores[j][i]);  // what is no number shows in the total
+      largest = lanes_reduced<Larger, 4>(largest);
       const float shift = largest == __int_as_float(0xff800000) ? 0.0f : largest;  // nothing to see yet
-      const float scale = expf(all.largest[half] - shift);
+      const float log2_shift = shift * LOG2_E;  // e to the x - shift is 2 to the x * log2(e) - shift * log2(e)
+      const float scale = power_of_two(all.largest[half] * LOG2_E - log2_shift);
 #pragma unroll
       for (int j = 0; j < ACROSS; ++j)
 #pragma unroll
-        for (int i = half * 2; i < half * 2 + 2; ++i) total += scores[j][i] = expf(scores[j][i] - shift);
+        for (int i = half * 2; i < half * 2 + 2; ++i) total += scores[j][i] = power_of_two(scores[j][i] * LOG2_E - log2_shift);
       all.total[half] = all.total[half] * scale + lanes_reduced<Sum, 4>(total);
       all.largest[half] = largest;
 #pragma unroll
@@ -237,8 +258,16 @@ template <class Queries_, class Keys_, class Values_, int WARPS> struct Attentio
       }
     }
   }
+  template <class Score> static __device__ void finish(float (&scores)[ACROSS][4], Score score) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int j = 0; j < ACROSS; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        scores[j][i] = score(scores[j][i], warp * 16 + lane / 4 + i / 2 * 8, j * 8 + lane % 4 * 2 + i % 2);
+  }
   static __device__ unsigned both(float first, float second) {
-    return Stored<T>::of(first).bits | (unsigned)Stored<T>::of(second).bits << 16;
+    return narrow_pair<T>(first, second);
   }
 };
 

@@ -1,7 +1,8 @@
 """Attention: products of queries and keys, a softmax over them, and the values weighted by it, in one kernel.
 
 No score is stored: a block of threads has some rows of queries and goes through keys and values tile by tile, on tensor
-cores. What is done to a product before the softmax (a scale, a bias, a mask) is done while it is in registers.
+cores. What is done to a product before the softmax (a scale, a bias, a mask) is done while it is in registers. Tiles
+that a causal mask hides are skipped, and those that it does not reach are not masked.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from kernelyard.plugins.codegen_api import (
 )
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.schedule.causal_mask import Mask, mask_of
 from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
@@ -205,20 +207,40 @@ def _write_steps(kernel: Kernel, it: Attention, batch: Mapping[str, str]) -> Non
     writer = kernel.writer
     writer.line("Tile::Total all;")
     writer.line("Tile::start(all);")
+    mask = mask_of(it.products.stage.blocks[-1], it.queries.own, it.column)
     with writer.block("const auto multiply = [&](int stage, long long step)"):
-        with writer.block("const auto score = [&](float product, int in_row, int in_column)"):
-            writer.line(f"const long long row = a_start + in_row, column = step * {COLUMNS} + in_column;")
-            is_there = f"row < {kernel.dim(it.queries.extent)} && column < {kernel.dim(it.column.extent)}"
-            writer.line(f"if (!({is_there})) return __int_as_float(0xff800000);")
-            here = kernel.expressions({**batch, **kernel.axes_at("row", it.queries.own), it.column.name: "column"})
-            finish_point(
-                kernel, here, it.products.stage, "product", lambda block, value: writer.line(f"return (float){value};")
-            )
-        writer.line(";")
-        writer.line("Tile::step(all, 0, Tile::Queries::BYTES + stage * Tile::STAGE, score);")
+        _write_score(kernel, it, batch, "score", None)
+        _write_score(kernel, it, batch, "whole", mask)
+        last = f"step * {COLUMNS} + {COLUMNS - 1}"
+        whole = [f"a_start + {ROWS} <= {kernel.dim(it.queries.extent)}", f"{last} < {kernel.dim(it.column.extent)}"]
+        if mask is not None:
+            whole.append(f"{last} <= a_start + {kernel.dim(mask.offset)}")
+        writer.line(f"const bool is_whole = {' && '.join(whole)};")
+        writer.line("Tile::step(all, 0, Tile::Queries::BYTES + stage * Tile::STAGE, score, whole, is_whole);")
     writer.line(";")
     steps = kernel.dim(dims.ceildiv(it.column.extent, COLUMNS))
+    if mask is not None:  # tiles that no row of the block sees are neither read nor multiplied
+        seen = writer.define("long long", f"a_start + {ROWS} + {kernel.dim(mask.offset)}")
+        tiles = writer.define("long long", f"{seen} <= 0 ? 0 : ({seen} + {COLUMNS - 1}) / {COLUMNS}")
+        steps = writer.define("long long", f"{tiles} < {steps} ? {tiles} : {steps}")
     writer.line(f"in_stages<{STAGES}>({steps}, fill, multiply);")
+
+
+def _write_score(kernel: Kernel, it: Attention, batch: Mapping[str, str], name: str, mask: Mask | None) -> None:
+    """Write what makes a score of a product: "score" where a key may be hidden, or not be there, else "whole"."""
+    writer = kernel.writer
+    with writer.block(f"const auto {name} = [&](float product, int in_row, int in_column)"):
+        writer.line(f"const long long row = a_start + in_row, column = step * {COLUMNS} + in_column;")
+        if name == "score":
+            is_there = f"row < {kernel.dim(it.queries.extent)} && column < {kernel.dim(it.column.extent)}"
+            writer.line(f"if (!({is_there})) return __int_as_float(0xff800000);")
+        known: dict[Expr, str] = {mask.condition: "true"} if mask is not None else {}
+        axes = {**batch, **kernel.axes_at("row", it.queries.own), it.column.name: "column"}
+        here = kernel.expressions(axes, known)
+        finish_point(
+            kernel, here, it.products.stage, "product", lambda block, value: writer.line(f"return (float){value};")
+        )
+    writer.line(";")
 
 
 def _write_results(kernel: Kernel, it: Attention, batch: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Elementwise: kernels that read every tensor at the point they write, or at one place; four elements at a time."""
+"""Elementwise: kernels that read every tensor at the point they write, or at one place; 16 bytes at a time."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from kernelyard.plugins.codegen_api import Axis, Const, Declined, Expr, Load, St
 from kernelyard_native_cuda.codegen.expressions import from_stored, to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import stored
-from kernelyard_native_cuda.schedule.lanes import finish_lanes, lanes_of
+from kernelyard_native_cuda.schedule.access import lanes_in
+from kernelyard_native_cuda.schedule.lanes import MOST_LANES, PIECE, finish_lanes, lanes_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
 from kernelyard_native_cuda.schedule.rule import Schedule
 
 THREADS = 256
-LANES = 4
 
 
 def elementwise(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
     """Return a kernel for a first stage that reads where it writes."""
     stage = stages[0]
-    if _applies(stage):
-        return Schedule(1, _write(stage, name), f"{LANES} contiguous elements per thread")
-    lanes = _lanes_across(stage)
-    if lanes > 1:
-        return Schedule(
-            1, _write_lanes(stage, lanes, name), f"{lanes} contiguous elements per thread, which read one row"
-        )
+    across, most = _lanes_across(stage), _most_lanes(stage)
+    if _applies(stage) and across < most:  # the last thread of all has fewer
+        return Schedule(1, _write(stage, most, name), f"{most} contiguous elements per thread")
+    if across > 1:
+        reason = f"{across} contiguous elements per thread, which read one row"
+        return Schedule(1, _write_lanes(stage, across, name), reason)
     return Declined("loads are neither all contiguous nor uniform")
 
 
@@ -57,6 +56,12 @@ def _lanes_across(stage: Stage) -> int:
     return lanes_of(stage, stage.spatial) if last else 1
 
 
+def _most_lanes(stage: Stage) -> int:
+    """Return how many elements of each result are stored at once: 16 bytes of the widest."""
+    results = [block.output for block in stage.blocks if block.output not in stage.inside]
+    return min(MOST_LANES, *(lanes_in(buffer.dtype, PIECE) for buffer in results))
+
+
 def _write_lanes(stage: Stage, lanes: int, name: str) -> WrittenKernel:
     kernel = Kernel(stage.written, THREADS)
     point = kernel.define_point(stage.spatial, f"(blockIdx.x * {THREADS}ll + threadIdx.x) * {lanes}")
@@ -83,26 +88,26 @@ def _uses_axes(expr: Expr) -> bool:
     return False
 
 
-def _write(stage: Stage, name: str) -> WrittenKernel:
+def _write(stage: Stage, lanes: int, name: str) -> WrittenKernel:
     kernel = Kernel(stage.written, THREADS)
     writer, total = kernel.writer, kernel.dim(stage.points)
-    point = writer.define("long long", f"(blockIdx.x * {THREADS}ll + threadIdx.x) * {LANES}")
+    point = writer.define("long long", f"(blockIdx.x * {THREADS}ll + threadIdx.x) * {lanes}")
     written = [block.output for block in stage.blocks]
     loads = dict.fromkeys(stage.input_loads)
     with writer.block(f"if ({point} < {total})"):
-        count = writer.define("int", f"{total} - {point} < {LANES} ? (int)({total} - {point}) : {LANES}")
+        count = writer.define("int", f"{total} - {point} < {lanes} ? (int)({total} - {point}) : {lanes}")
         known: dict[Expr, str] = {}
         for load in (load for load in loads if not _is_one_place(load)):
-            type_ = f"Pack<{stored(load.dtype)}, {LANES}>"
-            four = writer.define(
-                type_, f"some_at<{LANES}, {stored(load.dtype)}>({kernel.tensor(load.buffer)}, {point}, {count})"
+            type_ = f"Pack<{stored(load.dtype)}, {lanes}>"
+            some = writer.define(
+                type_, f"some_at<{lanes}, {stored(load.dtype)}>({kernel.tensor(load.buffer)}, {point}, {count})"
             )
-            known[load] = from_stored(f"{four}.at[lane]", load.dtype)
-        results = {buffer: writer.fresh("four") for buffer in written if buffer not in stage.inside}
-        for buffer, four in results.items():
-            writer.line(f"Pack<{stored(buffer.dtype)}, {LANES}> {four};")
+            known[load] = from_stored(f"{some}.at[lane]", load.dtype)
+        results = {buffer: writer.fresh("some") for buffer in written if buffer not in stage.inside}
+        for buffer, some in results.items():
+            writer.line(f"Pack<{stored(buffer.dtype)}, {lanes}> {some};")
         writer.line("#pragma unroll")
-        with writer.block(f"for (int lane = 0; lane < {LANES}; ++lane)"):
+        with writer.block(f"for (int lane = 0; lane < {lanes}; ++lane)"):
             finish_point(
                 kernel,
                 kernel.expressions({}, known),
@@ -111,8 +116,8 @@ def _write(stage: Stage, name: str) -> WrittenKernel:
                     f"{results[block.output]}.at[lane] = {to_stored(value, block.output.dtype)};"
                 ),
             )
-        for buffer, four in results.items():
+        for buffer, some in results.items():
             writer.line(
-                f"put_some<{LANES}, {stored(buffer.dtype)}>({kernel.tensor(buffer)}, {point}, {count}, {four});"
+                f"put_some<{lanes}, {stored(buffer.dtype)}>({kernel.tensor(buffer)}, {point}, {count}, {some});"
             )
-    return kernel.finish(name, dims.ceildiv(stage.points, THREADS * LANES))
+    return kernel.finish(name, dims.ceildiv(stage.points, THREADS * lanes))
