@@ -1,7 +1,8 @@
 """GeneralReduction: chains of reductions and elementwise blocks over the same rows, such as softmax and norms.
 
-A block of threads makes a row. What is reduced of a row stays in registers, where every thread has it. Rows handed from
-stage to stage lie in shared memory where they are known to be short, else in the workspace.
+A block of threads makes a row. What is reduced of a row stays in registers, where every thread has it. Rows of a known
+length stay there too (`RegisterRow`), unless they are long, or are read at other places than they are written. Then
+what stages hand on lies in shared memory where rows are short, else in the workspace.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from kernelyard.plugins.codegen_api import (
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
-from kernelyard_native_cuda.codegen.types import computed
+from kernelyard_native_cuda.codegen.types import computed, is_narrow_float
 from kernelyard_native_cuda.schedule.contraction import contraction_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point, reduced
 from kernelyard_native_cuda.schedule.reduction import shared_out, threads_for
+from kernelyard_native_cuda.schedule.register_row import RegisterRow, RowShape, along, row_shape
 from kernelyard_native_cuda.schedule.rule import Schedule
 
 MOST_SHARED = 32 << 10  # bytes of rows in shared memory
@@ -113,7 +115,10 @@ def _share_rows(stages: tuple[Stage, ...], shared: int) -> bool:
 
 def _write(chain: Chain, later: Sequence[Stage], name: str) -> WrittenKernel:
     private = _private(chain, later)
-    kernel = Kernel(_written(chain), threads_for(chain.work))
+    shape = row_shape([(stage, chain.inner(stage)) for stage in chain.stages], private)
+    if shape is not None:
+        return _write_in_registers(chain, private, shape, name)
+    kernel = Kernel(_written(chain), threads_for(chain.work), _gives_narrow_floats(chain, private))
     kept = _kept_rows(kernel, chain, private)
     point = kernel.define_point(chain.rows, "blockIdx.x")
     row = kernel.expressions(kernel.axes_at(point, chain.rows), kept=kept)
@@ -129,6 +134,28 @@ def _write(chain: Chain, later: Sequence[Stage], name: str) -> WrittenKernel:
             _write_across(kernel, row, chain, stage)
         pending |= stage.written
     return kernel.finish(name, extent_of(chain.rows))
+
+
+def _write_in_registers(chain: Chain, private: frozenset[Buffer], shape: RowShape, name: str) -> WrittenKernel:
+    kernel = Kernel(_written(chain), shape.threads, _gives_narrow_floats(chain, private))
+    row = kernel.expressions(kernel.axes_at(kernel.define_point(chain.rows, "blockIdx.x"), chain.rows))
+    registers = RegisterRow(kernel, shape, private)
+    for number, stage in enumerate(chain.stages):
+        inner = chain.inner(stage)
+        axis = along(stage, inner)
+        if axis is not None and not stage.reduce:
+            row.axes.update({each.name: "0" for each in inner if each != axis})
+            registers.write(row, stage, axis)
+            continue
+        unread = private - _read_from_memory(stage, chain.stages[number + 1 :])
+        first = registers.reduced(row, stage) if axis is not None else None
+        _write_once(kernel, row, chain, stage, unread, first)
+    return kernel.finish(name, extent_of(chain.rows))
+
+
+def _gives_narrow_floats(chain: Chain, private: frozenset[Buffer]) -> bool:
+    """Return True where all that is left of the rows is of at most 16 bits."""
+    return all(is_narrow_float(buffer.dtype) for buffer in _written(chain) - private)
 
 
 def _written(chain: Chain) -> frozenset[Buffer]:
@@ -173,8 +200,15 @@ def _read_from_memory(stage: Stage, later: Sequence[Stage]) -> frozenset[Buffer]
     return frozenset(load.buffer for each in later for load in each.loads if load not in places)
 
 
-def _write_once(kernel: Kernel, row: Expressions, chain: Chain, stage: Stage, unread: frozenset[Buffer]) -> None:
-    """A stage with one point for each row: every thread has its values."""
+def _write_once(
+    kernel: Kernel,
+    row: Expressions,
+    chain: Chain,
+    stage: Stage,
+    unread: frozenset[Buffer],
+    first: str | None = None,
+) -> None:
+    """A stage with one point for each row: every thread has its values. first: the value of its reduction, if known."""
 
     def store(block: ComputeBlock, name: str) -> None:
         if block.output not in unread:
@@ -182,7 +216,8 @@ def _write_once(kernel: Kernel, row: Expressions, chain: Chain, stage: Stage, un
                 row.store(block.output, block.indices, name)
 
     row.axes.update({axis.name: "0" for axis in chain.inner(stage)})
-    first = shared_out(kernel, row, stage.first) if stage.reduce else None
+    if stage.reduce and first is None:
+        first = shared_out(kernel, row, stage.first)
     finish_point(kernel, row, stage, first, store)
 
 
