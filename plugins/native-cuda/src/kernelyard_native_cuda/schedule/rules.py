@@ -94,9 +94,12 @@ class _Kernels:
     def add(self, stages: list[Stage], step: StepInfo | None = None) -> None:
         """Add the kernels of some stages, that are launched for a step."""
         stages = list(map(with_groups, stages))
+        rest: Stage | None = None  # of what was split: it is not split again
         while stages:
-            split = split_stage(stages[0], self._next_name, self.machine)
+            is_alone = len(stages) == 1 and stages[0] is not rest
+            split = split_stage(stages[0], self._next_name, self.machine, is_alone)
             if split is not None:
+                rest = split[1]
                 stages = [*split[:2], *stages[1:]]
                 self.scratch.append(split[2])
             made, reasons = first_that_applies(RULES, stages, self._next_name, self.machine)

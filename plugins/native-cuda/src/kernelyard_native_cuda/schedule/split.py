@@ -17,8 +17,12 @@ from kernelyard.plugins.codegen_api import (
     extent_of,
     index,
     rewrite_block,
+    step_along,
 )
+from kernelyard_native_cuda.codegen.operations import REDUCERS
+from kernelyard_native_cuda.codegen.types import is_narrow_float
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
+from kernelyard_native_cuda.schedule.fallback import THREADS
 from kernelyard_native_cuda.schedule.gemv import blocks_of, product_in
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import tiles_of
@@ -30,17 +34,23 @@ MOST_PARTS = 32
 LEAST_PART = 512  # elements of which the place of an extreme is found first
 MOST_PARTS_OF_EXTREMES = 64
 GEMV_BLOCKS = 4  # that a multiprocessor needs to read as fast as memory gives
+MOST_PARTS_OF_COLUMNS = 64
+LEAST_ROWS = 32  # of a part of columns
+COLUMN_BLOCKS = 4  # as GEMV_BLOCKS
 PART = "part"
 
 
 Split = tuple[Stage, Stage, Buffer]
 
 
-def split_stage(stage: Stage, name: str, machine: Machine) -> Split | None:
+def split_stage(stage: Stage, name: str, machine: Machine, is_alone: bool = False) -> Split | None:
     """Return a stage as one that reduces parts and one that reduces what was found, and what is between; None to leave
-    it.
+    it. is_alone: whether no other stage follows, whose rows it might share.
     """
-    return _split_extreme(stage, name, machine) if stage.first.reducer in EXTREMES else _split_sum(stage, name, machine)
+    if stage.first.reducer in EXTREMES:
+        return _split_extreme(stage, name, machine)
+    split = _split_sum(stage, name, machine)
+    return _split_columns(stage, name, machine) if split is None and is_alone else split
 
 
 # --- places of extremes -----------------------------------------------------------------------------------------------
@@ -94,6 +104,25 @@ def _split_sum(stage: Stage, name: str, machine: Machine) -> Split | None:
     parts = 1
     while blocks * parts * 2 <= wanted and parts < MOST_PARTS:
         if axis.extent % (parts * 2 * MULTIPLE) or it.depth < parts * 2 * LEAST_DEPTH:
+            break
+        parts *= 2
+    return None if parts == 1 else _split(stage, name, axis, parts)
+
+
+def _split_columns(stage: Stage, name: str, machine: Machine) -> Split | None:
+    """Reduce parts of columns, each by a thread for each column, whose neighbours read neighbours."""
+    block = stage.first
+    if block.reducer not in REDUCERS or contraction_of(stage) is not None or len(stage.reduce) != 1:
+        return None
+    (axis,), results = stage.reduce, stage.points
+    is_narrow = is_narrow_float(block.output.dtype)  # what is between would be rounded
+    if is_narrow or not isinstance(axis.extent, int) or not isinstance(results, int):
+        return None
+    if any(step_along(load, axis.name) == 1 for load in block.loads):
+        return None
+    blocks, parts = -(-results // THREADS), 1
+    while blocks * parts * 2 <= machine.multiprocessors * COLUMN_BLOCKS and parts < MOST_PARTS_OF_COLUMNS:
+        if axis.extent % (parts * 2) or axis.extent < parts * 2 * LEAST_ROWS:
             break
         parts *= 2
     return None if parts == 1 else _split(stage, name, axis, parts)
