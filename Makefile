@@ -132,7 +132,7 @@ $(VENV)/browser: $(VENV)/test
 	touch $@
 
 $(VENV)/cuda-libs: $(VENV)/test
-	$(PIP) nvidia-cublas-cu12 nvidia-cudnn-cu12 "nvidia-cudnn-frontend>=1.28,<1.29"
+	$(PIP) nvidia-cublas-cu12 nvidia-cudnn-cu12 "nvidia-cudnn-frontend>=1.28,<1.29" nvidia-cuda-nvdisasm
 	touch $@
 
 $(VENV)/site: $(VENV)/test

@@ -41,8 +41,8 @@ FUNCTIONS = {
     "tensor": product(70, 200, 72, "float16"),  # in tiles of 64x64
     "tensor of odd sizes": product(33, 71, 35, "float16"),
     "layer norm": (
-        lower("nn.layer_norm", f32(3, 300), f32(300), f32(300), axes=(1,), epsilon=1e-5),
-        (random(3, 300), random(300), random(300)),
+        lower("nn.layer_norm", f32(3, 1028), f32(1028), f32(1028), axes=(1,), epsilon=1e-5),
+        (random(3, 1028), random(1028), random(1028)),
     ),
     "transpose": (lower("permute_dims", f32(40, 50), axes=(1, 0)), (random(40, 50),)),
     "cumsum": (lower("cumsum", f32(10, 7), axis=1), (random(10, 7),)),
@@ -56,6 +56,11 @@ FUNCTIONS = {
         attention((1, 70, 1, 16), (1, 150, 1, 16), (1, 150, 1, 16), "float16", "none"),
         tuple(numbers("float16", (1, 70, 1, 16), (1, 150, 1, 16), (1, 150, 1, 16))),
     ),
+    "causal": (
+        attention((1, 70, 1, 16), (1, 150, 1, 16), (1, 150, 1, 16), "float16", "top_left"),
+        tuple(numbers("float16", (1, 70, 1, 16), (1, 150, 1, 16), (1, 150, 1, 16))),
+    ),
+    "columns": (lower("sum", f32(128, 40), axes=(0,)), (random(128, 40),)),
     "sum": (lower("sum", f32(3, 200), axes=(1,)), (random(3, 200),)),
 }
 STAGES, TENSOR, PLAIN, REDUCERS = "// A sum in steps", "// --- tensor cores", "// --- CUDA cores", "// --- reducers"
@@ -98,15 +103,21 @@ MUTANTS = [
     ("attention", BARRIER, 1, "", STAGES),
     ("attention", "all.weighted[j][i] *= scale;", 1, ";", TENSOR),
     ("attention", "all.total[half] * scale", 1, "all.total[half]", TENSOR),
-    ("attention", "lanes_reduced<Max, 4>", 1, "lanes_reduced<Max, 2>", TENSOR),
+    ("attention", "lanes_reduced<Larger, 4>", 1, "lanes_reduced<Larger, 2>", TENSOR),
     ("attention", "row < 70ll && column < 150ll", 1, "row < 70ll", GENERATED),
     ("attention", "row < 70ll && value < 16ll", 1, "value < 16ll", GENERATED),
+    ("attention", "shift * LOG2_E", 1, "shift", TENSOR),
+    ("causal", "+ 63 <= a_start", 1, "<= a_start", GENERATED),
+    ("causal", "= a_start + 64 +", 1, "= a_start +", GENERATED),
+    ("columns", "v1 * 32ll", 1, "v1 * 31ll", GENERATED),
     ("transpose", BARRIER, 1, "", GENERATED),
     ("transpose", "across < 50ll && along < 40ll", 1, "across < 50ll", GENERATED),
     ("cumsum", "< 10ll)", 1, "< 100ll)", GENERATED),
     ("sum", "k < 200ll", 1, "k < 201ll", GENERATED),
     ("layer norm", BARRIER, 1, "", REDUCERS),
     ("layer norm", BARRIER, 2, "", REDUCERS),
+    ("layer norm", "if (start >= 1028) continue;", 1, "", GENERATED),
+    ("layer norm", "piece * 128", 2, "piece * 64", GENERATED),
 ]
 
 

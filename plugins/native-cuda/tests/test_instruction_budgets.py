@@ -1,0 +1,121 @@
+"""Budgets of machine code: instructions for each element, 16-byte stores, no local memory, loops of tensor cores.
+
+Compiled by NVRTC for sm_90, and disassembled. A budget is some percent more than was counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kernelyard.dims import symbol
+from kernelyard.ir import TensorType
+from kernelyard.target import Target
+from kernelyard.tir import PrimFunc
+from kernelyard_cuda import compiler as cuda_compiler
+from kernelyard_native_cuda.generator import NativeCudaGenerator
+from kernelyard_native_cuda.runtime import NativeCudaModule
+
+from .disassembly import Code, disassembled, find_disassembler
+from .test_conv_and_attention import attention
+from .test_products import product
+from .test_rules import lower
+
+ARCH = "sm_90"
+N = symbol("n")
+LOCAL_MEMORY = ("LDL", "STL")
+
+pytestmark = pytest.mark.cuda_libs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tools() -> None:
+    if find_disassembler() is None or cuda_compiler.find_kernel_compiler() is None:
+        pytest.skip("nvdisasm, or NVRTC and nvcc, are not installed")
+
+
+def rows(op: str, size: int, dtype: str, scales: int = 0) -> PrimFunc:
+    types = [TensorType((N, size), dtype), *[TensorType((size,), dtype)] * scales]
+    return lower(op, *types, **({"axes": (1,)} if scales else {"axis": 1}))
+
+
+def elements(op: str, dtype: str, operands: int, *shape: object) -> PrimFunc:
+    return lower(op, *[TensorType(shape or (N, 1024), dtype)] * operands)
+
+
+def heads(dtype: str, causal: str) -> PrimFunc:
+    return attention(*[(2, N, 8, 128)] * 3, dtype, causal)
+
+
+class Budget(NamedTuple):
+    """make: a function of one kernel. each: elements of a thread. most: instructions for each of them. stores: of 16
+    bytes, at least."""
+
+    make: Callable[[], PrimFunc]
+    each: int
+    most: float
+    stores: int
+
+
+BUDGETS = {
+    "add float16": Budget(lambda: elements("add", "float16", 2), 8, 10.5, 1),
+    "add bfloat16": Budget(lambda: elements("add", "bfloat16", 2), 8, 11, 1),
+    "add float32": Budget(lambda: elements("add", "float32", 2), 4, 10, 1),
+    "add float16 of any size": Budget(lambda: elements("add", "float16", 2, N), 8, 25, 1),
+    "gelu float16": Budget(lambda: elements("nn.gelu", "float16", 1), 8, 35, 1),
+    "layer norm float16": Budget(lambda: rows("nn.layer_norm", 1024, "float16", 2), 32, 17, 4),
+    "layer norm bfloat16": Budget(lambda: rows("nn.layer_norm", 1024, "bfloat16", 2), 32, 17, 4),
+    "softmax float16": Budget(lambda: rows("nn.softmax", 2048, "float16"), 32, 15, 4),
+    "softmax bfloat16": Budget(lambda: rows("nn.softmax", 2048, "bfloat16"), 32, 15, 4),
+    "softmax float32": Budget(lambda: rows("nn.softmax", 2048, "float32"), 16, 31, 4),
+}
+
+
+def code_of(function: PrimFunc, folder: Path) -> Code:
+    """The code of a function's only kernel."""
+    module = NativeCudaGenerator().generate({"f": function}, Target("cuda", arch=ARCH), {})
+    assert isinstance(module, NativeCudaModule)
+    (kernel,) = module.image.kernels
+    return disassembled(module.image.cubins[ARCH], (kernel,), folder)[kernel]
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_instructions_for_each_element(tmp_path, name):
+    budget = BUDGETS[name]
+    code = code_of(budget.make(), tmp_path)
+    assert code.count(*LOCAL_MEMORY) == 0
+    assert code.count("STG.E.128") >= budget.stores
+    assert code.count("LDG.E.128") >= budget.stores
+    assert not code.loops
+    assert code.length / budget.each <= budget.most
+
+
+# The tensor cores' instructions of the loop, and how many others there may be for each of them: in all of it, and on the
+# shortest way through it, on which nothing is left to copy and no score is masked.
+LOOPS = {
+    "matmul float16": (lambda: product("mk", "kn", "float16", {"m": 4096, "n": 4096, "k": 4096}), 128, 3.2, 2.2),
+    "matmul bfloat16": (lambda: product("mk", "kn", "bfloat16", {"m": 4096, "n": 4096, "k": 4096}), 128, 3.2, 2.2),
+    "attention float16": (lambda: heads("float16", "none"), 128, 8.0, 5.6),
+    "attention bfloat16": (lambda: heads("bfloat16", "none"), 128, 8.0, 5.6),
+    "causal attention float16": (lambda: heads("float16", "bottom_right"), 128, 9.4, 5.6),
+    "causal attention bfloat16": (lambda: heads("bfloat16", "bottom_right"), 128, 9.4, 5.6),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_instructions_of_a_loop_for_each_of_tensor_cores(tmp_path, name):
+    make, products, most, most_on_shortest_way = LOOPS[name]
+    code = code_of(make(), tmp_path)
+    assert code.count(*LOCAL_MEMORY) == 0
+    loop = code.loop_with("HMMA")
+    assert code.count("HMMA", inside=loop) == products
+    assert len(loop) / products <= most
+    assert code.shortest(loop) / products <= most_on_shortest_way
+
+
+def test_epilogues_of_products_store_sixteen_bytes(tmp_path):
+    code = code_of(product("mk", "kn", "float16", {"m": 4096, "n": 4096, "k": 4096}), tmp_path)
+    assert code.count("STG.E.128") == code.count("STG") > 0
