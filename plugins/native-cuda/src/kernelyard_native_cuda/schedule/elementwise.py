@@ -59,7 +59,7 @@ def _lanes_across(stage: Stage) -> int:
 def _most_lanes(stage: Stage) -> int:
     """Return how many elements of each result are stored at once: 16 bytes of the widest."""
     results = [block.output for block in stage.blocks if block.output not in stage.inside]
-    return min(MOST_LANES, *(lanes_in(buffer.dtype, PIECE) for buffer in results))
+    return min([MOST_LANES, *(lanes_in(buffer.dtype, PIECE) for buffer in results)])
 
 
 def _write_lanes(stage: Stage, lanes: int, name: str) -> WrittenKernel:
