@@ -180,6 +180,7 @@ def symbolic(case: OpCase) -> IRModule | None:
 
 @needs_emulator
 @pytest.mark.slow
+@pytest.mark.aarch64
 @pytest.mark.filterwarnings("ignore::kernelyard.errors.PerformanceWarning")
 @pytest.mark.parametrize("make", [OpCase.module, symbolic])
 def test_every_operator(tmp_path, make):

@@ -16,6 +16,7 @@ from kernelyard.ir import Op, Sample, TensorType, all_ops
 from kernelyard.ir.types import tensors_of
 from kernelyard.runtime.artifact import elf
 from kernelyard.tir import PrimFunc
+from kernelyard_native_cuda.drivers import emulator as emulator_driver
 from kernelyard_native_cuda.drivers.emulator import Checks
 from kernelyard_native_cuda.generator import compiler_is_here
 
@@ -64,6 +65,15 @@ def lower_symbolic(op: Op, sample: Sample) -> PrimFunc | None:
         with suppress(TypeInferenceError):
             return lower(op, types, each)
     return None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_quickly():
+    """Kernels of samples run for microseconds; to optimize all of them takes a minute."""
+    flags = tuple("-O0" if flag == "-O1" else flag for flag in emulator_driver.FLAGS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(emulator_driver, "FLAGS", flags)
+        yield
 
 
 @pytest.fixture(scope="module")
