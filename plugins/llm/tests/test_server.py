@@ -7,12 +7,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import openai
 import pytest
 from llm_server import serving
+from pydantic import BaseModel
 
 from kernelyard_llm import LanguageModel
 
@@ -126,6 +128,61 @@ def test_stop_bias_and_probabilities(client: openai.OpenAI, answer: str, llama: 
         for _ in range(2)
     ]
     assert texts[0] == texts[1]
+
+
+class Verdict(BaseModel):
+    """What an answer has to be."""
+
+    answer: Literal["yes", "no"]
+    certain: bool
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"count": {"type": "integer", "minimum": 0, "maximum": 9}, "unit": {"enum": ["m", "s"]}},
+    "required": ["count", "unit"],
+    "additionalProperties": False,
+}
+
+
+def test_an_answer_has_the_form_of_a_class(client: openai.OpenAI) -> None:
+    found = client.chat.completions.parse(model="model", messages=MESSAGES, response_format=Verdict, max_tokens=300)
+    (choice,) = found.choices
+    assert isinstance(choice.message.parsed, Verdict)
+    assert choice.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_fits_a_schema(stream: bool, client: openai.OpenAI) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "length", "strict": True, "schema": SCHEMA}}
+    how = {"model": "model", "messages": MESSAGES, "response_format": form, "max_tokens": 300, "stream": stream}
+    found = client.chat.completions.create(**how)
+    if stream:
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in found)
+    else:
+        text = found.choices[0].message.content
+    length = json.loads(text)
+    assert set(length) == {"count", "unit"}
+    assert length["count"] in range(10)
+    assert length["unit"] in SCHEMA["properties"]["unit"]["enum"]
+
+
+def test_an_answer_is_an_object(client: openai.OpenAI, llama: LanguageModel) -> None:
+    (end,) = llama.encode("}")
+    how = {"model": "model", "messages": MESSAGES, "temperature": 0, "max_tokens": 6, "logit_bias": {str(end): 100}}
+    assert client.chat.completions.create(**how).choices[0].message.content == "}" * 6
+    formed = client.chat.completions.create(**how, response_format={"type": "json_object"}).choices[0]
+    assert json.loads(formed.message.content or "") == {}
+    assert formed.finish_reason == "stop"
+    plain = client.chat.completions.create(**how, response_format={"type": "text"})
+    assert plain.choices[0].message.content == "}" * 6
+
+
+def test_a_form_that_cannot_be_read_is_refused(client: openai.OpenAI) -> None:
+    for schema in ({"type": "no such type"}, {"$ref": "#/nowhere"}):
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        with pytest.raises(openai.BadRequestError, match="form of the answer"):
+            client.chat.completions.create(model="model", messages=MESSAGES, response_format=form)
 
 
 @pytest.mark.parametrize(

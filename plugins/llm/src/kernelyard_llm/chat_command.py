@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--min-p", type=float, default=0.0, help="None less likely than this share of the likeliest.")
 @click.option("--seed", type=int, help="Equal seeds give equal answers.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End an answer here; may be repeated.")
+@click.option("--draft", type=click.IntRange(0), default=0, help="Tokens guessed at a time from the text so far.")
 @click.option("--threads", type=click.IntRange(1), help="Threads that a run may use (default: all).")
 @CACHE_DTYPE
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each answer.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from kernelyard_llm.errors import LanguageModelError
 if TYPE_CHECKING:
     from kernelyard_llm.tokenizer import Tokenizer
 
+# Room for indented JSON between its parts; without a limit, some models go on with blanks until they are cut off.
+_JSON = {"whitespace_pattern": r"\n?[ \t]{0,16}"}
 _EXTRA = "pip install kernelyard-llm[grammar]"
 
 
@@ -52,7 +55,10 @@ def grammar_of(form: tuple[str, str], tokenizer: Tokenizer | None) -> Grammar:
     if tokenizer is None:
         raise LanguageModelError("a form of answers needs the tokenizer of the model")
     kind, text = form
-    readers = {"json_schema": LLMatcher.grammar_from_json_schema, "regex": LLMatcher.grammar_from_regex}
+    readers = {
+        "json_schema": partial(LLMatcher.grammar_from_json_schema, defaults=_JSON),
+        "regex": LLMatcher.grammar_from_regex,
+    }
     try:
         matcher = LLMatcher(tokenizer.for_grammars, readers.get(kind, LLMatcher.grammar_from_lark)(text))
     except ValueError as error:

@@ -15,7 +15,9 @@ from kernelyard import Executable, VirtualMachine
 from kernelyard_llm.description import Description
 from kernelyard_llm.errors import LanguageModelError
 from kernelyard_llm.sampling import Sampler, Sampling, Scored
-from kernelyard_llm.state import State
+from kernelyard_llm.lookup import Lookup
+from kernelyard_llm.state import CHUNK, State
+from kernelyard_llm.steps import Steps
 from kernelyard_llm.text_stream import TextStream
 
 if TYPE_CHECKING:
@@ -27,13 +29,18 @@ DEFAULT_CONTEXT = 8192
 
 @dataclass(frozen=True)
 class Stats:
-    """How long the last generation took. time_to_first_token: in seconds, from the call on."""
+    """How long the last generation took. time_to_first_token: in seconds, from the call on.
+
+    drafted_tokens: that were guessed, of which `accepted_tokens` were right.
+    """
 
     prompt_tokens: int
     new_tokens: int
     prefill_seconds: float
     decode_seconds: float
     time_to_first_token: float
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def prefill_tokens_per_second(self) -> float:
@@ -104,21 +111,30 @@ class LanguageModel:
         max_new_tokens: int = 128,
         temperature: float = 0.0,
         ignore_eos: bool = False,
+        draft: int = 0,
         **sampling: Any,
     ) -> list[int]:
         """Return the tokens that follow `ids`, the token that ends them included.
 
-        temperature and sampling: the fields of `Sampling`. ignore_eos: go on behind the token that ends a text.
-        Raises: LanguageModelError.
+        temperature and sampling: the fields of `Sampling`. ignore_eos: go on behind the token that ends a text. draft:
+        so many tokens are guessed at a time by what followed the last ones before, and computed together; the tokens
+        are the same, sooner where the text repeats itself. Raises: LanguageModelError.
         """
         how = Sampling(temperature, **sampling)
-        return list(self.stream(ids, max_new_tokens, how, ignore_eos))
+        return list(self.stream(ids, max_new_tokens, how, ignore_eos, draft))
 
     def stream(
-        self, ids: Sequence[int], max_new_tokens: int, sampling: Sampling | None = None, ignore_eos: bool = False
+        self,
+        ids: Sequence[int],
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        ignore_eos: bool = False,
+        draft: int = 0,
     ) -> Iterator[int]:
         """Yield the tokens that follow `ids`, each as soon as it is chosen. Raises: LanguageModelError."""
         self.check(ids, max_new_tokens)
+        if not 0 <= draft < CHUNK:
+            raise LanguageModelError("draft is out of range", found=draft, expected=f"0 to {CHUNK - 1}")
         how = sampling or Sampling()
         sampler = Sampler(how, ids, self.tokenizer if how.form else None)
         scores: list[Scored] | None = None if how.log_probabilities is None else []
@@ -128,17 +144,19 @@ class LanguageModel:
             kept.clear()
             token = _chosen(sampler, kept.append(ids), scores)
             first = time.perf_counter()
+            steps = Steps(kept, lambda logits: _chosen(sampler, logits, scores), Lookup(draft, ids) if draft else None)
             count = 0
             try:
-                while count < max_new_tokens:
+                for token in steps.tokens(token):
                     count += 1
                     yield token
-                    if token in ends or sampler.is_done or count == max_new_tokens or kept.length == kept.capacity:
+                    if token in ends or sampler.is_done or count == max_new_tokens:
                         break
-                    token = _chosen(sampler, kept.append([token]), scores)
             finally:
                 now = time.perf_counter()
-                self.stats = Stats(len(ids), count, first - begin, now - first, first - begin)
+                self.stats = Stats(
+                    len(ids), count, first - begin, now - first, first - begin, steps.drafted, steps.accepted
+                )
 
     def check(self, ids: Sequence[int], max_new_tokens: int) -> None:
         """Raises: LanguageModelError for tokens that there are not, and for no new ones."""
@@ -153,7 +171,8 @@ class LanguageModel:
     def chat(self, messages: Sequence[Mapping[str, Any]], max_new_tokens: int = 512, **how: Any) -> str:
         """Return the answer to messages, such as `[{"role": "user", "content": "Hello"}]`.
 
-        how: stop (strings at which the answer ends, themselves left out), and the fields of `Sampling`.
+        how: stop (strings at which the answer ends, themselves left out), draft (see `generate`), and the fields of
+        `Sampling`.
         """
         return "".join(self.stream_chat(messages, max_new_tokens, **how))
 
@@ -162,10 +181,11 @@ class LanguageModel:
         messages: Sequence[Mapping[str, Any]],
         max_new_tokens: int = 512,
         stop: str | Sequence[str] = (),
+        draft: int = 0,
         **sampling: Any,
     ) -> Iterator[str]:
         """Yield the answer to messages in pieces of text; see `chat`."""
-        tokens = self.stream(self.prompt(messages), max_new_tokens, Sampling(**sampling))
+        tokens = self.stream(self.prompt(messages), max_new_tokens, Sampling(**sampling), draft=draft)
         return self._pieces(tokens, (stop,) if isinstance(stop, str) else tuple(stop))
 
     def _pieces(self, tokens: Iterator[int], stops: tuple[str, ...]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from kernelyard import Executable, VirtualMachine
 from kernelyard_llm.configuration import EXTEND, HEAD, PAGE, ModelConfig
 from kernelyard_llm.engine.pages import NO_PAGE, PagePool, PageTable
 
-# Each has a plan of its own; what is missing is filled up with rows that nobody reads.
+# Each has a plan of its own, whose memory stays; what is missing is filled up with rows that nobody reads.
 _SMALL = (1, 2, 4)
 _STEP = 4
 _CHUNKS = (16, 32, 64, 128, 256)
@@ -49,7 +49,7 @@ class BatchRunner:
         """Return hidden states (batch, n, width), and write the first `count` new rows of each sequence."""
         lengths = np.zeros(len(tokens), np.int64)
         lengths[: len(tables)] = [table.length for table in tables]
-        columns = _rounded(max(1, *(-(-table.length // PAGE) for table in tables)))
+        columns = _columns(max(1, *(-(-table.length // PAGE) for table in tables)))
         places = np.full((len(tokens), columns), NO_PAGE, np.int32)
         for row, table in enumerate(tables):
             used = -(-table.length // PAGE)
@@ -64,3 +64,9 @@ class BatchRunner:
 def _rounded(count: int) -> int:
     """Return the next size that has a plan."""
     return next((size for size in _SMALL if size >= count), -(-count // _STEP) * _STEP)
+
+
+def _columns(count: int) -> int:
+    """Return the next number of pages that has a plan: a power of two, or one and a half, so that they are few."""
+    power = 1 << (count - 1).bit_length()
+    return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
