@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kernelyard_llm.tokenizer import Tokenizer
 
 # Room for indented JSON between its parts; without a limit, some models go on with blanks until they are cut off.
-_JSON = {"whitespace_pattern": r"\n?[ \t]{0,16}"}
+_BLANKS = r"\n?[ \t]{0,16}"
 _EXTRA = "pip install kernelyard-llm[grammar]"
 
 
@@ -56,7 +56,7 @@ def grammar_of(form: tuple[str, str], tokenizer: Tokenizer | None) -> Grammar:
         raise LanguageModelError("a form of answers needs the tokenizer of the model")
     kind, text = form
     readers = {
-        "json_schema": partial(LLMatcher.grammar_from_json_schema, defaults=_JSON),
+        "json_schema": partial(LLMatcher.grammar_from_json_schema, defaults={"whitespace_pattern": _BLANKS}),
         "regex": LLMatcher.grammar_from_regex,
     }
     try:

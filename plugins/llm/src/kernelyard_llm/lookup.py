@@ -33,7 +33,7 @@ class Lookup:
         self._tokens.append(token)
 
     def guess(self) -> list[int]:
-        """Return `count` tokens that may follow, none where the last ones are new; a short round goes on in a circle."""
+        """Return `count` tokens that may follow, none where the last ones are new; short rounds go in a circle."""
         begin = self._behind.get(self._last())
         if begin is None:
             return []

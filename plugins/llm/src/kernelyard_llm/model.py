@@ -14,8 +14,8 @@ import numpy as np
 from kernelyard import Executable, VirtualMachine
 from kernelyard_llm.description import Description
 from kernelyard_llm.errors import LanguageModelError
-from kernelyard_llm.sampling import Sampler, Sampling, Scored
 from kernelyard_llm.lookup import Lookup
+from kernelyard_llm.sampling import Sampler, Sampling, Scored
 from kernelyard_llm.state import CHUNK, State
 from kernelyard_llm.steps import Steps
 from kernelyard_llm.text_stream import TextStream
@@ -142,12 +142,12 @@ class LanguageModel:
         with self._lock:
             kept, self.scores = self._state, scores
             kept.clear()
-            token = _chosen(sampler, kept.append(ids), scores)
+            best = _chosen(sampler, kept.append(ids), scores)
             first = time.perf_counter()
             steps = Steps(kept, lambda logits: _chosen(sampler, logits, scores), Lookup(draft, ids) if draft else None)
             count = 0
             try:
-                for token in steps.tokens(token):
+                for token in steps.tokens(best):
                     count += 1
                     yield token
                     if token in ends or sampler.is_done or count == max_new_tokens:

@@ -59,7 +59,7 @@ class Decoder(nn.Module):
         return self._hidden(tokens, lengths, caches)
 
     def _hidden(self, tokens: nn.Tensor, lengths: nn.Tensor, caches: Sequence[Cache]) -> dict[str, nn.Tensor]:
-        """Return the hidden states, and of each layer the keys and values of the tokens."""
+        """Return the hidden states, and what is cached of the tokens: of each part (layers, batch, n, heads, ...)."""
         places = nn.op.unsqueeze(lengths, 1) + nn.op.arange(tokens.shape[1])
         x = self.embedding(tokens)
         if self.config.embedding_scale != 1.0:
@@ -67,11 +67,13 @@ class Decoder(nn.Module):
         if self.positions is not None:
             x = x + self.positions(places)
         angles = Angles(places)
-        results: dict[str, nn.Tensor] = {}
-        for number, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
+        for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, angles, cache)
-            results |= {f"{part}_{number}": rows for part, rows in cache.new.items()}
-        return {"hidden": x, **results}
+        new = {
+            part: nn.op.concat([nn.op.unsqueeze(cache.new[part], 0) for cache in caches], 0)
+            for part in self.config.cache_parts
+        }
+        return {"hidden": x, **{f"new_{part}": rows for part, rows in new.items()}}
 
     def decode(
         self,

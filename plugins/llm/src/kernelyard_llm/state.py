@@ -70,9 +70,9 @@ class State:
             np.array([tokens], np.int64), np.array([begin], np.int64), table, *self._pages.arguments
         )
         if len(tokens) == 1:
-            self._pages.write(*divmod(begin, PAGE), [part.numpy()[0, 0] for part in new])
+            self._pages.write(*divmod(begin, PAGE), [part.numpy()[:, 0, 0] for part in new])
         else:
-            self._pages.write(*divmod(np.arange(begin, end), PAGE), [part.numpy()[0] for part in new])
+            self._pages.write(*divmod(np.arange(begin, end), PAGE), [part.numpy()[:, 0] for part in new])
         self.length = end
         return result.numpy()
 

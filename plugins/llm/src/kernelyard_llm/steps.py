@@ -11,7 +11,7 @@ from kernelyard_llm.state import State
 
 
 class Steps:
-    """The tokens behind those that a state has seen. choose: a token of logits; drafted, accepted: counts of guesses."""
+    """The tokens behind those that a state has seen. choose: a token of logits; drafted, accepted: guesses so far."""
 
     def __init__(self, state: State, choose: Callable[[np.ndarray], int], lookup: Lookup | None) -> None:
         self._state, self._choose, self._lookup = state, choose, lookup

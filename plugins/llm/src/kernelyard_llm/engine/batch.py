@@ -56,8 +56,8 @@ class BatchRunner:
             places[row, :used] = table.pages[:used]
         hidden, *new = self._extend(tokens, lengths, places, *self._pool.cache.arguments)
         pages, rows = (np.concatenate(part) for part in zip(*(table.places(count) for table in tables), strict=True))
-        written = (part.numpy()[: len(tables), :count] for part in new)
-        self._pool.cache.write(pages, rows, [part.reshape(-1, *part.shape[2:]) for part in written])
+        written = (part.numpy()[:, : len(tables), :count] for part in new)
+        self._pool.cache.write(pages, rows, [part.reshape(len(part), -1, *part.shape[3:]) for part in written])
         return hidden.numpy()
 
 
