@@ -13,6 +13,7 @@ import kernelyard
 import kernelyard_llm
 from kernelyard_llm import LanguageModel, LanguageModelError
 from kernelyard_llm.blocks import Planes
+from kernelyard_llm.cache import CachePages
 from kernelyard_llm.from_gguf import GGUFWeights, gguf_config
 from kernelyard_llm.gguf import read_gguf
 
@@ -140,6 +141,19 @@ def test_compile_reads_the_file(llama_file: Callable[[str], Path]) -> None:
     executable = kernelyard.compile(llama_file("Q4_1"))
     assert sorted(executable.entries) == ["decode", "extend", "head"]
     assert kernelyard_llm.from_executable(executable).config.width == WIDTH
+
+
+def test_memory_is_taken_for_the_pages_that_are_needed(llama: LanguageModel) -> None:
+    pages = CachePages(llama.config, 30)
+    row = RNG.random((LAYERS, KV_HEADS, WIDTH // HEADS)).astype(np.float32)
+    assert pages.arguments[0].shape[1] < 15
+    pages.write(3, 7, [row, 2 * row])
+    for wanted, there in ((3, 8), (9, 16), (17, 30), (30, 30)):
+        pages.reserve(wanted)
+        assert [part.shape[1] for part in pages.arguments] == [there] * 2 * LAYERS
+    np.testing.assert_array_equal(pages.arguments[LAYERS - 1][:, 3, 7], row[-1])
+    np.testing.assert_array_equal(pages.arguments[-1][:, 3, 7], 2 * row[-1])
+    assert np.count_nonzero(pages.arguments[0]) == row[0].size
 
 
 @pytest.mark.parametrize(("dtype", "itemsize", "atol"), [("float16", 2, 2e-3), ("int8", 1, 3e-2)])

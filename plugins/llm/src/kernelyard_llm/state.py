@@ -65,6 +65,7 @@ class State:
         """Return the first result of a function, and keep the new rows of the cache, which are the others."""
         # Whole pages are given to the program: lengths on one page share a plan.
         begin, end = self.length, self.length + len(tokens)
+        self._pages.reserve(-(-end // PAGE))
         table = self._table[:, : max(1, -(-begin // PAGE))]
         result, *new = function(
             np.array([tokens], np.int64), np.array([begin], np.int64), table, *self._pages.arguments

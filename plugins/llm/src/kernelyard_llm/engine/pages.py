@@ -45,6 +45,7 @@ class PagePool:
         """Return a page for one sequence alone; there has to be one available."""
         if self._free:
             page = self._free.pop()
+            self.cache.reserve(page + 1)
         else:
             page, _ = self._unused.popitem(last=False)
             del self._found[self._digests.pop(page)]
