@@ -71,6 +71,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "dnnl_post_ops_append_dw": (c_void_p, c_int, c_int, c_int, *[c_int64] * 3),
     "dnnl_post_ops_destroy": (c_void_p,),
     "dnnl_primitive_desc_query": (c_void_p, c_int, c_int, c_void_p),
+    "dnnl_primitive_desc_clone": (_OUT, c_void_p),
     "dnnl_primitive_desc_next_impl": (c_void_p,),
     "dnnl_primitive_desc_destroy": (c_void_p,),
     "dnnl_primitive_create": (_OUT, c_void_p),
@@ -208,6 +209,10 @@ class Library:
             except AttributeError as error:
                 raise StatusError(name, enums.STATUS.index("unimplemented")) from error
         return self.create(name, "dnnl_primitive_desc_destroy", c_void_p(self.engine.address), *arguments)
+
+    def cloned(self, descriptor: Handle) -> Handle:
+        """Return another handle of a primitive's descriptor, which stays what it is when the first is moved on."""
+        return self.create("dnnl_primitive_desc_clone", "dnnl_primitive_desc_destroy", descriptor.address)
 
     def new_stream(self) -> Handle:
         """Return a stream; a bound call has its own."""

@@ -38,9 +38,9 @@ from kernelyard_dnnl._native import Handle, Library, StatusError, load_library
 from kernelyard_dnnl.foresight import Foresight
 from kernelyard_dnnl.layout import MemoryDescriptor
 from kernelyard_dnnl.lowering import Lowering
-from kernelyard_dnnl.packing import PackedConstants, memory_object
+from kernelyard_dnnl.packing import PackedConstants, execution_arguments, memory_object
 from kernelyard_dnnl.plan import Plan, make_plan
-from kernelyard_dnnl.primitive import Primitive, execution_arguments, primitives_info
+from kernelyard_dnnl.primitive import Primitive, primitives_info
 from kernelyard_dnnl.thread_scope import scoped
 from kernelyard_dnnl.values import Buffer, NativeKernel, Operation, Value
 

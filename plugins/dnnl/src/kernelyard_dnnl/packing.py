@@ -5,17 +5,19 @@ Packing is begun when a layout is chosen, and done when the preparation is finis
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from kernelyard.runtime.api import CacheInfo, address_of, aligned_bytes, give_back_pages, renewed_in_children
 from kernelyard_dnnl import _enums as enums
-from kernelyard_dnnl._native import Handle, load_library
+from kernelyard_dnnl._native import ExecutionArgument, Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor
 from kernelyard_dnnl.preparation import Preparation
-from kernelyard_dnnl.primitive import Primitive, create_reorder, execution_arguments
+from kernelyard_dnnl.primitive import Primitive, create_reorder
 from kernelyard_dnnl.thread_scope import thread_count
 from kernelyard_dnnl.values import Buffer, Value
 
@@ -133,3 +135,9 @@ def run_primitive(primitive: Primitive, memories: dict[int, Handle]) -> None:
     with thread_count(library, primitive.threads):
         library.call("dnnl_primitive_execute", handle, stream.address, len(memories), arguments)
         library.call("dnnl_stream_wait", stream.address)
+
+
+def execution_arguments(memories: dict[int, Handle]) -> ctypes.Array[Any]:
+    """Return the array that `dnnl_primitive_execute` takes."""
+    items = [ExecutionArgument(index, memory.address) for index, memory in memories.items()]
+    return (ExecutionArgument * len(items))(*items)

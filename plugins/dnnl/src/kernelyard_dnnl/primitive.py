@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Callable
 from ctypes import byref, c_char_p, c_float, c_int64, c_void_p
@@ -18,6 +17,8 @@ from kernelyard_dnnl.layout import MemoryDescriptor, c_dims, from_native
 from kernelyard_dnnl.thread_scope import thread_count
 
 REFERENCE = re.compile(r"\bref\b|^ref")
+# Kinds whose descriptors take the library milliseconds: what finds the next implementation does not begin anew.
+SLOW_TO_DESCRIBE = ("deconvolution_forward",)
 PLAIN = re.compile(r"\bgemm\b|^simple")
 
 
@@ -142,6 +143,7 @@ class Primitive:
         self.threads = threads
         self._lock = renewed_in_children(Lock())  # of its own: several are created at the same time
         self._descriptor: Handle | None = None
+        self._further: Handle | None = None
         self._handle: Handle | None = None
 
     @property
@@ -154,8 +156,17 @@ class Primitive:
         with self._lock:
             if self._descriptor is None:
                 create = _created_reorder if self.recipe.kind == "reorder" else _created
-                self._descriptor = create(self.recipe, self.threads)
+                found = create(self.recipe, self.threads)
+                if self.recipe.kind in SLOW_TO_DESCRIBE:
+                    self._further, found = found, load_library().cloned(found)
+                self._descriptor = found
             return self._descriptor
+
+    def take_further(self) -> Handle | None:
+        """Return a descriptor that can be moved on to the next implementation; None where somebody has it already."""
+        with self._lock:
+            further, self._further = self._further, None
+            return further
 
     @property
     def handle(self) -> Handle:
@@ -270,6 +281,9 @@ def primitives_info() -> CacheInfo:
 
 def _created(recipe: Recipe, threads: int) -> Handle:
     library = load_library()
+    further = _further(recipe, threads) if recipe.skipped and recipe.kind in SLOW_TO_DESCRIBE else None
+    if further is not None:
+        return further
     converted = [_converted(argument) for argument in recipe.arguments]
     attributes = _attributes(recipe.post_ops, recipe.numbers)
     with thread_count(library, threads):
@@ -277,6 +291,16 @@ def _created(recipe: Recipe, threads: int) -> Handle:
         for _ in range(recipe.skipped):
             library.call("dnnl_primitive_desc_next_impl", descriptor.address)
     return descriptor
+
+
+def _further(recipe: Recipe, threads: int) -> Handle | None:
+    before = primitive_of(recipe._replace(skipped=recipe.skipped - 1), threads)
+    before.describe()
+    further = before.take_further()
+    if further is not None:
+        with thread_count(load_library(), threads):
+            load_library().call("dnnl_primitive_desc_next_impl", further.address)
+    return further
 
 
 def create_reorder(
@@ -371,11 +395,3 @@ def depthwise_arguments(post_op: Depthwise) -> tuple[int, ...]:
     """Return the arguments of `dnnl_post_ops_append_dw`: the dtypes of weights, bias and result, and the window."""
     dtype = enums.DATA_TYPE["float32"]
     return dtype, dtype if post_op.has_bias else enums.DATA_TYPE_UNDEFINED, dtype, 3, post_op.stride, 1
-
-
-def execution_arguments(memories: dict[int, Handle]) -> ctypes.Array[Any]:
-    """Return the array that `dnnl_primitive_execute` takes."""
-    from kernelyard_dnnl._native import ExecutionArgument
-
-    items = [ExecutionArgument(index, memory.address) for index, memory in memories.items()]
-    return (ExecutionArgument * len(items))(*items)
