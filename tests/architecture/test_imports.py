@@ -133,6 +133,7 @@ def test_an_artifact_of_three_nodes_loads_few_modules_of_ours(name: str, tmp_pat
     loaded = loaded_by(f"{code} exe.run({{'x': numpy.ones({shape}, numpy.float32)}})", str(tmp_path / "m.kyar"))
     assert f"kernelyard_{backend}.runtime" in loaded
     assert not compiler_modules(loaded)
+    assert not (loaded - loaded_by("import numpy")).intersection({"pathlib", "glob", "logging"})
     assert len([each for each in loaded if each.startswith("kernelyard")]) <= most
 
 

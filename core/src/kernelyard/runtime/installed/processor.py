@@ -6,13 +6,12 @@ import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 from kernelyard.records import record
 
-INFO = Path("/proc/cpuinfo")
+INFO = "/proc/cpuinfo"
 NAMES = ("model name", "CPU implementer", "CPU part", "model", "stepping")  # what tells kinds of processors apart
-CACHES = Path("/sys/devices/system/cpu/cpu0/cache")  # source: Linux, Documentation/ABI/testing/sysfs-devices-system-cpu
+CACHES = "/sys/devices/system/cpu/cpu0/cache"  # source: Linux, Documentation/ABI/testing/sysfs-devices-system-cpu
 
 
 @record
@@ -51,7 +50,7 @@ def cpu_flags() -> frozenset[str]:
 def cpu_facts() -> Mapping[str, str]:
     """Return what Linux says of the first processor, "model name" and others; nothing elsewhere."""
     facts: dict[str, str] = {}
-    with suppress(OSError), INFO.open(encoding="ascii", errors="replace") as file:
+    with suppress(OSError), open(INFO, encoding="ascii", errors="replace") as file:
         for line in file:
             name, _, text = line.partition(":")
             if not name.strip():  # the next one begins
@@ -61,9 +60,11 @@ def cpu_facts() -> Mapping[str, str]:
 
 
 def _caches() -> tuple[str, ...]:
+    from pathlib import Path  # inside: who loads an artifact asks for the flags alone
+
     found: list[str] = []
     with suppress(OSError):
-        for folder in sorted(CACHES.glob("index*")):
+        for folder in sorted(Path(CACHES).glob("index*")):
             level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
             found.append(f"L{level} {kind} {size}")
     return tuple(found)
