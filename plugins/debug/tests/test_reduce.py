@@ -16,6 +16,8 @@ from onnx import numpy_helper
 
 import kernelyard as ky
 from kernelyard.driver.cli import main
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.ir.module import PRIVATE
 from kernelyard_debug import DebugError, diff, load_case, reduce
 from kernelyard_onnx_export import to_onnx
 
@@ -49,6 +51,22 @@ def test_the_folder_is_an_onnx_test_case_and_a_test_for_pytest(tmp_path: Path) -
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "test_reduced.py")]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert "1 passed" in done.stdout, done.stdout  # this process has no wrong kernel
+
+
+def test_a_branch_takes_the_place_of_its_conditional() -> None:
+    functions = {}
+    for name, op in (("then", "erf"), ("otherwise", "tanh")):
+        b = FunctionBuilder()
+        functions[name] = b.function(b.op("negative", b.op(op, b.input("y", (2, 3)))), attrs={PRIVATE: True})
+    b = FunctionBuilder()
+    x, flag = b.input("x", (2, 3)), b.input("flag", (), "bool")
+    chosen = b.if_(flag, "then", "otherwise", [b.op("exp", x)], x.type)
+    module = IRModule({"main": b.function(b.op("abs", chosen)), **functions})
+    feeds = {"x": np.ones((2, 3), np.float32), "flag": np.array(True)}
+    with wrong_kernel("erf"):
+        reduction = reduce(module, feeds=feeds, backends=[])
+    assert reduction.ops == ("erf",)
+    assert reduction.keeps_signature
 
 
 def test_symbolic_sizes_stay() -> None:

@@ -15,6 +15,7 @@ from kernelyard.ir import (
     Constant,
     Expr,
     Function,
+    GlobalVar,
     Op,
     TensorType,
     Tuple,
@@ -22,9 +23,11 @@ from kernelyard.ir import (
     operands,
     with_operands,
 )
+from kernelyard.ir.control_flow import IF
 from kernelyard.ir.op import REQUIRED
 from kernelyard.ir.types import symbols_of
 from kernelyard.transform.bind_symbolic_vars import bound_function
+from kernelyard.transform.inline_functions import inline_into
 from kernelyard.transform.pass_base import PassContext
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_debug.case import Case
@@ -49,6 +52,27 @@ def simplified(case: Case) -> Iterator[Case]:
         small = Case(module, case.feeds)
         if len(small.function.bindings) < len(case.function.bindings):
             yield small
+
+
+def chosen_branches(case: Case) -> Iterator[Case]:
+    """Yield the case with a branch of a conditional in its place, for each."""
+    for binding in case.function.bindings:
+        value = binding.value
+        if not isinstance(value, Call) or value.op_name != IF:
+            continue
+        then, otherwise, _, *args = value.args
+        for branch in (then, otherwise):
+            if isinstance(branch, GlobalVar):
+                yield _inlined(case, binding, Call(branch, args, type_=value.type))
+
+
+def _inlined(case: Case, binding: Binding, call: Call) -> Case:
+    """Return a case with what a function does in the place of a binding."""
+    assert isinstance(call.op, GlobalVar)
+    function = case.function
+    bindings = [Binding(b.var, call) if b is binding else b for b in function.bindings]
+    called = Function(function.params, bindings, function.result, function.attrs)
+    return _swept(case, inline_into(called, case.module, {call.op.name}))
 
 
 def bypassed(case: Case) -> Iterator[Case]:
@@ -145,6 +169,7 @@ def float32_numbers(case: Case) -> Iterator[Case]:
 
 REDUCERS: Mapping[str, Reducer] = {
     "outputs": fewer_outputs,
+    "branches": chosen_branches,
     "static sizes": static_sizes,
     "passes": simplified,
     "bypasses": bypassed,

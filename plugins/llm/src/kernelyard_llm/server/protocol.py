@@ -116,7 +116,7 @@ def read(body: bytes, kind: type[Chat] | type[Completion]) -> Any:
     """Return a request. Raises: RequestFormatError for what is none of the protocol."""
     try:
         request = msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestFormatError("the body is no request of the protocol", found=str(error)) from error
     if isinstance(request, Chat) and not request.messages:
         raise RequestFormatError("a chat needs messages", expected="messages with a role and content")
