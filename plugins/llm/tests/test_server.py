@@ -191,6 +191,7 @@ def test_a_form_that_cannot_be_read_is_refused(client: openai.OpenAI) -> None:
         (b"{", 400),
         (b"\xff\xfe", 400),
         (b"[]", 400),
+        (b'{"messages": [], "stop": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400),
         (b"{}", 400),
         (b'{"messages": []}', 400),
         (b'{"messages": [{"role": "user"}]}', 400),
