@@ -12,9 +12,11 @@ from kernelyard import dims, dtypes
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionBuilder, IRModule, Op, Tuple, TupleGetItem, Var
 from kernelyard.ir.types import TensorType, TupleType, tensors_of
+from kernelyard.placement.roofline import flops_of
 from kernelyard_fuzz.bins import LARGEST
 
 HUGE = 1e3  # floats in graphs stay below: nothing overflows, in half precision either
+MOST_FLOPS = 1 << 26  # of one operator
 COMPUTE_ERRORS = (ArithmeticError, IndexError, TypeError, ValueError, MemoryError)
 
 
@@ -74,6 +76,8 @@ class Sketch:
             assert op.reference is not None
             if any(dims.evaluate(type_.numel, {}) > LARGEST for type_ in tensors_of(call.type)):
                 raise ValueError("a tensor would be too large")
+            if flops_of(call) > MOST_FLOPS:
+                raise ValueError("the references would compute for too long")
             if op.name == "astype" and not _holds(attrs["dtype"], self.value(args[0])):
                 raise ValueError("where an integer does not hold a float, the result is not defined")
             with np.errstate(all="ignore"), warnings.catch_warnings():
