@@ -18,7 +18,7 @@ from kernelyard.errors import DeviceError, PluginError, UnknownBackendError
 from kernelyard.plugins.worker_process import Worker
 from kernelyard.testing.conformance.cases import LEVELS
 from kernelyard.testing.conformance.claims import Gap, parse_claims, read_claims
-from kernelyard.testing.conformance.gaps import gap_tables
+from kernelyard.testing.conformance.gaps import gap_tables, gaps_of, without_idle
 from kernelyard.testing.conformance.place import device_for, plugins_for
 from kernelyard.testing.conformance.scorecard import Line
 
@@ -187,7 +187,7 @@ def test_a_gap_matches_no_case_that_holds() -> None:
         line("L1 exp: a", outcome="differs", message="0.1 off\nmore"),
         line("L1 exp: b", outcome="crashed", message="SIGSEGV"),
     ]
-    text = gap_tables(lines)
+    text = gap_tables(gaps_of(lines), lines)
     gaps = parse_claims('ops = ["abs"]\ndtypes = ["float32"]\n' + text, "there").gaps
     assert [(gap.cases, gap.reason, gap.outcome) for gap in gaps] == [
         ("L3 abs: *", "sizes", "declined"),
@@ -195,6 +195,19 @@ def test_a_gap_matches_no_case_that_holds() -> None:
         ("L1 exp: a", "0.1 off", "differs"),
     ]
     assert text.splitlines()[-1] == "# no gap excuses L1 exp: b: crashed, SIGSEGV"
+
+
+def test_one_gap_serves_a_sample_and_chains_need_none() -> None:
+    claims = parse_claims('ops = ["matmul"]\ndtypes = ["float32"]\nfused = ["matmul, nn.relu"]', "there")
+    lines = [
+        line("L1 matmul: vectors (float32, parameters)"),
+        line("L1 matmul: vectors (float32, constants)"),
+        line(MATMUL, "passed", "passed", ""),
+        line("L2 matmul, nn.relu: vectors (float32, fused)"),
+    ]
+    gaps = gaps_of(lines)
+    assert [gap.cases for gap in gaps] == ["L? matmul: vectors (*", "L2 matmul, nn.relu: vectors (float32, fused)"]
+    assert [gap.cases for gap in without_idle(gaps, "acme", claims)] == ["L? matmul: vectors (*"]
 
 
 @pytest.mark.parametrize(

@@ -4,49 +4,72 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelyard.testing.conformance.claims import OUTCOMES
+from kernelyard.testing.conformance.cases import all_cases
+from kernelyard.testing.conformance.claims import OUTCOMES, Claims, Gap, read_claims
 from kernelyard.testing.conformance.scorecard import Line, ScorecardPlugin
 
 if TYPE_CHECKING:
     pass
 
 
-def gap_tables(lines: Sequence[Line]) -> str:
-    """Return TOML with a gap for each failure that a gap may excuse; the widest glob that matches no other case.
-
-    Other failures are comments: errors, crashes, and gaps that have closed.
-    """
-    failed = [line for line in lines if line.result == "failed"]
+def gaps_of(lines: Sequence[Line]) -> list[Gap]:
+    """Return a gap for each failure that one may excuse; the widest globs that match no other case of the run."""
     groups: dict[tuple[str, str, str], list[Line]] = {}
-    for line in failed:
-        if line.outcome in OUTCOMES:
+    for line in lines:
+        if line.result == "failed" and line.outcome in OUTCOMES:
             groups.setdefault((line.op, line.outcome, _reason(line)), []).append(line)
-    tables = [
-        f"[[gaps]]\ncases = {json.dumps(glob)}\nreason = {json.dumps(reason)}\noutcome = {json.dumps(outcome)}\n"
+    return [
+        Gap(glob, reason, outcome)
         for (op, outcome, reason), members in groups.items()
         for glob in _globs(op, members, lines)
     ]
-    others = [line for line in failed if line.outcome not in OUTCOMES]
+
+
+def without_idle(gaps: Sequence[Gap], backend: str, claims: Claims) -> list[Gap]:
+    """Return the gaps that are about a case once all of them are claimed: chains are tried on samples that hold."""
+    claimed = replace(claims, gaps=(*claims.gaps, *gaps))
+    found = [claimed.gap_of(case) for case in all_cases(backend, claimed)]
+    return [gap for gap in gaps if any(each is gap for each in found)]
+
+
+def gap_tables(gaps: Sequence[Gap], lines: Sequence[Line]) -> str:
+    """Return gaps as TOML, and as comments what no gap excuses: errors, crashes, and gaps that have closed."""
+    tables = [
+        f"[[gaps]]\ncases = {json.dumps(gap.cases)}\nreason = {json.dumps(gap.reason)}\n"
+        f"outcome = {json.dumps(gap.outcome)}\n"
+        for gap in gaps
+    ]
+    others = [line for line in lines if line.result == "failed" and line.outcome not in OUTCOMES]
     comments = [f"# no gap excuses {line.case}: {line.outcome}, {_first_line(line)}" for line in others]
     return "\n".join([*tables, *(["\n".join(comments) + "\n"] if comments else [])])
 
 
 def _globs(op: str, members: Sequence[Line], lines: Sequence[Line]) -> Iterator[str]:
-    """Yield globs that match these cases and no other one of the run that had something to run."""
+    """Yield globs that match these cases, and of the run no case that holds or fails otherwise."""
+    alike = [("failed", members[0].outcome), ("nothing to run", "nothing")]  # for whatever reason
+    others = [line.case for line in lines if (line.result, line.outcome) not in alike]
     wanted = {line.case for line in members}
-    others = [line.case for line in lines if line.case not in wanted and line.result != "nothing to run"]
-    levels = sorted({line.level for line in members})
-    for glob in (f"L? {op}: *", *(f"{level} {op}: *" for level in levels)):
-        matched = {case for case in wanted if fnmatchcase(case, glob)}
-        if op and matched and not any(fnmatchcase(case, glob) for case in others):
+    for glob in _candidates(op, members) if op else ():
+        matched = set(filter(partial(fnmatchcase, pat=glob), wanted))
+        if matched and not any(map(partial(fnmatchcase, pat=glob), others)):
             yield glob
             wanted -= matched
-    yield from (escape(case) for case in sorted(wanted))
+    yield from map(escape, sorted(wanted))
+
+
+def _candidates(op: str, members: Sequence[Line]) -> Iterator[str]:
+    """Yield globs for an operator, the widest first: all levels, one of them, one sample."""
+    yield f"L? {op}: *"
+    yield from (f"{level} {op}: *" for level in sorted({line.level for line in members}))
+    samples = {line.case.partition(": ")[2].rpartition(" (")[0] for line in members}
+    yield from (f"L? {op}: {escape(sample)} (*" for sample in sorted(samples) if sample)
 
 
 def _reason(line: Line) -> str:
@@ -64,4 +87,6 @@ class GapsPlugin(ScorecardPlugin):
 
     def pytest_sessionfinish(self) -> None:
         """Write them."""
-        Path(self._file).write_text(gap_tables(self.card.lines), encoding="utf-8")
+        lines, backend = self.card.lines, self.card.backend
+        gaps = without_idle(gaps_of(lines), backend, read_claims(backend))
+        Path(self._file).write_text(gap_tables(gaps, lines), encoding="utf-8")
