@@ -78,7 +78,8 @@ def test_programs_run_again_and_again(gpu, target, name, monkeypatch):
     for number in range(4):
         x = random(*shape) + np.float32(number)
         np.testing.assert_allclose(machine["main"](x), evaluate(module, [x])[0], rtol=1e-3, atol=1e-4)
-    assert len(captured) == int(len(generated.image.kernels) > 1)
+    # Where a result's memory is not that of the call before, a second graph may write to it directly.
+    assert len(captured) in ((1, 2) if len(generated.image.kernels) > 1 else (0,))
 
 
 def test_artifacts_run_in_the_process_that_loads_them(gpu, target, tmp_path):

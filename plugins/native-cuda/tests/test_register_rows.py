@@ -43,10 +43,18 @@ def rows_of(op: str, size: int, dtype: str) -> Any:
 OPS = ("nn.softmax", "nn.log_softmax", "nn.layer_norm", "nn.rms_norm")
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize(("size", "stays"), [(64, True), (1000, True), (2048, True), (8200, True), (77, False)])
+@pytest.mark.parametrize(
+    ("size", "dtype", "stays"),
+    [
+        (64, "float16", True),
+        (1000, "bfloat16", True),
+        (2048, "float32", True),
+        (8200, "float16", True),
+        (77, "float16", False),
+    ],
+)
 @pytest.mark.parametrize("op", OPS)
-def test_rows_are_read_once(racing, op, size, stays, dtype):
+def test_rows_are_read_once(racing, op, size, dtype, stays):
     function = rows_of(op, size, dtype)
     text = "\n".join(kernel.text for kernel in schedule(function, "f", ANY_MACHINE).kernels)
     assert ("piece" in text) == stays
@@ -99,7 +107,7 @@ def test_a_causal_mask_is_known_by_its_offset(kind, offset):
 
 
 @pytest.mark.parametrize("kind", ["top_left", "bottom_right"])
-@pytest.mark.parametrize(("rows", "columns"), [(16, 16), (130, 130), (64, 200), (150, 70), (200, 20), (65, 129)])
+@pytest.mark.parametrize(("rows", "columns"), [(16, 16), (130, 130), (64, 200), (150, 70)])
 def test_hidden_tiles_change_nothing(racing, kind, rows, columns):
     function = causal(rows, columns, kind=kind)
     shapes = (1, rows, 2, 16), (1, columns, 2, 16), (1, columns, 2, 16)
