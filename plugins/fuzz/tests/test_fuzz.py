@@ -102,6 +102,15 @@ def test_the_bound_follows_the_condition():
     assert steps.worst(np.float32([0.0, 1.0])) <= 1 < steps.worst(np.float32([1.0, 0.0]))
 
 
+def test_a_wide_result_of_narrow_numbers_may_show_their_rounding():
+    x = np.float32([1.5])
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("astype", b.op("tanh", b.input("x", (1,))), dtype="float64"))})
+    wide = expected(module, [x])[0]
+    assert wide.worst(np.tanh(np.float64([1.5])) * (1 + 3e-5)) <= 1
+    assert wide.worst(np.tanh(np.float64([1.5])) * (1 + 1e-3)) > 1
+
+
 def test_what_underflows_may_be_zero():
     x = np.float32([[0.0, -100.0]])
     b = FunctionBuilder()

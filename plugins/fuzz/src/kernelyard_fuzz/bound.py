@@ -15,7 +15,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.ir import Call, Constant, Expr, Function, GlobalVar, IRModule, Tuple, TupleGetItem, Var
 from kernelyard.ir.control_flow import IF, WHILE
-from kernelyard.ir.types import TensorType, TupleType
+from kernelyard.ir.types import TensorType, TupleType, tensors_of
 from kernelyard_fuzz.errors import UndefinedError
 from kernelyard_fuzz.sketch import COMPUTE_ERRORS
 
@@ -41,11 +41,15 @@ NATIVE = ("reinterpret", "round_to_format", "random.bits", "random.key", "random
 
 
 class Expected(NamedTuple):
-    """Hold a result in float64 (integers as they are) and the error that each element may have; inf: any."""
+    """Hold a result in float64 (integers as they are) and the error that each element may have; inf: any.
+
+    precision: the dtype whose rounding it may show; that of a float64 which was computed from float32, say.
+    """
 
     value: np.ndarray
     slack: np.ndarray
     dtype: str
+    precision: str
 
     def worst(self, actual: np.ndarray) -> float:
         """Return the largest error of a result, as a multiple of what is allowed; inf for another shape or dtype."""
@@ -54,7 +58,7 @@ class Expected(NamedTuple):
         if not actual.size:
             return 0.0
         value = self.value.astype(np.float64)
-        relative, absolute = FLOORS.get(self.dtype, (0.0, 0.0))
+        relative, absolute = FLOORS.get(self.precision, (0.0, 0.0))
         largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
         allowed = self.slack + relative * np.abs(value) + absolute * largest
         given = actual.astype(np.float64)
@@ -83,9 +87,17 @@ def expected(module: IRModule, feeds: Sequence[np.ndarray], runs: int = RUNS, se
     types = main.result_type.fields if isinstance(main.result_type, TupleType) else (main.result_type,)
     names = [type_.dtype for type_ in types if isinstance(type_, TensorType)]
     return [
-        Expected(value, _slack(value, [other[at] for other in others]), name)
+        Expected(value, _slack(value, [other[at] for other in others]), name, _precision(main, name))
         for at, (value, name) in enumerate(zip(exact, names, strict=True))
     ]
+
+
+def _precision(function: Function, dtype: str) -> str:
+    """Return the dtype whose rounding a result may show: float32 for float64 in a function that has it, too."""
+    if dtype != "float64":
+        return dtype
+    values = (*function.params, *(binding.var for binding in function.bindings))
+    return "float32" if any(t.dtype == "float32" for var in values for t in tensors_of(var.type)) else dtype
 
 
 def _slack(value: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:

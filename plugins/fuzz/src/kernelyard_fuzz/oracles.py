@@ -132,7 +132,7 @@ class _Wanted:
         if worst[0] > 1 and not self.is_certain:
             more = expected(self.graph.module, self.graph.feeds, CERTAIN_RUNS, seed=1)
             self.results = [
-                Expected(one.value, np.fmax(one.slack, other.slack), one.dtype)
+                one._replace(slack=np.fmax(one.slack, other.slack))
                 for one, other in zip(self.results, more, strict=True)
             ]
             self.is_certain = True
