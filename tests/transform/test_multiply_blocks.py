@@ -34,9 +34,11 @@ def weight(b: FunctionBuilder, k: int, n: int, bits: int, block: int, form: str)
     return flat if blocks * block == k else b.op("strided_slice", flat, axes=(0,), begin=(0,), end=(k,), strides=(1,))
 
 
-def product(left: tuple[Any, ...], k: int, n: int, bits: int = 4, block: int = 32, form: str = "symmetric") -> IRModule:
+def product(
+    left: tuple[Any, ...], k: int, n: int, bits: int = 4, block: int = 32, form: str = "symmetric", of_rows: int = 8
+) -> IRModule:
     b = FunctionBuilder()
-    x = b.op("fake_quantize", b.input("x", (*left, k)), block=block)
+    x = b.op("fake_quantize", b.input("x", (*left, k)), block=block, bits=of_rows)
     return verify(IRModule({"main": b.function(b.op("matmul", x, weight(b, k, n, bits, block, form)))}))
 
 
@@ -60,12 +62,15 @@ def assert_same(before: IRModule, after: IRModule, x: np.ndarray) -> None:
     bits=strategies.sampled_from([4, 8]),
     block=strategies.sampled_from([8, 16, 32, 64]),
     left=strategies.sampled_from([(), (1,), (3,), (2, 3)]),
-    k=strategies.integers(64, 200),
+    k=strategies.integers(65, 200),
     n=strategies.integers(1, 70),
+    of_rows=strategies.sampled_from([8, 16]),
 )
 @settings(max_examples=50, deadline=None)
-def test_the_meaning_stays(form: str, bits: int, block: int, left: tuple[int, ...], k: int, n: int) -> None:
-    module = product(left, k, n, bits, block, form)
+def test_the_meaning_stays(
+    form: str, bits: int, block: int, left: tuple[int, ...], k: int, n: int, of_rows: int
+) -> None:
+    module = product(left, k, n, bits, block, form, of_rows)
     after = multiplied(module)
     assert [call.op_name for call in calls_of(after)] == ["call_tir", "call_tir"]
     assert_same(module, after, RNG.standard_normal((*left, k), dtype=np.float32))
@@ -119,6 +124,14 @@ def test_blocks_of_zeros_and_of_tiny_numbers() -> None:
     assert_same(module, multiplied(module), x)
 
 
+def test_rows_of_16_bits_are_almost_what_they_were() -> None:
+    x, b = RNG.standard_normal((4, 256), dtype=np.float32), FunctionBuilder()
+    codes = b.op("fake_quantize", b.input("x", x.shape), bits=16)
+    (found,) = evaluate(IRModule({"main": b.function(codes)}), [x])
+    largest = np.abs(x).reshape(4, -1, 32).max(-1).repeat(32, 1)
+    assert (np.abs(found - x) <= largest / 32639 * 0.51).all()
+
+
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_spoils_its_row_alone(number: float) -> None:
     x = RNG.standard_normal((3, 64), dtype=np.float32)
@@ -130,13 +143,15 @@ def test_what_is_no_number_spoils_its_row_alone(number: float) -> None:
 
 def test_other_products_stay() -> None:
     b = FunctionBuilder()
-    x = b.input("x", (2, 64))
+    x, long = b.input("x", (2, 64)), b.input("long", (2, 1024))
     rounded = b.op("fake_quantize", x)
     results = [
         b.op("matmul", x, weight(b, 64, 8, 4, 32, "symmetric")),  # not rounded
         b.op("matmul", rounded, weight(b, 64, 8, 4, 16, "symmetric")),  # other blocks
         b.op("matmul", rounded, RNG.standard_normal((64, 8), dtype=np.float32)),  # not quantized
         b.op("matmul", b.op("fake_quantize", x, block=4), weight(b, 64, 8, 4, 4, "symmetric")),  # no whole words
+        # More than an int32 holds.
+        b.op("matmul", b.op("fake_quantize", long, block=512, bits=16), weight(b, 1024, 8, 8, 512, "symmetric")),
     ]
     module = IRModule({"main": b.function(*results)})
     assert MultiplyBlocks()(module) is module

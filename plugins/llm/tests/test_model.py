@@ -79,7 +79,7 @@ def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K"])
 def test_logits_are_those_of_the_definition(kind: str, llama_file: Callable[[str], Path]) -> None:
-    model = kernelyard_llm.load(llama_file(kind), threads=1)
+    model = kernelyard_llm.load(llama_file(kind), threads=1, products="float")
     assert_near(model.logits(IDS), Reference(llama_file(kind)).logits(IDS))
 
 
@@ -210,6 +210,12 @@ def test_products_of_integers(llama_file: Callable[[str], Path], tmp_path: Path)
     np.testing.assert_array_equal(again.logits(IDS), model.logits(IDS))
     with pytest.raises(LanguageModelError, match="compiled already"):
         kernelyard_llm.load(tmp_path / "int8.kyar", products="float")
+
+
+def test_products_of_16_bits_are_the_default(llama: LanguageModel, llama_file: Callable[[str], Path]) -> None:
+    assert any("quantize_blocks" in kernel.name for kernel in llama.executable.report.kernels)
+    exact, rounded = (Reference(llama_file("Q4_1"), block).logits(IDS) for block in (None, 32))
+    assert np.linalg.norm(llama.logits(IDS) - exact) < 0.02 * np.linalg.norm(rounded - exact)
 
 
 def test_other_products_are_refused(llama_file: Callable[[str], Path]) -> None:

@@ -66,21 +66,22 @@ class Weight:
         return tuple(np.broadcast_to(each, self.codes.shape).reshape(-1, self.n)[: self.k] for each in (real, largest))
 
 
-def layer(left: tuple[Any, ...], weight: Weight) -> IRModule:
-    """A product with an activation behind it."""
+def layer(left: tuple[Any, ...], weight: Weight, bits: int = 8) -> IRModule:
+    """A product with an activation behind it; bits: of the rows."""
     b = FunctionBuilder()
-    x = b.op("fake_quantize", b.input("x", (*left, weight.k)), block=weight.block)
+    x = b.op("fake_quantize", b.input("x", (*left, weight.k)), block=weight.block, bits=bits)
     return IRModule({"main": b.function(b.op("nn.relu", b.op("matmul", x, weight.expression(b))))})
 
 
-def rounded(x: np.ndarray, block: int) -> np.ndarray:
+def rounded(x: np.ndarray, block: int, bits: int) -> np.ndarray:
     b = FunctionBuilder()
-    return evaluate(IRModule({"main": b.function(b.op("fake_quantize", b.input("x", x.shape), block=block))}), [x])[0]
+    result = b.op("fake_quantize", b.input("x", x.shape), block=block, bits=bits)
+    return evaluate(IRModule({"main": b.function(result)}), [x])[0]
 
 
-def check(weight: Weight, x: np.ndarray, found: np.ndarray) -> None:
+def check(weight: Weight, x: np.ndarray, found: np.ndarray, bits: int = 8) -> None:
     """Against float64: sums of a block are exact, then a handful of roundings for each block, and one for each sum."""
-    left, (real, largest) = rounded(x, weight.block).astype(np.float64), weight.reals()
+    left, (real, largest) = rounded(x, weight.block, bits).astype(np.float64), weight.reals()
     bound = 2.0**-23 * (len(weight.codes) + 8) * (np.abs(left) @ largest)
     error = np.abs(found - np.maximum(left @ real, 0))
     assert (error <= bound).all(), (error / bound).max()
@@ -104,24 +105,27 @@ def plan_of_product(module: IRModule, machine: Machine) -> Plan:
     left=strategies.sampled_from([(), (1,), (2,), (5,), (13,), (2, 3), (1, 30)]),
     k=strategies.integers(260, 600),
     n=strategies.integers(110, 200),
+    of_rows=strategies.sampled_from([8, 16]),
 )
-@settings(max_examples=15, deadline=None)
-def test_any_shape_and_block(form: str, bits: int, block: int, left: tuple[int, ...], k: int, n: int) -> None:
+@settings(max_examples=20, deadline=None)
+def test_any_shape_and_block(
+    form: str, bits: int, block: int, left: tuple[int, ...], k: int, n: int, of_rows: int
+) -> None:
     weight = Weight(k, n, bits, block, form)
-    module = layer(left, weight)
+    module = layer(left, weight, of_rows)
     plan = plan_of_product(module, AVX512_VNNI)
     assert plan.dot_product is not None
     assert plan.dot_product.block is not None
     exe = ky.compile(module, backends=[], strict=True)
     assert [kernel.ops[:1] for kernel in exe.report.kernels] == [("fake_quantize",), ("dequantize",)]
     x = RNG.standard_normal((*left, k), dtype=np.float32)
-    check(weight, x, exe(x).numpy())
+    check(weight, x, exe(x).numpy(), of_rows)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_rows_of_a_number_that_is_known_only_then(bits: int) -> None:
+@pytest.mark.parametrize(("bits", "of_rows"), [(4, 8), (8, 8), (4, 16)])
+def test_rows_of_a_number_that_is_known_only_then(bits: int, of_rows: int) -> None:
     weight = Weight(320, 384, bits, form="minima")
-    module = layer((dims.symbol("m"),), weight)
+    module = layer((dims.symbol("m"),), weight, of_rows)
     plan = plan_of_product(module, AVX512_VNNI)
     assert plan.for_fewer_rows
     assert all(each.dot_product and each.dot_product.block for each in (plan, *plan.for_fewer_rows))
@@ -129,7 +133,7 @@ def test_rows_of_a_number_that_is_known_only_then(bits: int) -> None:
     machine = VirtualMachine(exe, threads=2)["main"]
     for rows in (1, 2, 3, 4, 7, 8, 17, 47, 48, 61, 130):
         x = RNG.standard_normal((rows, 320), dtype=np.float32)
-        check(weight, x, exe(x).numpy())
+        check(weight, x, exe(x).numpy(), of_rows)
         np.testing.assert_array_equal(machine(x).numpy(), exe(x).numpy())
 
 
@@ -146,10 +150,10 @@ def test_weights_are_stored_once_for_one_row_and_for_many() -> None:
 
 
 @pytest.mark.parametrize("instruction", MACHINES)
-@pytest.mark.parametrize("bits", [4, 8])
-def test_every_cpu_has_its_instruction(bits: int, instruction: str) -> None:
+@pytest.mark.parametrize(("bits", "of_rows"), [(4, 8), (8, 16)])
+def test_every_cpu_has_its_instruction(bits: int, of_rows: int, instruction: str) -> None:
     machine = MACHINES[instruction]
-    module = layer((7,), Weight(256, 192, bits, form="minima"))
+    module = layer((7,), Weight(256, 192, bits, form="minima"), of_rows)
     assert plan_of_product(module, machine).dot_product is not None
     _, text = write_module(kernels(module), machine)
     assert instruction in text
@@ -157,14 +161,14 @@ def test_every_cpu_has_its_instruction(bits: int, instruction: str) -> None:
 
 
 @pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3", "x86-64-v4"])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_cpus_without_dot_products_do_not_saturate(bits: int, mcpu: str) -> None:
+@pytest.mark.parametrize(("bits", "of_rows"), [(4, 8), (8, 8), (8, 16)])
+def test_cpus_without_dot_products_do_not_saturate(bits: int, of_rows: int, mcpu: str) -> None:
     assert set(features_of_level(mcpu)) <= host_features(), "the tests run on a CPU of the highest level"
     weight = Weight(256, 160, bits)
     weight.codes[:, :, ::2], weight.codes[:, :, 1::2] = weight.half - 1, -weight.half
-    exe = ky.compile(layer((6,), weight), Target("cpu", mcpu=mcpu), backends=[], strict=True)
+    exe = ky.compile(layer((6,), weight, of_rows), Target("cpu", mcpu=mcpu), backends=[], strict=True)
     for x in (np.ones((6, 256), np.float32), -np.ones((6, 256), np.float32)):
-        check(weight, x, exe(x).numpy())
+        check(weight, x, exe(x).numpy(), of_rows)
 
 
 def test_memory_beyond_the_operands_is_not_read(run) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 from kernelyard import dims
 from kernelyard.dtypes import itemsize, to_numpy
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
-from kernelyard.ops.quantization import LARGEST_OF_BYTE, LEAST_OF_BLOCK
+from kernelyard.ops.quantization import LARGEST_CODES, LEAST_OF_BLOCK
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
-from kernelyard.tir.expr import INDEX, Expr, cast, const, maximum, minimum, select, unary
+from kernelyard.tir.expr import INDEX, Expr, binary, cast, const, maximum, minimum, select, unary
 
 
 @legalize("quantize")
@@ -42,24 +42,26 @@ def dequantize(b: RuleBuilder, x: Operand, scale: Operand, zero: Operand, *, axi
 
 
 @legalize("fake_quantize", widen=True)
-def fake_quantize(b: RuleBuilder, x: Operand, *, block: int) -> Buffer:
-    quantized = quantize_blocks(b, x, block)
+def fake_quantize(b: RuleBuilder, x: Operand, *, block: int, bits: int) -> Buffer:
+    quantized = quantize_blocks(b, x, block, bits)
+    shape = (*quantized.scales.shape, block)
     wide = b.compute(
-        quantized.codes.shape, lambda *at: cast(quantized.codes[at], "float32") * quantized.scales[at[:-1]]
+        shape, lambda *at: cast(code_of(quantized.codes, at[:-1], at[-1]), "float32") * quantized.scales[at[:-1]]
     )
     return b.compute(x.shape, lambda *at: wide[(*at[:-1], at[-1] // block, at[-1] % block)])
 
 
 class QuantizedBlocks(NamedTuple):
-    """Blocks of the last axis (..., blocks, block): codes in int8, and what one is worth in float32 (..., blocks)."""
+    """Blocks of the last axis: codes in int8 (..., blocks, digits, block), and what one is worth in float32
+    (..., blocks). Codes of 16 bits have two digits to the base 256, the higher one first."""
 
     codes: Buffer
     scales: Buffer
 
 
-def quantize_blocks(b: PrimFuncBuilder, x: Operand | Buffer, block: int) -> QuantizedBlocks:
-    """Return the blocks of float32 in int8, as `fake_quantize` rounds them; the last one is filled with zeros."""
-    *outer, size = x.shape
+def quantize_blocks(b: PrimFuncBuilder, x: Operand | Buffer, block: int, bits: int) -> QuantizedBlocks:
+    """Return the blocks of float32 as `fake_quantize` rounds them; the last one is filled with zeros."""
+    (*outer, size), largest_code, digits = x.shape, LARGEST_CODES[bits], bits // 8
     shape = (*outer, dims.ceildiv(size, block))
     is_whole = dims.floordiv(size, block) * block == size
 
@@ -71,13 +73,29 @@ def quantize_blocks(b: PrimFuncBuilder, x: Operand | Buffer, block: int) -> Quan
     largest = b.reduce("max", shape, (block,), lambda at, point: unary("abs", element((*at, *point))), name="largest")
     inverse = b.compute(
         shape,
-        lambda *at: select(largest[at] < LEAST_OF_BLOCK, 0.0, const(LARGEST_OF_BYTE, "float32") / largest[at]),
+        lambda *at: select(largest[at] < LEAST_OF_BLOCK, 0.0, const(largest_code, "float32") / largest[at]),
         name="inverse",
     )
-    codes = b.compute(
-        (*shape, block), lambda *at: cast(unary("round", element(at) * inverse[at[:-1]]), "int8"), name="codes"
-    )
-    return QuantizedBlocks(codes, b.compute(shape, lambda *at: largest[at] * (1 / LARGEST_OF_BYTE), name="scales"))
+
+    def digit(*at: Expr) -> Expr:
+        *outer, number, place = at
+        code = unary("round", element((*outer, place)) * inverse[tuple(outer)])
+        if digits == 1:
+            return cast(code, "int8")
+        # Half a digit more, without the digits behind it; the higher bits are cut off.
+        last = cast(number, "int32")
+        return cast(binary("shr", cast(code, "int32") + (128 - last * 128), 8 - last * 8), "int8")
+
+    codes = b.compute((*shape, digits, block), digit, name="codes")
+    return QuantizedBlocks(codes, b.compute(shape, lambda *at: largest[at] * (1 / largest_code), name="scales"))
+
+
+def code_of(codes: Buffer, block: Sequence[Expr], place: Expr) -> Expr:
+    """Return a rounded number in int32, of its digits."""
+    digits = codes.shape[-2]
+    assert isinstance(digits, int)
+    first, *others = (cast(codes[(*block, number, place)], "int32") for number in range(digits))
+    return first * 256 + others[0] if others else first
 
 
 @legalize("lookup")

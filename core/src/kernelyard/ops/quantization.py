@@ -15,8 +15,9 @@ from kernelyard.ops.type_rules import require, require_axis, require_dtype, unif
 
 INTEGERS = (*SIGNED, *UNSIGNED)
 BYTES = ("int8", "uint8")
-LARGEST_OF_BYTE = 127.0
-LEAST_OF_BLOCK = 2.0**-120  # the inverse of the scale of smaller numbers is more than float32 holds
+# Of rounded numbers by their bits. Those of 16 bits are two digits to the base 256, from -128 to 127.
+LARGEST_CODES = {8: 127.0, 16: 127.0 * 256 + 127}
+LEAST_OF_BLOCK = 2.0**-100  # the inverse of the scale of smaller numbers may be more than float32 holds
 ENTRIES = 256  # of a table of bytes: one for each value of eight bits
 
 
@@ -52,6 +53,7 @@ def _fake_quantize_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     require_dtype(types[0], FLOATS)
     require(types[0].rank > 0, "blocks lie along the last axis, and a number has none")
     require(attrs["block"] > 0, "a block has at least one element", found=attrs["block"])
+    require(attrs["bits"] in LARGEST_CODES, "numbers are rounded to 8 bits or to 16", found=attrs["bits"])
     return types[0]
 
 
@@ -80,12 +82,12 @@ def _dequantize(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, *, axis: int
     return (whole.astype(np.float32) * _along(scale, axis, x.ndim).astype(np.float32)).astype(to_numpy(dtype))
 
 
-def _fake_quantize(x: np.ndarray, *, block: int) -> np.ndarray:
-    size = x.shape[-1]
+def _fake_quantize(x: np.ndarray, *, block: int, bits: int) -> np.ndarray:
+    size, largest_code = x.shape[-1], LARGEST_CODES[bits]
     blocks = np.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, -size % block)]).reshape(*x.shape[:-1], -1, block)
     largest = np.abs(blocks).max(axis=-1, keepdims=True, initial=0)
-    inverse = np.where(largest < LEAST_OF_BLOCK, np.float32(0), LARGEST_OF_BYTE / largest)
-    real = np.rint(blocks * inverse) * (largest * np.float32(1 / LARGEST_OF_BYTE))
+    inverse = np.where(largest < LEAST_OF_BLOCK, np.float32(0), largest_code / largest)
+    real = np.rint(blocks * inverse) * (largest * np.float32(1 / largest_code))
     return real.reshape(*x.shape[:-1], -1)[..., :size]
 
 
@@ -115,6 +117,7 @@ def _fake_quantize_samples() -> Iterator[Sample]:
     yield Sample((floats(2, 2, 40, low=-9, high=2),), {"block": 16}, "the last block is shorter")
     yield Sample((np.zeros((2, 32), np.float32),), label="zeros")
     yield Sample((floats(4, 30, dtype="float16"),), {"block": 128}, "float16, one block")
+    yield Sample((floats(3, 70),), {"bits": 16}, "16 bits")
 
 
 def _lookup_samples() -> Iterator[Sample]:
@@ -151,11 +154,11 @@ declare(
     ("x",),
     _fake_quantize_type,
     _fake_quantize,
-    attributes={"block": Attribute("int", 32)},
+    attributes={"block": Attribute("int", 32), "bits": Attribute("int", 8)},
     samples=_fake_quantize_samples,
     flops=flops_per_output(4),
     widen=True,
-    summary="each block of the last axis, rounded to multiples of its largest magnitude / 127: what int8 keeps",
+    summary="each block of the last axis, rounded to multiples of its largest magnitude / 127, with 16 bits 32639",
 )
 declare(
     "lookup",

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelyard.ir import Call, Constant, Expr, FunctionMutator, IRModule, TensorType, TupleGetItem, TupleType, Var
-from kernelyard.legalize.quantization import quantize_blocks
+from kernelyard.legalize.quantization import code_of, quantize_blocks
+from kernelyard.ops.quantization import LARGEST_CODES
 from kernelyard.patterns.decoded import is_decoded
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
@@ -24,7 +25,7 @@ from kernelyard.transform.stored_weights import StoredWeights, narrowed, stored_
 
 COLUMNS = 64  # columns are padded to a multiple of so many, which vectors and tiles of any machine divide
 _HALVES = 0x0F0F0F0F  # the lower four bits of each byte
-LARGEST_BLOCK = 1 << 15  # products of more bytes may be more than an int32 holds
+_LARGEST = (1 << 31) - 1  # that an int32 holds
 
 
 class MultiplyBlocks(Pass):
@@ -33,9 +34,10 @@ class MultiplyBlocks(Pass):
     A product of dequantized numbers is, for each block, that of the integers times both scales: exact sums in int32,
     then float32. Weights become unsigned by an offset; what it, zero points or minima add is the sum of the block of x
     times them. Four bytes along a block are an int32, as dot-product instructions take them
-    (`kernelyard.tir.byte_products`): of 4-bit weights eight numbers, the first four in the lower halves. For targets
-    that sum such products by an instruction (`CodeGenerator.multiplies_integers`); elsewhere, and where blocks differ,
-    floats are multiplied, with the same result but for roundings.
+    (`kernelyard.tir.byte_products`); of 4-bit weights eight numbers, the first four in the lower halves. Rows of 16
+    bits, in more than one block, have two digits: products of the higher ones are worth 256 times those of the lower.
+    For targets that sum such products by an instruction (`CodeGenerator.multiplies_integers`); elsewhere, and where
+    blocks differ, floats are multiplied, with the same result but for roundings.
     """
 
     name = "multiply_blocks"
@@ -73,6 +75,10 @@ class _Weights:
     def columns(self) -> int:
         return self.scales.data.shape[1]
 
+    def largest_sum(self, bits: int) -> float:
+        """Return the largest sum of a block's products with numbers of so many bits."""
+        return self.block * (2**self.bits - 1) * LARGEST_CODES[bits]
+
     @property
     def halves(self) -> int:
         """How many numbers share a byte."""
@@ -100,6 +106,9 @@ class _Multiplier(FunctionMutator):
         weights = self.weights[right]
         if weights is None or min(rounded.attrs["block"], right.tensor_type.shape[0]) != weights.block:
             return value
+        bits = rounded.attrs["bits"]
+        if weights.largest_sum(bits) > _LARGEST or (bits == 16 and weights.blocks == 1):
+            return value
         blocks = self._quantized(left, rounded, weights.block)
         function = _product([each.tensor_type for each in blocks], value.tensor_type, weights)
         name = self.functions.name_of(function, "block_matmul")
@@ -108,7 +117,7 @@ class _Multiplier(FunctionMutator):
     def _quantized(self, left: Expr, rounded: Call, block: int) -> list[Expr]:
         """Return codes, scales and sums of the left side, once for all products."""
         if left not in self.quantized:
-            function = _quantize(rounded.args[0].tensor_type, block)
+            function = _quantize(rounded.args[0].tensor_type, block, rounded.attrs["bits"])
             types = function.result_type
             assert isinstance(types, TupleType)
             name = self.functions.name_of(function, "quantize_blocks")
@@ -118,8 +127,8 @@ class _Multiplier(FunctionMutator):
 
 
 def _weights(stored: StoredWeights | None) -> _Weights | None:
-    """Return the weights in words; None where no whole words make a block, or too many."""
-    if stored is None or stored.group % (PER_WORD * 8 // stored.bits) or stored.group > LARGEST_BLOCK:
+    """Return the weights in words; None where no whole words make a block."""
+    if stored is None or stored.group % (PER_WORD * 8 // stored.bits):
         return None
     blocks, columns = stored.scales.shape
     offset = 2 ** (stored.bits - 1)
@@ -143,13 +152,11 @@ def _wider(parameters: np.ndarray) -> np.ndarray:
     return np.pad(parameters, ((0, 0), (0, -parameters.shape[1] % COLUMNS)))
 
 
-def _quantize(x: TensorType, block: int) -> PrimFunc:
+def _quantize(x: TensorType, block: int, bits: int) -> PrimFunc:
     """Return the function that quantizes blocks: their codes, scales, and sums (of what the codes stand for)."""
     b = PrimFuncBuilder()
-    codes, scales = quantize_blocks(b, b.input("x", x), block)
-    sums = b.reduce(
-        "sum", scales.shape, codes.shape[-1:], lambda at, point: cast(codes[(*at, *point)], "int32"), name="sums"
-    )
+    codes, scales = quantize_blocks(b, b.input("x", x), block, bits)
+    sums = b.reduce("sum", scales.shape, (block,), lambda at, point: code_of(codes, at, *point), name="sums")
     worth = b.compute(scales.shape, lambda *at: cast(sums[at], "float32") * scales[at], name="worth")
     return _finished(b, (codes, scales, worth), "fake_quantize")
 
@@ -167,16 +174,18 @@ def _product(blocks: Sequence[TensorType], result: TensorType, weights: _Weights
     by_name = {name: b.input(name, constant.tensor_type) for name, constant in weights.inputs.items()}
     words, block = by_name.pop("w"), weights.block
     per_block = block // (PER_WORD * weights.halves)
-    inner = (per_block, *((weights.halves,) if weights.halves > 1 else ()), PER_WORD)
+    digits = blocks[0].shape[-2]
+    assert isinstance(digits, int)
+    inner = (digits, per_block, weights.halves, PER_WORD)
 
     def integers(at: Sequence[Axis], block: ScalarExpr, point: Sequence[Axis]) -> ScalarExpr:
-        step, *half, byte = point
+        digit, step, half, byte = point
         word = words[block * per_block + step, at[-1]]
-        if half:
-            word = binary("shr", word, cast(half[0] * 4, "int32")) & _HALVES
-            step = step * weights.halves + half[0]
-        number = cast(codes[(*at[:-1], block, step * PER_WORD + byte)], "int32")
-        return byte_of(word, byte, "uint8") * number
+        if weights.halves > 1:
+            word = binary("shr", word, cast(half * 4, "int32")) & _HALVES
+        place = (step * weights.halves + half) * PER_WORD + byte
+        product = byte_of(word, byte, "uint8") * cast(codes[(*at[:-1], block, digit, place)], "int32")
+        return binary("shl", product, cast(8 - digit * 8, "int32")) if digits > 1 else product
 
     def scaled(at: Sequence[Axis], block: ScalarExpr, product: ScalarExpr, part: float) -> ScalarExpr:
         """Return a product, or the sum of a part of a block, in float32; part: of the block's corrections."""
@@ -193,7 +202,7 @@ def _product(blocks: Sequence[TensorType], result: TensorType, weights: _Weights
         return total if minimum is None else total + share * cast(minimum, "float32")
 
     def product(at: Sequence[Axis], point: Sequence[Axis]) -> ScalarExpr:
-        return scaled(at, point[0], integers(at, point[0], point[1:]), 1 / block)
+        return scaled(at, point[0], integers(at, point[0], point[1:]), 1 / (block * digits))
 
     shape = (*result.shape[:-1], weights.columns)
     if weights.blocks == 1:

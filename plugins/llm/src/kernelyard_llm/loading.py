@@ -30,9 +30,9 @@ def load(
 
     threads: of the processors, None for all. context: the tokens that there is room for; None for what the model was
     trained for, 8192 at most. cache_dtype: of cached keys and values (default: float32); an artifact has that with
-    which it was saved. products: of quantized weights: "int8" rounds what they are multiplied by to int8, by their
-    blocks, and multiplies integers, which is quicker than "float", the default. options: those of `kernelyard.compile`;
-    an artifact takes neither.
+    which it was saved. products: of quantized weights: "int16", the default, and "int8" round what they are multiplied
+    by to so many bits, by their blocks, and multiply integers; "float" does not, and is slower. options: those of
+    `kernelyard.compile`; an artifact takes neither.
 
     Raises: LanguageModelError, ModelFileError, TokenizerError, and what loading or compiling raises.
 
@@ -48,10 +48,10 @@ def load(
         return _with_cache(from_executable(kernelyard.load(path, threads), context, str(path)), cache_dtype)
     from kernelyard_llm.program import to_ir
     from kernelyard_llm.source import read_source
-    from kernelyard_llm.stored import check_products
+    from kernelyard_llm.stored import DEFAULT_PRODUCTS, check_products
 
     source = read_source(path).with_cache(cache_dtype)
-    executable = kernelyard.compile(to_ir(source, check_products(products or "float")), **options)
+    executable = kernelyard.compile(to_ir(source, check_products(products or DEFAULT_PRODUCTS)), **options)
     if threads is not None:
         executable.threads = threads
     return from_executable(executable, context, str(path))

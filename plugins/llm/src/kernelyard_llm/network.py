@@ -15,7 +15,7 @@ from kernelyard import nn
 from kernelyard_llm.blocks import Planes
 from kernelyard_llm.configuration import Experts, LayerConfig, ModelConfig
 from kernelyard_llm.errors import ModelFileError
-from kernelyard_llm.stored import Dense, Embedding, Products, stacked
+from kernelyard_llm.stored import DEFAULT_PRODUCTS, Dense, Embedding, Products, stacked
 
 Weight: TypeAlias = "np.ndarray | Planes"
 Weights: TypeAlias = "Mapping[str, Weight]"
@@ -28,7 +28,7 @@ class Decoder(nn.Module):
     logits; `decode` does both for one token, by kernels that are made for one.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights, products: Products = "float") -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, products: Products = DEFAULT_PRODUCTS) -> None:
         self.config = config
         part = _Part(weights, config, products)
         self.embedding = Embedding(part.weight("token_embd.weight"))

@@ -10,7 +10,7 @@ from kernelyard_llm.configuration import DECODE, EXTEND, HEAD, PAGE, ModelConfig
 from kernelyard_llm.description import KEY
 from kernelyard_llm.errors import ModelFileError
 from kernelyard_llm.network import Decoder, Weights
-from kernelyard_llm.stored import Products
+from kernelyard_llm.stored import DEFAULT_PRODUCTS, Products
 
 if TYPE_CHECKING:
     from kernelyard.plugins.api import IRModule
@@ -45,7 +45,7 @@ def _inputs(config: ModelConfig, batch: int | str, n: int | str) -> dict[str, An
     }
 
 
-def to_ir(source: Source, products: Products = "float") -> IRModule:
+def to_ir(source: Source, products: Products = DEFAULT_PRODUCTS) -> IRModule:
     """Return the module of a network; its metadata have what a program does not need: tokenizer and template.
 
     products: how quantized weights are multiplied, see `kernelyard_llm.load`.

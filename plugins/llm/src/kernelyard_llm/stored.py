@@ -11,7 +11,9 @@ from kernelyard import dtypes, nn
 from kernelyard_llm.blocks import Planes
 from kernelyard_llm.errors import LanguageModelError
 
-Products: TypeAlias = Literal["float", "int8"]
+Products: TypeAlias = Literal["float", "int8", "int16"]
+DEFAULT_PRODUCTS: Products = "int16"
+_BITS = {"int8": 8, "int16": 16}
 
 
 def check_products(products: object) -> Products:
@@ -30,14 +32,15 @@ def _parameter(array: np.ndarray) -> nn.Parameter:
 class Dense(nn.Module):
     """x (..., in) times a weight that is stored by output (out, in), plus a bias.
 
-    products: "int8" rounds x to int8 by the groups that a quantized weight has, so that integers are multiplied.
+    products: "int8" and "int16" round x by the groups that a quantized weight has, so that integers are multiplied.
     """
 
     def __init__(
-        self, weight: np.ndarray | Planes, bias: np.ndarray | None = None, products: Products = "float"
+        self, weight: np.ndarray | Planes, bias: np.ndarray | None = None, products: Products = DEFAULT_PRODUCTS
     ) -> None:
         self.columns = weight.shape[0]
-        self.group = weight.group if isinstance(weight, Planes) and products == "int8" else None
+        self.group = weight.group if isinstance(weight, Planes) and products in _BITS else None
+        self.bits = _BITS.get(products)
         self.bias = None if bias is None else _parameter(bias.astype(np.float32))
         if isinstance(weight, Planes):
             groups = weight.scales.shape[1]
@@ -52,7 +55,7 @@ class Dense(nn.Module):
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         if self.group is not None:
-            x = nn.op.network.emit("fake_quantize", x, block=self.group)
+            x = nn.op.network.emit("fake_quantize", x, block=self.group, bits=self.bits)
         y = x @ self._matrix()
         return y if self.bias is None else y + self.bias
 

@@ -7,6 +7,7 @@ from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Value, vector_type
 
 SIGNS = 0x80808080  # of four int8: turned over, they are what 128 added to each makes uint8
+DIGIT_BITS = 8  # of numbers that take several bytes
 _PAIRS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
 
 

@@ -11,7 +11,7 @@ from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Binary, ComputeBlock, Expr, Load, neutral_element
 from kernelyard_llvm.values import Value, float_literal, int_literal, iota
 from kernelyard_native_cpu.codegen import arithmetic
-from kernelyard_native_cpu.codegen.byte_products import SIGNS, add_dot_product
+from kernelyard_native_cpu.codegen.byte_products import DIGIT_BITS, SIGNS, add_dot_product
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.schedule.plan import Plan
@@ -236,10 +236,18 @@ class ReductionLoops:
         if name in self.plan.unrolled_axes:
             assert isinstance(extent, int)
             for step in range(extent):
+                states = self._before_digit(name, step, states)
                 # It belongs here, so that addresses have it as a displacement: sums with it need no register each.
                 states = body(int_literal(step)._replace(depth=self.e.depth), states)
             return states
         return body(int_literal(0), states) if extent == 1 else self._loop(0, extent, 1, body, states)
+
+    def _before_digit(self, name: str, step: int, states: list[State]) -> list[State]:
+        """Return the states before a step of an axis: where it counts digits, the sums so far become worth more."""
+        dot = self.plan.dot_product
+        if not step or dot is None or dot.digits != name:
+            return states
+        return [[self.e.binary("shl", value, DIGIT_BITS) for value in state] for state in states]
 
     def _group(self, names: Sequence[str], points: Sequence[Axes], states: list[State], innermost: Step) -> list[State]:
         """Return the states with the sums of a group, which share a factor; points of a row share what is multiplied

@@ -78,12 +78,14 @@ class Factored:
 class DotProduct:
     """Four products of bytes are added at a time, by an instruction (see `Machine.dot_instruction`); the reduced axis
     of the four is not walked. block: what is added for each step of the first reduced axis, where that is not the sum
-    of products along the others, but made of it, `sum`."""
+    of products along the others, but made of it, `sum`. digits: a reduced axis each step of which is worth 256 times
+    the one behind it: the sum so far is multiplied by that before the next step."""
 
     of: ByteProduct
     instruction: str
     block: Expr | None = None
     sum: Load | None = None
+    digits: str | None = None
 
 
 @record

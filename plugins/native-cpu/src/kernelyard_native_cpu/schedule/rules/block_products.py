@@ -7,6 +7,7 @@ from dataclasses import replace
 from kernelyard import dims
 from kernelyard.plugins.codegen_api import (
     PER_WORD,
+    Axis,
     Binary,
     Buffer,
     ByteProduct,
@@ -15,6 +16,7 @@ from kernelyard.plugins.codegen_api import (
     Declined,
     Expr,
     Load,
+    affine_of,
     axes_of,
     byte_product,
     offset_of,
@@ -47,7 +49,7 @@ def block_products(loops: Loops) -> Plan | Declined:
     inner = loops.reduce[1:]
     if found is None:
         return Declined("what is summed has no product of an unsigned and a signed byte, or more than one")
-    whole, product = found
+    whole, product, digits = found
     count = dims.product(loops.extents[name] for name in inner)
     block = _sum_of_block(first.body, whole, frozenset(inner), size_of(count))
     vector = _axis_along(loops, product)
@@ -60,7 +62,7 @@ def block_products(loops: Loops) -> Plan | Declined:
         vector=vector,
         lanes=loops.lanes(vector),
         unrolled_axes=tuple(short),
-        dot_product=DotProduct(product, loops.machine.dot_instruction, block, _SUM),
+        dot_product=DotProduct(product, loops.machine.dot_instruction, block, _SUM, digits),
     )
     return _tiled(loops, plan, product)
 
@@ -93,14 +95,26 @@ def _of_height(loops: Loops, plan: Plan, axis: str | None, height: int, product:
     return replace(plan, tiles=((axis, height),) if axis else (), unroll=width, stream=stream)
 
 
-def _product_of_bytes(body: Expr, axis: str) -> tuple[Cast, ByteProduct] | None:
-    """Return the only product of bytes in what is summed, as a float."""
-    found: list[tuple[Cast, ByteProduct]] = []
+def _product_of_bytes(body: Expr, axis: str) -> tuple[Cast, ByteProduct, str | None] | None:
+    """Return the only product of bytes in what is summed, as a float, and the axis of its digits, if it has such."""
+    found: list[tuple[Cast, ByteProduct, str | None]] = []
     for part in walk(body):
         if isinstance(part, Cast) and part.dtype == "float32":
-            product = byte_product(part.x, axis)
-            found += [(part, product)] if product is not None else []
+            factors, digits = _without_digits(part.x)
+            product = byte_product(factors, axis)
+            found += [(part, product, digits)] if product is not None else []
     return found[0] if len(found) == 1 else None
+
+
+def _without_digits(expr: Expr) -> tuple[Expr, str | None]:
+    """Return what is shifted by a digit less for each step of an axis, to 0 for the second one, and the axis."""
+    match expr:
+        case Binary(op="shl", a=shifted, b=Cast(x=distance)):
+            counts = affine_of(distance)
+            names = [atom.name for atom, _ in counts.terms if isinstance(atom, Axis)]
+            if len(names) == len(counts.terms) == 1 and counts.coefficient(names[0]) == -8 and counts.constant == 8:
+                return shifted, names[0]
+    return expr, None
 
 
 def _sum_of_block(expr: Expr, product: Cast, inner: frozenset[str], count: int) -> Expr | None:
