@@ -222,6 +222,7 @@ def test_order_is_priority_then_name(site: Path) -> None:
         ('name = "x"\napi = ">=1.0"\nprovides = []\nruntime_api = 1', "wrong type"),
         ('name = "x"\napi = ">=1"\nprovides = []\npriority = "high"', "'priority' has the wrong type"),
         ('name = "x"\napi = ">=1"\nprovides = []\nspeed = 3', "unknown field 'speed'"),
+        ("name = " + "[" * 100_000, "recursion"),
     ],
 )
 def test_manifest_faults_are_named(text: str, fault: str) -> None:

@@ -88,7 +88,7 @@ def parse_manifest(text: str, where: str) -> Manifest:
     """
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise PluginError("the manifest is not valid TOML", where=where, found=error) from error
     for name in _REQUIRED:
         if name not in table:
