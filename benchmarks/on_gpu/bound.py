@@ -47,8 +47,9 @@ class BoundProgram:
         with exe.lock:
             for step in program.steps:
                 args = [self._tensors[register] for register in step.inputs + step.outputs]
-                self._calls.append(binder.bind(exe.modules[step.module], step, args, plan.values, {}))
-        self.is_capturable = all(binder.may_capture(exe.modules[step.module]) for step in program.steps)
+                self._calls.append(binder.bind(exe.modules[step.module], step, args, plan.values, dict))
+        modules = [exe.modules[step.module] for step in program.steps]
+        self.is_capturable = all(each.is_capturable and each.device_kind == self._driver.kind for each in modules)
         self._run = CallTable([step for call in self._calls for step in call.steps]).run
         self._results = program.results
 
