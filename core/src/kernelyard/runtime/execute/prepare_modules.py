@@ -20,7 +20,7 @@ def prepare_modules(executable: Executable) -> None:
     """
     threads = threads_of_a_run(executable.threads)
     for module in executable.modules:
-        if type(module).prepare is RuntimeModule.prepare:
+        if type(module).prepare is RuntimeModule.prepare or module.device_kind != "cpu":
             continue
         count = 1 if executable.binds_for_one_thread(module) else threads
         for symbol in module.symbols():
