@@ -87,3 +87,27 @@ def test_profiles_name_the_nodes_of_the_model():
     parts = [part for step in profile.steps for part in step.inside if part.label.startswith("conv")]
     assert len(parts) == 4
     assert all(part.nodes for part in parts)
+
+
+def test_parameters_that_follow_each_other():
+    """The second region reads two parameters alike: each would come in the order of the other."""
+
+    def two_regions(b, x):
+        y = conv(b, x, 0)
+        return b.op("add", b.op("tanh", y), b.op("sigmoid", b.op("floor", y)))
+
+    exe, others = compiled(two_regions)
+    x = np.random.default_rng(9).standard_normal(SHAPE, dtype=np.float32)
+    np.testing.assert_allclose(exe(x).numpy(), others(x).numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_long_chains():
+    def chains(b, x):
+        y = b.op("floor", conv(b, x, 0))
+        for index in range(2000):
+            y = b.op(("tanh", "sigmoid")[index % 2], y)
+        return y
+
+    exe, others = compiled(chains, (1, 24, 2, 2))
+    x = np.random.default_rng(9).standard_normal((1, 24, 2, 2), dtype=np.float32)
+    np.testing.assert_allclose(exe(x).numpy(), others(x).numpy(), rtol=1e-4, atol=1e-4)

@@ -45,31 +45,52 @@ class _Primitive:
 
 
 class _Orders:
-    """Orders of the values of a region: from the primitives that make them, and from those that read them."""
+    """Orders of the values of a region: from the primitives that make them, and from those that read them.
+
+    Each of the two asks the other: a parameter has the order that its readers want, and a reader of two alike wants of
+    one the order of the other. So the bindings are walked in turns, backwards for what is wanted and forwards for what
+    is had, and each walk takes from the other kind what the last one found: time is linear in the bindings, and
+    neither a ring of parameters that follow each other nor a long chain recurses.
+    """
 
     def __init__(self, region: Region) -> None:
         self._made: dict[Expr, _Primitive] = {}
         self._readers: dict[Expr, list[Binding]] = {}
         self._wanted: dict[Expr, Order] = {}
         self._found: dict[Expr, Order] = {}
-        self._params = set(region.function.params)
+        self._params = dict.fromkeys(region.function.params)
         for binding, function in region.composites():
             assert isinstance(binding.value, Call)
             self._made[binding.var] = _Primitive(binding.value, read_composite(function.bindings), function.params)
             for operand in dict.fromkeys(binding.value.args):
                 self._readers.setdefault(operand, []).append(binding)
+        for _ in range(2):  # the second time with the orders of other operands
+            self._walk_backwards()
+            self._walk_forwards()
 
     def of(self, value: Expr) -> Order:
         """Return the order that a value has in the region."""
-        if value not in self._found:
+        return self._found.get(value, tuple(range(value.tensor_type.rank)))
+
+    def wanted(self, value: Expr) -> Order:
+        """Return the order in which the first reader that cares would read a value."""
+        return self._wanted.get(value)
+
+    def _walk_backwards(self) -> None:
+        """Find the wanted orders: of results before operands."""
+        self._wanted = {}
+        for value in (*reversed(self._made), *self._params):
+            found = (self._wanted_by(binding.var, value) for binding in self._readers.get(value, ()))
+            self._wanted[value] = next((order for order in found if order is not None), None)
+
+    def _walk_forwards(self) -> None:
+        """Find the orders that values have: of operands before results."""
+        self._found = {param: order for param in self._params if (order := self.wanted(param)) is not None}
+        for value in self._made:
             self._found[value] = self._of(value)
-        return self._found[value]
 
     def _of(self, value: Expr) -> Order:
-        rank = value.tensor_type.rank
-        made = self._made.get(value)
-        if made is None:
-            return (self.wanted(value) if value in self._params else None) or tuple(range(rank))
+        rank, made = value.tensor_type.rank, self._made[value]
         if made.order == MemoryOrder.ROW_MAJOR:
             return tuple(range(rank))
         if made.order == MemoryOrder.CHANNELS_LAST:
@@ -93,13 +114,6 @@ class _Orders:
     def _is_moved(self, value: Expr) -> bool:
         return self.of(value) != tuple(range(value.tensor_type.rank))
 
-    def wanted(self, value: Expr) -> Order:
-        """Return the order in which the first reader that cares would read a value."""
-        if value not in self._wanted:
-            found = (self._wanted_by(binding.var, value) for binding in self._readers.get(value, ()))
-            self._wanted[value] = next((order for order in found if order is not None), None)
-        return self._wanted[value]
-
     def _wanted_by(self, result: Var, value: Expr) -> Order:
         reader, rank = self._made[result], value.tensor_type.rank
         is_first = bool(reader.operands) and reader.operands[0] is value
@@ -114,5 +128,5 @@ class _Orders:
     def _of_others(self, reader: _Primitive, value: Expr) -> Order:
         """Return the order of another operand of a reader that takes both alike."""
         others = [each for each in (*reader.operands, *reader.others) if each is not value and each in self._made]
-        alike = (self.of(each) for each in others if each.tensor_type.shape == value.tensor_type.shape)
+        alike = (self._found.get(each) for each in others if each.tensor_type.shape == value.tensor_type.shape)
         return next((order for order in alike if order is not None), None)
