@@ -18,7 +18,8 @@ from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 
 
 def give_back(pool: ContextPool, context: ExecutionContext) -> None:
-    context.give_back(context)
+    if not context.is_temporary:
+        pool.give_back(context)
     if pool.waiters:
         pool.tell()
 
@@ -145,7 +146,7 @@ def test_who_waits_looks_again_where_nobody_tells(monkeypatch):
     pool = ContextPool(1)
     context = pool.acquire()
     (waiting,), got = wait_for(pool, 1)
-    context.give_back(context)
+    pool.give_back(context)
     waiting.join(30)
     assert got == [context]
 

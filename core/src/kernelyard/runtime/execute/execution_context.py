@@ -33,14 +33,12 @@ class ExecutionContext:
 
     latest: by function, the bound program that ran its last call here, and the sizes that were known then.
     is_temporary: no pool has it. owner_thread: that which has it, or had it last.
-    give_back: a function of C that lets others have it, see `ContextPool`.
     """
 
     def __init__(self, is_temporary: bool = False, bound_program_type: type[BoundProgram] = BoundProgram) -> None:
         self.is_temporary = is_temporary
         self._bound_program_type = bound_program_type
         self.owner_thread: int | None = None
-        self.give_back: Callable[[ExecutionContext], object] = id  # which does nothing: nobody waits for temporary ones
         self.latest: dict[object, tuple[tuple[int | None, ...], AnyBoundProgram]] = {}
         self._arena = memory.aligned_bytes(0)
         self._scratch = Workspace()
@@ -109,7 +107,7 @@ class ContextPool:
         >>> try:
         ...     pass  # the call
         ... finally:
-        ...     first.give_back(first)
+        ...     pool.give_back(first)
         ...     if pool.waiters:
         ...         pool.tell()
         >>> pool.acquire() is first
@@ -121,6 +119,7 @@ class ContextPool:
         self._make_context = make_context  # of whether it is a temporary one
         self._contexts: list[ExecutionContext] = []
         self._idle: list[ExecutionContext] = []
+        self.give_back = self._idle.append  # a function of C; contexts that are not temporary only
         self._handed: list[ExecutionContext] = []  # for those who wait, so that nobody overtakes them for ever
         self._taken_idle = iter(self._idle.pop, None)  # each `next` takes the one given back last; IndexError: none
         self._taken_handed = iter(self._handed.pop, None)
@@ -209,7 +208,6 @@ class ContextPool:
             if len(self._contexts) >= self.size:
                 return False
             context = self._make_context(False)
-            context.give_back = self._idle.append
             self._idle.append(context)
             self._contexts.append(context)
             return True

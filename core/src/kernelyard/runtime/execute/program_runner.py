@@ -48,7 +48,8 @@ class ProgramRunner:
                 return None
             return latest[1].try_fast_path(*values)
         finally:
-            context.give_back(context)
+            if not context.is_temporary:
+                contexts.give_back(context)
             if contexts.waiters:
                 contexts.tell()
 
@@ -81,7 +82,8 @@ class ProgramRunner:
                         context.bind(plan, self._environment.executable, self._environment.threads)
         finally:
             for context in contexts:
-                context.give_back(context)
+                if not context.is_temporary:
+                    self._contexts.give_back(context)
             if self._contexts.waiters:
                 self._contexts.tell()
 
@@ -123,7 +125,8 @@ class ProgramRunner:
                 return bound.run(arrays, limit, outputs)
             return bound.run_stepwise(arrays, hook if limit is None else hook.within(limit))
         finally:
-            context.give_back(context)
+            if not context.is_temporary:
+                self._contexts.give_back(context)
             if self._contexts.waiters:
                 self._contexts.tell()
 
