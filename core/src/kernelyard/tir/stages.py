@@ -90,7 +90,7 @@ class Stage:
             return False
         names = {axis.name for axis in self.spatial if axis.extent != 1}
         summed = {axis.name for axis in self.reduce if axis.extent != 1}
-        used = [names & axes for axes in map(axes_of, self.first.loads) if axes & summed]
+        used = [names & axes for axes in map(axes_of, self.first.loads) if axes & summed or not summed]
         return any(a - b and b - a for a in used for b in used)
 
 
