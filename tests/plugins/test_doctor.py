@@ -112,7 +112,7 @@ def test_a_runtime_half_that_can_load_nothing(tmp_path: Path, runtime: str, kind
 def test_a_runtime_half_for_another_core(tmp_path: Path) -> None:
     manifest = MANIFEST.replace('runtime_api = ">=2.0,<3"', 'runtime_api = ">=9.0"')
     install_bad(tmp_path, plugin("bad.relu"), HALF, manifest=manifest)
-    assert "runtime_api = '>=9.0', this core has 2.0" in facts(tmp_path)["runtimes"]["bad"]["reason"]
+    assert "runtime_api = '>=9.0', this core has 2.1" in facts(tmp_path)["runtimes"]["bad"]["reason"]
 
 
 def test_no_runtime_half_is_worth_a_note(tmp_path: Path) -> None:

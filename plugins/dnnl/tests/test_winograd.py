@@ -389,7 +389,7 @@ def asked_anew():
 
 
 def test_without_llvmlite(builder, monkeypatch, asked_anew):
-    monkeypatch.setattr(winograd_choice, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert is_direct(builder, large(builder), X)
 
 

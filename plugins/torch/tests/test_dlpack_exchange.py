@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from kernelyard.errors import InputTypeError
 from kernelyard.runtime.device import dlpack
 from kernelyard.runtime.device.dlpack_exchange import exchange_of, shape_and_dtype
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "bool", "float8_e4m3fn"])

@@ -67,6 +67,7 @@ _HOME = {
     "ToMixedPrecision": "to_mixed_precision",
     "WidenFloats": "widen_floats",
     # partition
+    "AgreeBorderLayouts": "agree_border_layouts",
     "AttachExternModules": "attach_extern_modules",
     "CopyDequantize": "copy_dequantize",
     "FuseOpsByPattern": "fuse_ops_by_pattern",

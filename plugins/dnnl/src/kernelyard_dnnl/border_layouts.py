@@ -10,6 +10,7 @@ from kernelyard_dnnl.composite import Composite, read_composite
 from kernelyard_dnnl.layout import channels_last_order
 from kernelyard_dnnl.post_ops import Binary
 from kernelyard_dnnl.primitive_kind import MemoryOrder
+from kernelyard_dnnl.primitives import kinds_by_operator
 
 Order: TypeAlias = "tuple[int, ...] | None"
 FOLLOWING = (MemoryOrder.FIRST_OPERAND, MemoryOrder.WHOLE_OPERAND)
@@ -36,7 +37,8 @@ class _Primitive:
 
     def __init__(self, call: Call, composite: Composite, params: Sequence[Var]) -> None:
         given: dict[Expr, Expr] = dict(zip(params, call.args, strict=True))
-        self.order = composite.kind.order
+        kind = kinds_by_operator().get(composite.anchor.op_name)
+        self.order = MemoryOrder.ROW_MAJOR if kind is None else kind.order  # None: codegen has the error
         self.anchor = composite.anchor
         self.operands = [given.get(operand, operand) for operand in composite.operands]
         whole = [each.operand for each in composite.stages if isinstance(each, Binary) and each.decoder is None]
