@@ -260,8 +260,7 @@ def _attention_samples() -> Iterator[Sample]:
     yield Sample(_operands((1, 3, 6, 6, 1, 4, 4)), label="one head of keys")
     for causal in CAUSAL[1:]:
         yield Sample(_operands((1, 4, 6, 2, 2, 3, 3)), {"causal": causal}, causal)
-    for dtype in ("float64", "float16"):
-        yield Sample(_operands(PLAIN, dtype), label=dtype)
+    yield from (Sample(_operands(PLAIN, dtype), label=dtype) for dtype in ("float64", "float16"))
     yield Sample(_operands((1, 4, 4, 3, 3, 1, 1)), label="heads of one number")
 
 
