@@ -19,7 +19,7 @@ from kernelyard.tir.simplify import simplify
 from kernelyard.tir.verify import verify
 from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir, mutate_with_prim_funcs
 from kernelyard.transform.pass_base import Pass, PassContext
-from kernelyard.transform.stored_weights import StoredWeights, narrowed, stored_weights
+from kernelyard.transform.stored_weights import StoredWeights, WeightConstants, narrowed, stored_weights
 
 PER_WORD = 8  # 4-bit integers in an int32, the first in the lowest bits
 COLUMNS = 64  # columns are padded to a multiple of so many, which vectors and tiles of any machine divide
@@ -40,7 +40,7 @@ class FuseDequantizeMatmul(Pass):
 
 
 @dataclass(frozen=True, eq=False)
-class _Operands:
+class _Operands(WeightConstants):
     """The constants that a function reads, padded to whole groups and `COLUMNS`. words: packed integers, see
     `FuseDequantizeMatmul`; of 8 bits the integers themselves. minima: what is added to all integers times their scale;
     of 4 bits those count from 0 then, not from -8."""
@@ -48,24 +48,11 @@ class _Operands:
     bits: int
     depth: int  # K, padded
     group: int
-    words: Constant
-    scales: Constant
-    zeros: Constant | None
-    minima: Constant | None
-
-    @property
-    def inputs(self) -> dict[str, Constant]:
-        named = {"w": self.words, "s": self.scales, "z": self.zeros, "m": self.minima}
-        return {name: constant for name, constant in named.items() if constant is not None}
 
     @property
     def lowest(self) -> int:
         """The integer that bits of 0 stand for."""
         return -8 if self.bits == 4 and self.minima is None else 0
-
-    @property
-    def columns(self) -> int:
-        return self.scales.data.shape[1]
 
     @property
     def is_whole(self) -> bool:
@@ -114,7 +101,8 @@ def _operands(stored: StoredWeights) -> _Operands:
     if stored.minima is not None:
         lowest = (8.0 if stored.bits == 4 else 0.0) * scales.astype(np.float64)
         minima = Constant(np.pad(narrowed(stored.minima - lowest), wider))
-    return _Operands(stored.bits, depth, group, Constant(codes), Constant(np.pad(scales, wider)), zeros, minima)
+    scales = Constant(np.pad(scales, wider))
+    return _Operands(Constant(codes), scales, zeros, minima, bits=stored.bits, depth=depth, group=group)
 
 
 def _function(left: TensorType, result: TensorType, operands: _Operands) -> PrimFunc:

@@ -21,7 +21,7 @@ from kernelyard.tir.simplify import simplify
 from kernelyard.tir.verify import verify
 from kernelyard.transform.legalize_ops import PrimFuncTable, call_tir, mutate_with_prim_funcs
 from kernelyard.transform.pass_base import Pass, PassContext
-from kernelyard.transform.stored_weights import StoredWeights, narrowed, stored_weights
+from kernelyard.transform.stored_weights import StoredWeights, WeightConstants, narrowed, stored_weights
 
 COLUMNS = 64  # columns are padded to a multiple of so many, which vectors and tiles of any machine divide
 _HALVES = 0x0F0F0F0F  # the lower four bits of each byte
@@ -47,33 +47,19 @@ class MultiplyBlocks(Pass):
 
 
 @dataclass(frozen=True, eq=False)
-class _Weights:
+class _Weights(WeightConstants):
     """Unsigned weights in words: `(number - offset) * scale`, plus the minimum.
 
-    words: int32 (words of all blocks, columns); scales (blocks, columns); zeros: what is to be subtracted instead of
-    the offset, uint8, and minima, for each block, or None.
+    words: int32 (words of all blocks, columns); zeros: what is to be subtracted instead of the offset, uint8.
     """
 
     bits: int
     block: int
     offset: int
-    words: Constant
-    scales: Constant
-    zeros: Constant | None
-    minima: Constant | None
-
-    @property
-    def inputs(self) -> dict[str, Constant]:
-        named = {"w": self.words, "s": self.scales, "z": self.zeros, "m": self.minima}
-        return {name: constant for name, constant in named.items() if constant is not None}
 
     @property
     def blocks(self) -> int:
         return self.scales.data.shape[0]
-
-    @property
-    def columns(self) -> int:
-        return self.scales.data.shape[1]
 
     def largest_sum(self, bits: int) -> float:
         """Return the largest sum of a block's products with numbers of so many bits."""
@@ -81,7 +67,7 @@ class _Weights:
 
     @property
     def halves(self) -> int:
-        """How many numbers share a byte."""
+        """Return how many numbers share a byte."""
         return 8 // self.bits
 
 
@@ -145,7 +131,8 @@ def _weights(stored: StoredWeights | None) -> _Weights | None:
         offset = 0
         lowest = 2.0 ** (stored.bits - 1) * stored.scales.astype(np.float64)
         minima = Constant(_wider(narrowed(stored.minima - lowest)))
-    return _Weights(stored.bits, stored.group, offset, Constant(words), Constant(_wider(stored.scales)), zeros, minima)
+    scales = Constant(_wider(stored.scales))
+    return _Weights(Constant(words), scales, zeros, minima, bits=stored.bits, block=stored.group, offset=offset)
 
 
 def _wider(parameters: np.ndarray) -> np.ndarray:

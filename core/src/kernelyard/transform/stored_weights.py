@@ -44,6 +44,31 @@ class StoredWeights:
     minima: np.ndarray | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class WeightConstants:
+    """Constants that a function which multiplies by stored weights reads: packed integers, and numbers of their groups.
+
+    words: the integers, packed as the pass says. scales (groups, N). zeros, what is subtracted from the integers, and
+    minima, what is added to their products with the scales, likewise; or None.
+    """
+
+    words: Constant
+    scales: Constant
+    zeros: Constant | None
+    minima: Constant | None
+
+    @property
+    def inputs(self) -> dict[str, Constant]:
+        """Return the constants that there are, by the names of a function's inputs."""
+        named = {"w": self.words, "s": self.scales, "z": self.zeros, "m": self.minima}
+        return {name: constant for name, constant in named.items() if constant is not None}
+
+    @property
+    def columns(self) -> int:
+        """Return N, as the constants are padded."""
+        return self.scales.data.shape[1]
+
+
 def stored_weights(matrix: Expr, value_of: Values) -> StoredWeights | None:
     """Return the quantized weights that a float32 matrix (K, N) dequantizes; None where it is not of this form.
 
