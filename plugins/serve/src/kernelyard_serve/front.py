@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from kernelyard_serve import metrics
 from kernelyard_serve.errors import ModelNotReadyError, as_ours
 from kernelyard_serve.fleet import Fleet, Worker
-from kernelyard_serve.http_body import BodyReader, ClientLeftError, answer, answer_error
+from kernelyard_serve.http_body import BodyReader, ClientLeftError, answer, answer_error, unless_left
 from kernelyard_serve.http_codec import to_json
 from kernelyard_serve.merged_metrics import lasting, merged, samples
 from kernelyard_serve.options import ServeOptions
@@ -73,7 +72,7 @@ class Front:
             request = request_bytes(scope["method"], target, fields, body)
             model = _controlled(scope["path"]) if scope["method"] == "POST" else None
             asked = self._ask(request) if model is None else self._fleet.control(model, request)
-            found = await _unless_left(asyncio.ensure_future(asked), receive)
+            found = await unless_left(asyncio.ensure_future(asked), receive)
         finally:
             self._bodies.release(body)
         kept = [field for field in found.headers if field[0] not in _OF_SERVER]
@@ -110,19 +109,6 @@ class Front:
 
     def _keep_counts(self, worker: Worker) -> None:
         self._gone.update(lasting(self._known.pop(worker, Counter())))
-
-
-async def _unless_left(task: asyncio.Future[Answer], receive: Receive) -> Answer:
-    """Return the answer, and give the request up if its client leaves. Raises: ClientLeftError, as the task."""
-    watch: asyncio.Future[Any] = asyncio.ensure_future(receive())  # after the body, nothing comes but the end
-    try:
-        await asyncio.wait((watch, task), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientLeftError
-        return task.result()
-    finally:
-        watch.cancel()
-        task.cancel()
 
 
 def _controlled(path: str) -> str | None:

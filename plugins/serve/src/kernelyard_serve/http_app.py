@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -18,7 +17,16 @@ import kernelyard as ky
 from kernelyard_serve import metrics
 from kernelyard_serve.batching import Arrays
 from kernelyard_serve.errors import ModelNotReadyError, RequestFormatError, as_ours
-from kernelyard_serve.http_body import BINARY, JSON, BodyReader, ClientLeftError, answer, answer_error, header
+from kernelyard_serve.http_body import (
+    BINARY,
+    JSON,
+    BodyReader,
+    ClientLeftError,
+    answer,
+    answer_error,
+    header,
+    unless_left,
+)
 from kernelyard_serve.http_codec import HEADER_LENGTH, decode_request, encode_answer, read_json, to_json
 from kernelyard_serve.inference import InferenceRequest
 from kernelyard_serve.repository import READY, ModelRepository
@@ -102,7 +110,7 @@ class Inference:
             served = self._repository.get(where["model"], where.get("version", ""))
             length = header(scope, _HEADER_LENGTH)
             request = decode_request(body, length, served.inputs, served.outputs)
-            results = await _unless_left(served.submit(request), receive)
+            results = await unless_left(served.submit(request), receive)
             status = await self._answer(send, served, request, results)
         except ClientLeftError:
             status = CLIENT_LEFT
@@ -122,21 +130,6 @@ class Inference:
         else:
             await answer(send, 200, body, BINARY, [(_HEADER_LENGTH, b"%d" % length)])
         return 200
-
-
-async def _unless_left(future: asyncio.Future[Arrays], receive: Receive) -> Arrays:
-    """Return the results, and give the request up if its client leaves. Raises: ClientLeftError, as the call."""
-    if future.done():  # as for quick models
-        return future.result()
-    watch = asyncio.ensure_future(receive())  # after the body, nothing comes but the end of the connection
-    try:
-        await asyncio.wait((watch, future), return_when=asyncio.FIRST_COMPLETED)
-        if not future.done():
-            raise ClientLeftError
-        return future.result()
-    finally:
-        watch.cancel()
-        future.cancel()
 
 
 class Pages:

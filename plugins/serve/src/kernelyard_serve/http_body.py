@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from math import ceil
+from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -23,10 +24,29 @@ from kernelyard_serve.http_codec import to_json
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
 Headers = Sequence[tuple[bytes, bytes]]
+T = TypeVar("T")
 
 
 class ClientLeftError(Exception):
     """The client closed its connection: nobody reads an answer."""
+
+
+async def unless_left(future: asyncio.Future[T], receive: Receive) -> T:
+    """Return the result of a future, and give it up if the client of its request, whose body was read, leaves.
+
+    Raises: ClientLeftError, and what the future raises.
+    """
+    if future.done():  # as for quick models
+        return future.result()
+    watch = asyncio.ensure_future(receive())  # after the body, nothing comes but the end of the connection
+    try:
+        await asyncio.wait((watch, future), return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            raise ClientLeftError
+        return future.result()
+    finally:
+        watch.cancel()
+        future.cancel()
 
 
 def header(scope: Scope, name: bytes) -> str | None:

@@ -29,7 +29,7 @@ from kernelyard_llm.server.counts import ServerCounts
 from kernelyard_llm.server.options import ServerOptions
 from kernelyard_llm.server.protocol import Chat, Completion, check_model, prompts_of, read, sampling_of
 from kernelyard_serve.errors import RETRY_SECONDS, as_ours, retry_after, status_of
-from kernelyard_serve.http_body import BodyReader, ClientLeftError
+from kernelyard_serve.http_body import BodyReader, ClientLeftError, unless_left
 from kernelyard_serve.http_codec import to_json
 from kernelyard_serve.metrics import CONTENT_TYPE
 
@@ -159,7 +159,7 @@ class Service:
         answer = Answer(self.engine, self.counts, prompts, samplings, asked.new_tokens, asked.stops)
         bodies = Bodies(self.engine.model, self.name, is_chat, asked.best is not None)
         if not asked.stream:
-            pieces = await _unless_left(_collected(answer, self._timeout), request)
+            pieces = await unless_left(asyncio.ensure_future(_collected(answer, self._timeout)), request.receive)
             return _json(bodies.whole(pieces, answer))
         with_usage = asked.stream_options is not None and asked.stream_options.include_usage
         return _Stream(answer, self._stream(answer, bodies, is_chat, with_usage))
@@ -208,24 +208,6 @@ async def _collected(answer: Answer, seconds: float | None) -> list[Piece]:
         raise CallTimeoutError("the answer took too long", expected=f"within {seconds:g} s") from None
     finally:
         answer.cancel()
-
-
-async def _unless_left(work: Any, request: Request) -> list[Piece]:
-    """Return the result, and give the work up if the client leaves. Raises: ClientLeftError, as the work."""
-    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
-    try:
-        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientLeftError
-        return task.result()
-    finally:
-        watch.cancel()
-        task.cancel()
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _status(error: KernelyardError) -> int:
