@@ -10,17 +10,36 @@ import numpy as np
 import pytest
 
 from kernelyard import dtypes
+from kernelyard.ir import IRModule
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.module import BindContext, BoundTensor
 from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.interpreter import evaluate
+from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cpu.generator import NativeCpuGenerator
+from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.runtime import NativeCpuModule
+from kernelyard_native_cpu.schedule.groups import make_groups
+from kernelyard_native_cpu.schedule.plan import Plan
+from kernelyard_native_cpu.schedule.rules import make_plan
 
 Runner = Callable[..., list[np.ndarray]]
 PAGE = mmap.PAGESIZE
+
+
+def kernels(module: IRModule) -> dict[str, PrimFunc]:
+    """Return the loop-level functions that integer products of a module are legalized to."""
+    legal = get_pipeline("legalize")(get_pipeline("integer_products")(get_pipeline("simplify")(module)))
+    return {name: f for name, f in legal.functions.items() if isinstance(f, PrimFunc)}
+
+
+def plan_of_product(module: IRModule, machine: Machine) -> Plan:
+    """Return the plan of the one product of a module, as scheduled for a machine."""
+    stages = [stage for f in kernels(module).values() for group in make_groups(f) for stage in group.stages]
+    (stage,) = (stage for stage in stages if len(stage.reduce) > 1)
+    return make_plan(stage, frozenset(), {}, machine)
 
 
 class GuardedMemory:

@@ -14,14 +14,11 @@ from kernelyard.ir import Expr, FunctionBuilder, IRModule
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard.target import Target
 from kernelyard.testing import evaluate
-from kernelyard.tir import PrimFunc
-from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.generator import write_module
 from kernelyard_native_cpu.machine import Machine, features_of_level, host_features
-from kernelyard_native_cpu.schedule.groups import make_groups
-from kernelyard_native_cpu.schedule.plan import Plan
-from kernelyard_native_cpu.schedule.rules import make_plan
+
+from .conftest import kernels, plan_of_product
 
 RNG = np.random.default_rng(13)
 V4, V3 = features_of_level("x86-64-v4"), features_of_level("x86-64-v3")
@@ -85,17 +82,6 @@ def check(weight: Weight, x: np.ndarray, found: np.ndarray, bits: int = 8) -> No
     bound = 2.0**-23 * (len(weight.codes) + 8) * (np.abs(left) @ largest)
     error = np.abs(found - np.maximum(left @ real, 0))
     assert (error <= bound).all(), (error / bound).max()
-
-
-def kernels(module: IRModule) -> dict[str, PrimFunc]:
-    legal = get_pipeline("legalize")(get_pipeline("integer_products")(get_pipeline("simplify")(module)))
-    return {name: f for name, f in legal.functions.items() if isinstance(f, PrimFunc)}
-
-
-def plan_of_product(module: IRModule, machine: Machine) -> Plan:
-    stages = [stage for f in kernels(module).values() for group in make_groups(f) for stage in group.stages]
-    (stage,) = (stage for stage in stages if len(stage.reduce) > 1)
-    return make_plan(stage, frozenset(), {}, machine)
 
 
 @given(

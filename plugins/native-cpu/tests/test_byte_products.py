@@ -19,15 +19,13 @@ from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.byte_products import PER_WORD, byte_of
 from kernelyard.tir.expr import Axis, Expr
 from kernelyard.tir.interpreter import evaluate as evaluate_loops
-from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.generator import write_module
 from kernelyard_native_cpu.machine import LEVELS, Machine, features_of_level, host_features, resolve_machine
 from kernelyard_native_cpu.schedule.groups import make_groups
-from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules import make_plan
 
-from .conftest import compile_one, run_module
+from .conftest import compile_one, kernels, plan_of_product, run_module
 
 RNG = np.random.default_rng(11)
 ZERO = {"uint8": 120, "int8": -5}
@@ -68,17 +66,6 @@ def convolution(shape: Sequence[Dim], filters: int, window: int, dtype: str = "u
     weight = numbers("int8", filters, int(shape[1]), window, window)
     stored = b.op("dequantize", weight, scales(filters), np.zeros(filters, np.int8), axis=0)
     return IRModule({"main": b.function(b.op("nn.relu", b.op("nn.conv2d", x, stored, **attrs)))})
-
-
-def kernels(module: IRModule) -> dict[str, PrimFunc]:
-    legal = get_pipeline("legalize")(get_pipeline("integer_products")(get_pipeline("simplify")(module)))
-    return {name: f for name, f in legal.functions.items() if isinstance(f, PrimFunc)}
-
-
-def plan_of_product(module: IRModule, machine: Machine) -> Plan:
-    stages = [stage for f in kernels(module).values() for group in make_groups(f) for stage in group.stages]
-    (stage,) = (stage for stage in stages if len(stage.reduce) > 1)
-    return make_plan(stage, frozenset(), {}, machine)
 
 
 def check(module: IRModule, x: np.ndarray, exe: ky.Executable) -> None:
