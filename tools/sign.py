@@ -34,7 +34,7 @@ class SigningError(Exception):
 
 
 class Asked(NamedTuple):
-    """What is signed, by whom; issuer and signers: see the module."""
+    """Name what is signed, and by whom; issuer and signers: see the module."""
 
     digests: Path
     identity: str
@@ -111,9 +111,8 @@ def check_digests(folder: Path) -> Path:
 
 def sign(folder: Path, by: str, **who: str) -> Path:
     """Sign the digests of a folder, and return the signature. who: as in `Asked`. Raises: SigningError."""
-    asked = Asked(check_digests(folder), **who)
-    signer = SIGNERS[by]
-    signature = asked.digests.with_name(asked.digests.name + signer.suffix)
+    asked, signer = Asked(check_digests(folder), **who), SIGNERS[by]
+    signature = _signature_of(asked, signer)
     signature.unlink(missing_ok=True)
     _run(signer.sign(asked, signature), None)
     if not signature.is_file():
@@ -121,11 +120,14 @@ def sign(folder: Path, by: str, **who: str) -> Path:
     return signature
 
 
+def _signature_of(asked: Asked, signer: Signer) -> Path:
+    return asked.digests.with_name(asked.digests.name + signer.suffix)
+
+
 def verify(folder: Path, by: str, **who: str) -> Path:
     """Check the files of a folder, and the signature of their digests; return it. Raises: SigningError."""
-    asked = Asked(check_digests(folder), **who)
-    signer = SIGNERS[by]
-    signature = asked.digests.with_name(asked.digests.name + signer.suffix)
+    asked, signer = Asked(check_digests(folder), **who), SIGNERS[by]
+    signature = _signature_of(asked, signer)
     if not signature.is_file():
         raise SigningError(f"{signature} is missing")
     said = _run(signer.verify(asked, signature), asked.digests if signer.reads else None, is_read=True)

@@ -12,7 +12,7 @@ from kernelyard.driver.progress import Progress
 
 @pytest.fixture
 def stderr(monkeypatch):
-    """What a console writes, made for the terminal that `terminal` says it is."""
+    """Return what a console writes, made for a terminal or for a file."""
 
     def choose(terminal: bool) -> io.StringIO:
         written = io.StringIO()

@@ -1,4 +1,4 @@
-"""What cuts a backend's regions: operators that no pattern of it names, each tried."""
+"""Cuts of the regions of a backend: operators that no pattern of it names, each tried."""
 
 from __future__ import annotations
 

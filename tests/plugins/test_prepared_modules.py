@@ -60,7 +60,7 @@ def kernelyard_backend():
 
 @pytest.fixture
 def told(tmp_path, monkeypatch):
-    """What was prepared since the last call, each as symbol, values and threads."""
+    """Return what was prepared since the last call, each as symbol, values and threads."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("TOLD", str(tmp_path / "told"))
     package = "fake_kernelyard_slow"

@@ -1,4 +1,4 @@
-"""What the core says of this machine's processor."""
+"""The processor of this machine, as the core reads it."""
 
 from __future__ import annotations
 

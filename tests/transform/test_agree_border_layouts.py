@@ -29,7 +29,7 @@ def placed(build, backends=("acme",)):
 
 
 def everywhere(order):
-    """What names one order for every border."""
+    """Return an answer that names one order for every border."""
 
     def layouts(region):
         results = tensors_of(region.function.result_type)

@@ -82,7 +82,7 @@ _GETTERS = tuple(vars(namedtuple("_GETTERS", [f"item{n}" for n in range(16)]))[f
 
 
 class _NamedTupleType(type):
-    """What makes a class of tuples of a class statement, which needs annotations as texts."""
+    """Make a class of tuples of a class statement, which needs annotations as texts."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
         names = tuple(namespace["__annotations__"])

@@ -1,4 +1,4 @@
-"""What regions of oneDNN hand each other stays channels-last, and nothing is reordered for it."""
+"""Border layouts: tensors between regions of oneDNN stay channels-last, and nothing is reordered for it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_artifact_has_them(tmp_path):
 
 
 def test_profiles_name_the_nodes_of_the_model():
-    """What renames dims at a border is of no node, and those of the others stay known."""
+    """Renaming dims at a border is of no node; the nodes of all others stay known."""
     exe, _ = compiled(with_shortcut)
     profile = exe.profile([np.zeros(SHAPE, np.float32)], calls=2)
     parts = [part for step in profile.steps for part in step.inside if part.label.startswith("conv")]

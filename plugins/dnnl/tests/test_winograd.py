@@ -141,7 +141,7 @@ def test_volumes(m, new_builder, convolution, threads, seed):
 )
 @pytest.mark.parametrize("volumes", [1, 2])
 def test_operands_of_volumes(shape, volumes, tile, builder):
-    """Those that differ by the volume but not by the plane, or the other way round, are not the kernel's."""
+    """Leave other operands to others: they differ by the volume but not by the plane, or the other way round."""
     shape = (min(shape[0], volumes), *shape[1:])
     x, weight, other = numbers(0, volumes, 16, 4, 6, 6), numbers(1, 24, 16, 3, 3, 3), numbers(2, *shape)
     result = conv(

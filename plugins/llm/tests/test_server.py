@@ -131,7 +131,7 @@ def test_stop_bias_and_probabilities(client: openai.OpenAI, answer: str, llama: 
 
 
 class Verdict(BaseModel):
-    """What an answer has to be."""
+    """Describe what an answer has to be."""
 
     answer: Literal["yes", "no"]
     certain: bool

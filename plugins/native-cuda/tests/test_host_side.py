@@ -1,4 +1,4 @@
-"""What a call costs the host, in calls of the driver: replays, waits, copies, tensors of other libraries, devices.
+"""Host side of a call, counted in calls of the driver: replays, waits, copies, tensors of other libraries, devices.
 
 On the late driver, which does everything as late as it may: a wait that is missing gives wrong numbers.
 """
@@ -171,7 +171,7 @@ class Library:
         return self.Tensor(held, source, numbers.shape)
 
     def overwriting(self, tensor: LibraryTensor) -> Callable[[], None]:
-        """What comes next on its stream, once a call has returned: the memory is used for something else."""
+        """Use the memory for something else, next on its stream once a call has returned."""
         other = DeviceArray.of(self.gpu, np.full(tensor.shape_words[:], np.nan, np.float32))
         other.numpy()  # it is there
 
@@ -182,7 +182,7 @@ class Library:
         return run
 
     def numbers(self, array: Any) -> np.ndarray:
-        """What its stream reads of an array that it is given."""
+        """Return what its stream reads of an array that it is given."""
         capsule = array.__dlpack__(stream=self.stream)
         found = np.empty(array.shape, np.float32)
         held = DeviceMemory(self.gpu, found.nbytes)

@@ -117,7 +117,7 @@ def test_hidden_tiles_change_nothing(racing, kind, rows, columns):
 
 
 def test_hidden_keys_are_not_read(racing):
-    """What lies in tiles that no query of a block sees may be anything."""
+    """Tiles that no query of a block sees may hold anything."""
     function = causal(64, 200, kind="top_left")
     inputs = [random(1, size, 2, 16).astype(np.float16) for size in (64, 200, 200)]
     wanted = evaluate(function, inputs)[0]

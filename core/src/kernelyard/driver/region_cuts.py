@@ -31,7 +31,7 @@ MAX_TRIED = 40  # operators, the most frequent ones: each takes as long as a pla
 
 @dataclass(frozen=True)
 class RegionSizes:
-    """What a backend takes of a model: ops, in how many regions, and the bytes that these are handed and hand over."""
+    """Count what a backend takes of a model: ops, their regions, and the bytes that these are handed and hand over."""
 
     ops: int
     regions: int
@@ -49,7 +49,7 @@ class RegionCut:
 
 @dataclass(frozen=True)
 class RegionCuts:
-    """What cuts the regions of a backend: `sizes` as they are; each operator by itself, the best first; all at once.
+    """Say what cuts a backend's regions: `sizes` as they are; each operator by itself, the best first; all at once.
 
     untried: operators that are too rare to have been tried.
     """

@@ -182,7 +182,7 @@ def region_of(value: Expr, regions: Mapping[str, object]) -> str | None:
 
 
 class _Borders(NamedTuple):
-    """What was agreed on. reads, writes: the ports that have their own order. plain: of `writes`, those that others
+    """Hold what is agreed on. reads, writes: the ports that have their own order. plain: of `writes`, those that others
     read row-major as well."""
 
     reads: frozenset[Port]

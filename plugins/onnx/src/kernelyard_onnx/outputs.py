@@ -41,7 +41,7 @@ class ModelOutput:
 
     @property
     def finisher(self) -> Callable[[np.ndarray], Any]:
-        """What `finish` does, chosen once: a call of a small model takes some microseconds in all."""
+        """Do what `finish` does, chosen once: a call of a small model takes some microseconds in all."""
         if isinstance(self.value, LookedUpText):
             return self.value.table.__getitem__
         if isinstance(self.value, Maps):

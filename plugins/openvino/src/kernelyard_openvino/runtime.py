@@ -50,7 +50,7 @@ def model_of(graph, values, constants):
 
 
 def counted(request):
-    """What OpenVINO ran in the last call, with the seconds of each part."""
+    """Return what OpenVINO ran in the last call, with the seconds of each part."""
     ran = [each for each in request.get_profiling_info() if each.status.name == "EXECUTED"]
     return [(Part(each.node_type, each.exec_type), each.real_time.total_seconds()) for each in ran]
 

@@ -16,7 +16,7 @@ class WorkerLostError(Exception):
 
 
 class Answer(NamedTuple):
-    """What a worker answers; the names of headers are lower case."""
+    """Hold an answer of a worker; the names of headers are lower case."""
 
     status: int
     headers: list[tuple[bytes, bytes]]

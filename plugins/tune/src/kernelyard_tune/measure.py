@@ -1,4 +1,4 @@
-"""What a worker of a pool does: say what kind of machine it is, and measure work in a process of its own."""
+"""Serve a pool as a worker: say what kind of machine this is, and measure work in a process of its own."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MOST_MODELS = 64  # at once
 
 @dataclass
 class Tuned:
-    """What came of tuning on a pool.
+    """Hold the outcome of tuning on a pool.
 
     decisions, failures: by the model's name. left_out: why workers were not used, by name. retried: how often a
     measurement was made anew, as its worker had died.

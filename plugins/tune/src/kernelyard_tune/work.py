@@ -21,7 +21,7 @@ from kernelyard_tune.errors import MeasuringError, PoolError, TuneError
 
 @dataclass(frozen=True)
 class Limits:
-    """What a measuring process may take: seconds as a whole, and MB of address space (0: no limit)."""
+    """Limit what a measuring process may take: seconds as a whole, and MB of address space (0: no limit)."""
 
     seconds: float = 1800.0
     megabytes: int = 0

@@ -88,7 +88,7 @@ class DeviceExecutionContext(ExecutionContext):
 
 
 class DeviceProgram:
-    """What a program's binding takes that does not depend on sizes.
+    """Keep what the binding of a program takes and does not depend on sizes.
 
     labels: of the steps. capturable: whether each may be captured. addresses: of constants, by register. uses: for each
     register that inputs and results lie in, the steps that have it as an argument, and the number of the argument.
