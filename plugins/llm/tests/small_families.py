@@ -29,6 +29,8 @@ _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size":
 _GPT2 = {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
 _LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.7, 2.0, 2.5, 3.0, 4.0], "long_factor": [8.0] * 8}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 16}
+_YARN |= {"mscale": 1.0, "mscale_all_dim": 0.5, "truncate": False}
 _BY_KIND = {
     "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 100000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
@@ -41,6 +43,14 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "llama",
         {**_SIZES, "rope_parameters": {**_LLAMA3, "rope_theta": 500.0, "original_max_position_embeddings": 16}},
         "BF16",
+    ),
+    # No size is a multiple of anything; a bias everywhere; the magnitudes of YaRN.
+    "llama_odd": (
+        "llama",
+        {**_SIZES, "vocab_size": 97, "hidden_size": 60, "intermediate_size": 77, "head_dim": 20}
+        | {"num_attention_heads": 3, "num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True}
+        | {"rope_parameters": _YARN},
+        "F32",
     ),
     "smollm": ("llama", {**_SIZES, "tie_word_embeddings": True}, "F16"),
     "smollm3": ("smollm3", {**_SIZES, "num_hidden_layers": 4}, "F32"),
@@ -95,6 +105,12 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "F32",
     ),
     "gpt2": ("gpt2", _GPT2, "F32"),
+    "gpt2_unscaled": (
+        "gpt2",
+        {**_GPT2, "vocab_size": 97, "n_embd": 60, "n_head": 3, "n_inner": 70}
+        | {"scale_attn_weights": False, "activation_function": "relu"},
+        "F32",
+    ),
 }
 
 

@@ -135,7 +135,8 @@ def test_an_index_stays_in_its_folder(tmp_path: Path) -> None:
         ({"model_type": "rwkv"}, "architecture"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantized"),
         ({"clip_qkv": 8.0}, "setting"),
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rotary"),
+        ({"rope_parameters": {"rope_type": "proportional", "factor": 2.0}}, "rotary"),
+        ({"hidden_act": "quick_gelu"}, "activation"),
     ],
 )
 def test_other_networks_are_refused(change: dict[str, Any], message: str) -> None:

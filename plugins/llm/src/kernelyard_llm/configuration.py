@@ -14,7 +14,7 @@ EXTEND, HEAD, DECODE = "extend", "head", "decode"
 PAGE = 64
 
 Norm = Literal["rms", "layer"]
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 CacheDtype = Literal["float32", "float16", "bfloat16", "int8"]
 CACHE_DTYPES: tuple[CacheDtype, ...] = get_args(CacheDtype)
 

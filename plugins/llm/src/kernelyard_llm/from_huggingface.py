@@ -20,7 +20,9 @@ _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
 }
 # The names that configurations have for the same numbers; the first one that is there counts.
 _NUMBERS: dict[str, tuple[str, ...]] = {
@@ -195,7 +197,7 @@ def _config(given: Mapping[str, Any], name: str) -> ModelConfig:
     family = FAMILIES[name]
     width, heads = int(_first(given, "width")), int(_first(given, "heads"))
     head_size = int(given.get("head_dim") or width // heads)
-    scalar = given.get("query_pre_attn_scalar")
+    scalar = given.get("query_pre_attn_scalar") if given.get("scale_attn_weights", True) else 1.0
     return ModelConfig(
         family=name,
         layers=tuple(_layers(given, family, head_size)),
@@ -230,7 +232,11 @@ def _first(given: Mapping[str, Any], what: str) -> Any:
 def _activation(given: Mapping[str, Any], family: Family) -> Activation:
     if family.scales_embedding:
         return family.activation  # configurations of Gemma name another one than it has
-    return _ACTIVATIONS[given.get("activation_function") or given.get("hidden_act") or family.activation]
+    named = given.get("activation_function") or given.get("hidden_act")
+    if isinstance(named, str) and named not in _ACTIVATIONS:
+        expected = ", ".join(_ACTIVATIONS)
+        raise LanguageModelError("this activation is not supported", found=named, expected=expected)
+    return _ACTIVATIONS[named] if named else family.activation
 
 
 def _experts(given: Mapping[str, Any], family: Family) -> Experts | None:

@@ -373,5 +373,6 @@ def _capped(x: nn.Tensor, cap: float | None) -> nn.Tensor:
 _ACTIVATIONS = {
     "silu": nn.op.silu,
     "gelu": nn.op.gelu,
+    "relu": nn.op.relu,
     "gelu_tanh": lambda x: nn.op.gelu(x, approximate=True),
 }

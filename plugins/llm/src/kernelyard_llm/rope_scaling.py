@@ -10,6 +10,8 @@ from kernelyard_llm.configuration import Rope
 from kernelyard_llm.errors import LanguageModelError
 
 _LONG = ("longrope", "su")
+# Up to the positions that it was trained for, "dynamic" turns as it was trained.
+_AS_TRAINED = ("default", "dynamic")
 
 
 def scaled_rope(given: Mapping[str, Any], head_size: int, kind: str) -> Rope:
@@ -21,22 +23,20 @@ def scaled_rope(given: Mapping[str, Any], head_size: int, kind: str) -> Rope:
     share = float(found.get("partial_rotary_factor") or given.get("partial_rotary_factor") or 1.0)
     size = int(head_size * share)
     how = _way(found)
-    if how == "default":
+    if how in _AS_TRAINED:
         return Rope(base, size)
     if how == "linear":
         return Rope(base, size, float(found["factor"]))
     if how == "llama3":
         return Rope(base, size, factors=_llama3(found, base, size))
     if how == "yarn":
-        original = int(found.get("original_max_position_embeddings") or given["max_position_embeddings"])
-        turns = (float(found.get("beta_fast") or 32), float(found.get("beta_slow") or 1))
-        return yarn_rope(base, size, float(found["factor"]), original, turns, found.get("attention_factor"))
+        return _yarn(found, given, base, size)
     if how in _LONG:
         return Rope(base, size, factors=tuple(map(float, found["short_factor"])), magnitude=_magnitude(found, given))
     raise LanguageModelError(
         "this scaling of rotary positions is not supported",
         found=how,
-        expected="default, linear, llama3, yarn, longrope",
+        expected="default, linear, dynamic, llama3, yarn, longrope",
     )
 
 
@@ -53,20 +53,41 @@ def yarn_rope(
     original: int,
     turns: tuple[float, float] = (32, 1),
     magnitude: float | None = None,
+    is_whole: bool = True,
 ) -> Rope:
     """Return positions stretched by YaRN (arXiv 2309.00071): pairs that turn often in `original` positions are kept.
 
-    turns: those from which on, and up to which, pairs are kept and stretched; between them they are mixed.
+    turns: those from which on, and up to which, pairs are kept and stretched; between them they are mixed. is_whole:
+    the first and the last pair that are mixed are whole numbers.
     """
 
     def pair(often: float) -> float:
         return size * math.log(original / (often * 2 * math.pi)) / (2 * math.log(base))
 
-    low, high = max(math.floor(pair(turns[0])), 0), min(math.ceil(pair(turns[1])), size - 1)
+    low, high = pair(turns[0]), pair(turns[1])
+    if is_whole:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
     shares = [min(1.0, max(0.0, (number - low) / max(high - low, 0.001))) for number in range(size // 2)]
     factors = tuple(1 / (share / factor + 1 - share) for share in shares)
-    known = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
-    return Rope(base, size, factors=factors, magnitude=known if magnitude is None else float(magnitude))
+    return Rope(base, size, factors=factors, magnitude=_growth(factor) if magnitude is None else float(magnitude))
+
+
+def _growth(factor: float, share: float = 1.0) -> float:
+    """Return what YaRN multiplies scores' sides by, for positions that are stretched by a factor."""
+    return 0.1 * share * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def _yarn(found: Mapping[str, Any], given: Mapping[str, Any], base: float, size: int) -> Rope:
+    original = int(found.get("original_max_position_embeddings") or given["max_position_embeddings"])
+    factor = float(found.get("factor") or int(given["max_position_embeddings"]) / original)
+    turns = (float(found.get("beta_fast") or 32), float(found.get("beta_slow") or 1))
+    magnitude = found.get("attention_factor")
+    shares = [found.get(name) for name in ("mscale", "mscale_all_dim")]
+    if magnitude is None and all(shares):
+        first, second = (_growth(factor, float(share or 0)) for share in shares)
+        magnitude = first / second
+    return yarn_rope(base, size, factor, original, turns, magnitude, bool(found.get("truncate", True)))
 
 
 def _parameters(given: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
