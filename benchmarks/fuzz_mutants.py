@@ -33,6 +33,7 @@ LAYERS = {
         "kernelyard.transform.quantized_movement",
     ),
     "pattern": (
+        "kernelyard.patterns.match_result",
         "kernelyard.patterns.matcher",
         "kernelyard.patterns.legality",
         "kernelyard.patterns.regions",

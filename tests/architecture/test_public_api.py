@@ -26,6 +26,7 @@ SIGNATURES = {
         "instruments=()",
         "tune=None",
         "placement=None",
+        "bounds=None",
     ],
     "explain": [
         "model",
@@ -39,6 +40,7 @@ SIGNATURES = {
         "pipeline=None",
         "instruments=()",
         "placement=None",
+        "bounds=None",
     ],
     "get_default_pipeline": ["target='cpu'"],
     "load": ["path", "threads=None"],

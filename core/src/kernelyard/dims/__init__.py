@@ -2,6 +2,7 @@
 
 from kernelyard.dims.dim_table import DimTable as DimTable
 from kernelyard.dims.expression import Atom as Atom
+from kernelyard.dims.expression import Bounds as Bounds
 from kernelyard.dims.expression import Dim as Dim
 from kernelyard.dims.expression import Function as Function
 from kernelyard.dims.expression import Monomial as Monomial

@@ -20,6 +20,7 @@ from kernelyard.records import record
 
 Dim: TypeAlias = "int | SymbolicDim"
 Shape: TypeAlias = "tuple[Dim, ...]"
+Bounds: TypeAlias = "tuple[int, int | None]"  # the least and the largest value of a size; None where it is open
 Monomial: TypeAlias = "tuple[Atom, ...]"
 
 

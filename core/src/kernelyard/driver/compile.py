@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
+from kernelyard.dims import Bounds
 from kernelyard.driver.empty_inputs import compiler_for_empty
 from kernelyard.driver.fallbacks import lower_fallbacks, without_fallbacks
 from kernelyard.driver.generate import Generated, generate, planned_kernels
@@ -21,9 +22,10 @@ from kernelyard.driver.offload import offload
 from kernelyard.driver.precision import DEFAULT
 from kernelyard.driver.requirements import check_coverage
 from kernelyard.driver.session import CompileSession, Options, open_session
-from kernelyard.errors import PerformanceWarning, PluginContractError, UnsupportedOperatorError
+from kernelyard.errors import OptionError, PerformanceWarning, PluginContractError, UnsupportedOperatorError
 from kernelyard.ir import Call, IRModule
 from kernelyard.ir.scopes import introduces_symbols
+from kernelyard.ir.size_bounds import size_bounds
 from kernelyard.ops.size_checks import size_checks
 from kernelyard.placement.partition import partition
 from kernelyard.runtime.abi.module import RuntimeModule
@@ -57,6 +59,7 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     instruments: Sequence[Instrument] = (),
     tune: Tuning | str | float | None = None,
     placement: Placements | None = None,
+    bounds: Mapping[str, Bounds] | None = None,
 ) -> Executable:
     """Compile a model.
 
@@ -69,6 +72,8 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     `get_default_pipeline(target)` returns, with changes; a Pass, or the name of a pipeline, is run in place of its
     stage "simplify". instruments: watch the passes (`kernelyard.transform.instruments`). tune: "quick", "full", seconds
     or a `Tuning`, to measure placements (docs/placement.md). placement: what was measured, or the file of it.
+    bounds: {symbolic size: (least, largest or None)}, for backends that take sizes up to a limit; others are refused
+    at run time, and so are inputs of size 0 whose results are not empty. Not for models with branches or loops.
     Warns: PerformanceWarning where ops are left to the reference interpreter, and where the target is slow in the
       precision; PlacementWarning where no placement of `placement` fits.
     Raises: FrontendError, UnknownBackendError, BackendUnavailableError, TargetError, OptionError, CoverageError for
@@ -83,16 +88,8 @@ def compile(  # noqa: A001  the public name, as `re.compile`
         >>> exe(np.array([-1, 2], np.float32)).numpy().tolist()
         [0.0, 2.0]
     """
-    opened = partial(
-        open_session,
-        target,
-        backends,
-        require=require,
-        strict=strict,
-        exclude_patterns=exclude_patterns,
-        precision=precision,
-        pipeline=pipeline,
-    )
+    how: dict[str, Any] = {"require": require, "strict": strict, "exclude_patterns": exclude_patterns, "bounds": bounds}
+    opened = partial(open_session, target, backends, precision=precision, pipeline=pipeline, **how)
     session = opened(options)
     try:
         if tune is not None or placement is not None:
@@ -115,7 +112,7 @@ def decided(
     """Return `opened` with the measured placement in it; as it is, with a warning, where none of `placement` fits."""
     from kernelyard.driver.measured_placement import decide  # inside: most compiles measure nothing
 
-    module = import_model(session.manager, model, session.options)
+    module = import_model(session.manager, model, session.options, session.bounds)
     decision = decide(session, module, tune, placement, _compiler_with(session, opened, module))
     return opened if decision is None else partial(opened, decision=decision)
 
@@ -137,7 +134,7 @@ def request_to_tune(
     defaults = {"require": None, "strict": False, "exclude_patterns": (), "precision": DEFAULT, "pipeline": None}
     opened = partial(open_session, target, backends, **{**defaults, **how})
     session = opened(options)
-    module = import_model(session.manager, model, session.options)
+    module = import_model(session.manager, model, session.options, session.bounds)
     return TuneRequest(session, module, facts_of(session, module), tuning, _compiler_with(session, opened, module))
 
 
@@ -155,13 +152,14 @@ def _compiled(
     instruments: Sequence[Instrument],
 ) -> Executable:
     """Compile a model, which may be compiled anew for empty inputs, in a session that `opened` opens."""
-    exe = _linked(session, lambda: import_model(session.manager, model, session.options), instruments)
+    exe = _linked(session, lambda: import_model(session.manager, model, session.options, session.bounds), instruments)
 
     def compile_again(options: Options, bind: Callable[[IRModule], IRModule]) -> Executable:
         again = opened(options)
-        return _linked(again, lambda: bind(import_model(again.manager, model, options)), instruments)
+        return _linked(again, lambda: bind(import_model(again.manager, model, options, again.bounds)), instruments)
 
-    exe.compile_for_empty = compiler_for_empty(session, model, exe, compile_again)
+    if not session.bounds:
+        exe.compile_for_empty = compiler_for_empty(session, model, exe, compile_again)
     return exe
 
 
@@ -195,6 +193,7 @@ def explain(
     pipeline: CompilePipeline | Pass | str | None = None,
     instruments: Sequence[Instrument] = (),
     placement: Placements | None = None,
+    bounds: Mapping[str, Bounds] | None = None,
 ) -> Report:
     """Report what `compile` would offload and what not, with reasons, without generating code.
 
@@ -209,12 +208,15 @@ def explain(
         exclude_patterns=exclude_patterns,
         precision=precision,
         pipeline=pipeline,
+        bounds=bounds,
     )
     session = opened(options)
     if placement is not None:
         session = decided(session, opened, model, None, placement)(options)
     with watched(session, instruments):
-        placed = place(session, simplify(session, import_model(session.manager, model, session.options)))
+        placed = place(
+            session, simplify(session, import_model(session.manager, model, session.options, session.bounds))
+        )
         report = session.report(placed, session.generator, planned_kernels(session, placed))
     check_coverage(report, session.required)
     return report
@@ -255,6 +257,7 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
     home, reference = _home(modules), len(modules)  # the number that the reference module will have
     entries, names = module.entry_functions(), vm_function_names(module)
+    _refuse_unheld_bounds([n for n in entries if n in names and size_bounds(entries[n])])
     programs = {n: lower(n, f, home, reference, checks.get(n, ())) for n, f in entries.items() if n not in names}
     vm_functions = {n: lower_vm_function(n, module, home, reference, checks.get(n, ())) for n in entries if n in names}
     fallbacks = lower_fallbacks(generated.module, home, reference)
@@ -280,6 +283,14 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
         precision=session.precision.name,
         fallbacks={symbol: each.program for symbol, each in fallbacks.items()},
     )
+
+
+def _refuse_unheld_bounds(names: Sequence[str]) -> None:
+    """Backends rely on bounds, which programs check before they run, and functions with branches and loops do not."""
+    if names:
+        raise OptionError(
+            "bounds are for models without branches and loops", where=", ".join(names), hint="compile it without bounds"
+        )
 
 
 def _warn_of_interpreted(lowered: Iterable[Lowered]) -> None:

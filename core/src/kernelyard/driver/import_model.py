@@ -6,8 +6,10 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from kernelyard.dims import Bounds
 from kernelyard.errors import (
     FrontendError,
     IRError,
@@ -18,6 +20,7 @@ from kernelyard.errors import (
 )
 from kernelyard.ir import IRModule
 from kernelyard.ir.hash_ahead import hash_ahead
+from kernelyard.ir.size_bounds import with_bounds
 from kernelyard.ir.verify import verify
 from kernelyard.plugins.frontend import Frontend
 from kernelyard.plugins.guard import guarded
@@ -27,11 +30,17 @@ from kernelyard.runtime.installed.distributions import package_line
 log = logging.getLogger(__name__)
 
 
-def import_model(manager: PluginManager, model: object, options: Mapping[str, Mapping[str, Any]]) -> IRModule:
+def import_model(
+    manager: PluginManager,
+    model: object,
+    options: Mapping[str, Mapping[str, Any]],
+    bounds: Mapping[str, Bounds] = MappingProxyType({}),
+) -> IRModule:
     """Import a model as a verified module that has at least one entry function.
 
-    Raises: FrontendError when there is no such file, UnknownModelError with the pip line when no frontend takes the
-    model, IRError when there is nothing to compile, and what the frontend raises.
+    bounds: of symbolic sizes of its inputs.
+    Raises: OptionError for bounds of no symbol, FrontendError when there is no such file, UnknownModelError with the
+    pip line when no frontend takes the model, IRError when there is nothing to compile, what the frontend raises.
     """
     if isinstance(model, (str, os.PathLike)) and not Path(model).exists():
         raise FrontendError("there is no such model file", where=str(model))
@@ -44,7 +53,7 @@ def import_model(manager: PluginManager, model: object, options: Mapping[str, Ma
     if not module.public_functions():
         raise IRError("the module has no function to compile", expected='a function, usually called "main"')
     hash_ahead(module)
-    return module
+    return with_bounds(module, bounds)
 
 
 def frontend_for(manager: PluginManager, model: object) -> Frontend:

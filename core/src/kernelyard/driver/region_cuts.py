@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from kernelyard.dims import Bounds
 from kernelyard.driver.compile import simplify
 from kernelyard.driver.import_model import import_model
 from kernelyard.driver.precision import DEFAULT
@@ -93,6 +94,7 @@ def region_cuts(
     strict: bool = False,
     exclude_patterns: Sequence[str] = (),
     precision: str = DEFAULT,
+    bounds: Mapping[str, Bounds] | None = None,
 ) -> RegionCuts:
     """Return what cuts the regions of a backend in a model; the other arguments are those of `compile`.
 
@@ -100,12 +102,12 @@ def region_cuts(
     Raises: as `compile`; OptionError for a backend that is not asked.
     """
     asked = [backend] if backends is None else backends
-    chosen = {"exclude_patterns": exclude_patterns, "precision": precision, "pipeline": None}
+    chosen = {"exclude_patterns": exclude_patterns, "precision": precision, "pipeline": None, "bounds": bounds}
     session = open_session(target, asked, options, require=require, strict=strict, **chosen)
     names = [each.name for each in session.backends]
     if backend not in names:
         raise OptionError(f"the backend {backend} is not asked for this model", expected=", ".join(names) or None)
-    module = simplify(session, import_model(session.manager, model, session.options))
+    module = simplify(session, import_model(session.manager, model, session.options, session.bounds))
     sizes, unnamed = _placed(session, module, backend, ())
     tried = [op for op, _ in unnamed.most_common(MAX_TRIED)]
     cuts = [RegionCut(op, unnamed[op], _placed(session, module, backend, (op,))[0]) for op in tried]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from kernelyard.dims import Bounds
 from kernelyard.driver.choose_backends import GeneratorChoice, choose_backends, choose_code_generator
 from kernelyard.driver.choose_pipeline import choose_pipeline, pipeline_for
 from kernelyard.driver.choose_target import choose_target
@@ -15,6 +16,7 @@ from kernelyard.driver.precision import Precision, get_precision
 from kernelyard.driver.requirements import check_requirements
 from kernelyard.errors import OptionError
 from kernelyard.ir import IRModule
+from kernelyard.ir.size_bounds import check_bounds
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.policy import Assigned, LeastCost, Policy, TakeAll
 from kernelyard.placement.recorder import Recorder
@@ -40,7 +42,7 @@ class CompileSession:
     configured. choice: the code generator for the rest, and its target. options: {plugin: {option: value}}. required:
     {backend: the least share of FLOPs}. policy: decides over what backends accept.
     recorder: is told what backends take and decline. pipeline: its stages. decision: the measured placement that
-    backends and policy come from.
+    backends and policy come from. bounds: of symbolic sizes.
     """
 
     manager: PluginManager
@@ -56,6 +58,7 @@ class CompileSession:
     recorder: Recorder
     pipeline: CompilePipeline
     decision: PlacementDecision | None = None
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
 
     @property
     def generator(self) -> CodeGenerator | None:
@@ -94,6 +97,7 @@ def open_session(
     precision: str,
     pipeline: CompilePipeline | Pass | str | None,
     decision: PlacementDecision | None = None,
+    bounds: Mapping[str, Bounds] | None = None,
 ) -> CompileSession:
     """Settle what the arguments of `compile` mean on this machine, with the plugins that are installed.
 
@@ -124,6 +128,7 @@ def open_session(
         recorder=Recorder(manager.label_of, choice.reason_in(target)),
         pipeline=choose_pipeline(pipeline, pipeline_for(choice.generator, choice.target)),
         decision=decision,
+        bounds=check_bounds(bounds),
     )
 
 

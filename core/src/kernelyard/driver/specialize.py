@@ -46,7 +46,7 @@ def specialized(
     compile_with: compiles the model with these options. Warns: PerformanceWarning, with the reason of the refusal.
     Raises: the refusal, where the frontend sees no way.
     """
-    if isinstance(model, IRModule):
+    if isinstance(model, IRModule) or session.bounds:  # what is compiled for each size has no symbols to bound
         raise error
     frontend = frontend_for(session.manager, model)
     given = session.options.get(frontend.name, {})

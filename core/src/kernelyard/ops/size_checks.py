@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelyard import dims
-from kernelyard.dims import Dim, SymbolicDim
+from kernelyard.dims import Bounds, Dim, SymbolicDim
 from kernelyard.ir import Call, Function, GlobalVar, IRModule, Op, Var
+from kernelyard.ir.size_bounds import size_bounds
 from kernelyard.ir.types import tensors_of
 from kernelyard.ops.type_rules import assumptions, clamped_size
 from kernelyard.runtime.program.program import SizeCheck
@@ -27,11 +28,24 @@ def size_checks(module: IRModule, name: str) -> tuple[SizeCheck, ...]:
         >>> size_checks(IRModule({"main": b.function(y)}), "main")
         (SizeCheck(left=n, right=m, where='matmul'),)
     """
-    found: dict[tuple[Dim, Dim], SizeCheck] = {}
+    function = module[name]
+    bounds = size_bounds(function) if isinstance(function, Function) else {}
+    found: dict[tuple[Dim, Dim], SizeCheck] = {
+        (each.left, each.right): each for symbol, pair in bounds.items() for each in _bound_checks(symbol, pair)
+    }
     for var, call in _calls(module, name):
         for left, right in _requirements(call):
             found.setdefault((left, right), SizeCheck(left, right, var.origin or call.op_name))
     return tuple(found.values())
+
+
+def _bound_checks(symbol: str, bounds: Bounds) -> Iterator[SizeCheck]:
+    """Return bounds as equalities: `min(n, low) = low`, `max(n, high) = high`."""
+    size, (low, high) = dims.symbol(symbol), bounds
+    if low > 0:
+        yield SizeCheck(dims.minimum(size, low), low, symbol)
+    if high is not None:
+        yield SizeCheck(dims.maximum(size, high), high, symbol)
 
 
 def _calls(module: IRModule, name: str) -> Iterator[tuple[Var, Call]]:

@@ -17,7 +17,7 @@ from kernelyard.patterns.constructors import is_tuple_get_item as is_tuple_get_i
 from kernelyard.patterns.constructors import is_var as is_var
 from kernelyard.patterns.constructors import wildcard as wildcard
 from kernelyard.patterns.dataflow import Dataflow as Dataflow
-from kernelyard.patterns.matcher import Match as Match
+from kernelyard.patterns.match_result import Match as Match
 from kernelyard.patterns.matcher import Matcher as Matcher
 from kernelyard.patterns.matcher import extract as extract
 from kernelyard.patterns.matcher import match as match

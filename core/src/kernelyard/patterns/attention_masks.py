@@ -17,7 +17,7 @@ from kernelyard.ir.expr import Constant, Expr
 from kernelyard.patterns.attention_templates import ROLES, SWAP_HEADS, repeats_heads
 from kernelyard.patterns.constructors import is_const, is_op, wildcard
 from kernelyard.patterns.function_rewriter import Rewriter, rewriter_of
-from kernelyard.patterns.matcher import Match
+from kernelyard.patterns.match_result import Match
 from kernelyard.patterns.pattern import Pattern
 from kernelyard.patterns.traced import op
 

@@ -18,7 +18,7 @@ from kernelyard.ir.types import TensorType
 from kernelyard.patterns.constructors import is_const, is_op, wildcard
 from kernelyard.patterns.function_rewriter import Rewriter, rewriter_of
 from kernelyard.patterns.legality import leaking_intermediates
-from kernelyard.patterns.matcher import Match
+from kernelyard.patterns.match_result import Match
 from kernelyard.patterns.pattern import Pattern
 from kernelyard.patterns.traced import op
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
+from kernelyard.dims import Bounds
 from kernelyard.ir.expr import Binding, Constant, Expr, Function, Var, operands, with_operands
+from kernelyard.ir.size_bounds import size_bounds
 
 
 class Dataflow:
@@ -13,8 +16,15 @@ class Dataflow:
     Variables that merely rename a value (`y = x`) are looked through: see `resolve`.
     """
 
-    def __init__(self, bindings: Iterable[Binding], result: Expr | None = None) -> None:
+    def __init__(
+        self,
+        bindings: Iterable[Binding],
+        result: Expr | None = None,
+        size_bounds: Mapping[str, Bounds] = MappingProxyType({}),
+    ) -> None:
+        """size_bounds: of the function's symbols."""
         self.bindings = tuple(bindings)
+        self.size_bounds = size_bounds
         self.values: dict[Var, Expr] = {binding.var: binding.value for binding in self.bindings}
         self.position: dict[Var, int] = {binding.var: i for i, binding in enumerate(self.bindings)}
         self._behind: dict[Expr, Expr] = {}
@@ -35,7 +45,7 @@ class Dataflow:
         if isinstance(source, Dataflow):
             return source
         if isinstance(source, Function):
-            return Dataflow(source.bindings, source.result)
+            return Dataflow(source.bindings, source.result, size_bounds(source))
         return Dataflow(Binding(var, value) for var, value in source.items())
 
     def is_alias(self, var: Var) -> bool:

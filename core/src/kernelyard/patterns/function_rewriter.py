@@ -22,7 +22,7 @@ from kernelyard.errors import PatternError
 from kernelyard.ir.expr import BaseFunction, Binding, Call, Expr, Function, GlobalVar, Var, operands, with_operands
 from kernelyard.ir.module import IRModule
 from kernelyard.ir.visitor import reachable_functions
-from kernelyard.patterns.matcher import Match
+from kernelyard.patterns.match_result import Match
 from kernelyard.patterns.module_rule import ModuleRule
 from kernelyard.patterns.pattern import Pattern
 from kernelyard.patterns.pattern_context import PatternContext

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from kernelyard.ir.expr import Constant, Expr, Function, Var, operands
 from kernelyard.ir.module import IRModule
 from kernelyard.patterns.dataflow import Dataflow
-from kernelyard.patterns.matcher import Match, Matcher, Search
+from kernelyard.patterns.match_result import Match
+from kernelyard.patterns.matcher import Matcher, Search
 from kernelyard.patterns.pattern import CallPattern, FunctionCallPattern, Pattern, WrapperPattern
 from kernelyard.patterns.pattern_context import Edge, PatternContext
 from kernelyard.patterns.pattern_parts import children, walk

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
 from kernelyard.patterns.cost import Cost
-from kernelyard.patterns.matcher import Match
+from kernelyard.patterns.match_result import Match
 from kernelyard.patterns.near_miss import describe
 from kernelyard.patterns.pattern import Pattern
 from kernelyard.patterns.pattern_parts import computes

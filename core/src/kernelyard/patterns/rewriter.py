@@ -17,7 +17,8 @@ from kernelyard.patterns.equal_values import merge_equal_values
 from kernelyard.patterns.feasibility import same_value
 from kernelyard.patterns.graph_matcher import graph_matches
 from kernelyard.patterns.legality import leaking_intermediates
-from kernelyard.patterns.matcher import Match, Matcher
+from kernelyard.patterns.match_result import Match
+from kernelyard.patterns.matcher import Matcher
 from kernelyard.patterns.pattern import Pattern
 from kernelyard.patterns.pattern_context import PatternContext
 from kernelyard.patterns.splice import Emit, flatten, splice, without_dead

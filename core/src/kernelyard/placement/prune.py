@@ -10,7 +10,7 @@ from kernelyard.errors import PatternError, describe
 from kernelyard.ir import Binding, Function, IRModule
 from kernelyard.ir.visitor import reachable_functions
 from kernelyard.patterns.composite import COMPOSITE
-from kernelyard.patterns.matcher import Match
+from kernelyard.patterns.match_result import Match
 from kernelyard.patterns.registry import Accept, Answer, Decline, FusionPattern
 from kernelyard.placement.policy import Policy, TakeAll
 from kernelyard.placement.recorder import Recorder

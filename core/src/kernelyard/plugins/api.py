@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from kernelyard.patterns.constructors import wildcard as wildcard
     from kernelyard.patterns.cost import Cost as Cost
     from kernelyard.patterns.decoded import is_decoded as is_decoded
-    from kernelyard.patterns.matcher import Match as Match
+    from kernelyard.patterns.match_result import Match as Match
     from kernelyard.patterns.matcher import match as match
     from kernelyard.patterns.pattern import Pattern as Pattern
     from kernelyard.patterns.registry import Accept as Accept
@@ -152,7 +152,8 @@ _HOME = {
     "is_op is_shape is_tuple is_tuple_get_item is_var wildcard",
     "kernelyard.patterns.cost": "Cost",
     "kernelyard.patterns.decoded": "is_decoded",
-    "kernelyard.patterns.matcher": "Match match",
+    "kernelyard.patterns.match_result": "Match",
+    "kernelyard.patterns.matcher": "match",
     "kernelyard.patterns.pattern": "Pattern",
     "kernelyard.patterns.registry": "Accept Answer Decline FusionPattern",
     "kernelyard.placement.c_source": "CSourceCodegen CTensor static_shape",

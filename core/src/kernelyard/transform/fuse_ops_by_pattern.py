@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from kernelyard.errors import PatternError, PerformanceWarning, describe
 from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Op, TupleGetItem, Var
 from kernelyard.ir.printer import attribute_text
+from kernelyard.ir.size_bounds import bounds_attribute
 from kernelyard.patterns.composite import (
     CODEGEN,
     COMPOSITE,
@@ -23,7 +24,8 @@ from kernelyard.patterns.composite import (
 )
 from kernelyard.patterns.dataflow import without_aliases
 from kernelyard.patterns.legality import check_legality
-from kernelyard.patterns.matcher import Match, Matcher
+from kernelyard.patterns.match_result import Match
+from kernelyard.patterns.matcher import Matcher
 from kernelyard.patterns.prefilter import Prefilter
 from kernelyard.patterns.registry import (
     Accept,
@@ -232,16 +234,17 @@ class _Lifting:
         lifted = composite_of(group.match, group.pattern.name, group.attrs, self.bind_constants)
         composite = self._composite(lifted.function)
         self.composites[root] = composite
-        callee = self._region(lifted, composite) if self.annotate_codegen else composite
+        callee = self._region(lifted, composite, group.match) if self.annotate_codegen else composite
         return Call(GlobalVar(callee), lifted.arguments, type_=root.type)
 
-    def _region(self, lifted: Lifted, composite: str) -> str:
+    def _region(self, lifted: Lifted, composite: str, match: Match) -> str:
         function = lifted.function
         params = [Var(param.name, param.type, param.origin) for param in function.params]
         result = Var("result", function.result_type)
         call = Binding(result, Call(GlobalVar(composite), params, type_=function.result_type))
         backend = backend_of(function.attrs[COMPOSITE])
-        region = Function(params, [call], result, {CODEGEN: backend})
+        attrs = {CODEGEN: backend, **bounds_attribute(match.dataflow.size_bounds)}
+        region = Function(params, [call], result, attrs)
         key = structural_key(region)
         if key not in self._name_of:
             name = self._name_of[key] = self._names.numbered(backend)

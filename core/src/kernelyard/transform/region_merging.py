@@ -19,6 +19,7 @@ from kernelyard.ir import (
     operands,
 )
 from kernelyard.ir.expr import replace_operands
+from kernelyard.ir.size_bounds import bounds_attribute
 from kernelyard.ir.visitor import free_operands
 from kernelyard.patterns.composite import CODEGEN, lift, structural_key
 from kernelyard.patterns.dataflow import Dataflow, without_aliases
@@ -65,7 +66,7 @@ class RegionMerging:
         function = without_aliases(function)
         tuples = {b.var for b in function.bindings if isinstance(b.var.type, TupleType) and self._backend(b.value)}
         function = _unpack_escaping_tuples(function, tuples)
-        dataflow = Dataflow(function.bindings, function.result)
+        dataflow = Dataflow.of(function)
         bindings: list[Binding] = []
         for group in self._group(function, dataflow):
             members = [function.bindings[i] for i in group]
@@ -86,7 +87,8 @@ class RegionMerging:
     def _call_region(self, backend: str, members: list[Binding], dataflow: Dataflow) -> list[Binding]:
         inside = {binding.var for binding in members}
         outputs = [b.var for b in members if dataflow.is_needed_outside(b.var, inside)] or [members[-1].var]
-        lifted = lift(members, tuple(free_operands(members)), outputs, {CODEGEN: backend})
+        attrs = {CODEGEN: backend, **bounds_attribute(dataflow.size_bounds)}
+        lifted = lift(members, tuple(free_operands(members)), outputs, attrs)
         if self._is_wanted is not None and not self._is_wanted(lifted.function, members):
             return members
         name = self._region(backend, self._finished(lifted.function))

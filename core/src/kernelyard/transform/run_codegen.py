@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from kernelyard.dims import Bounds, Dim
+from kernelyard.dims.interval import bounds_of
 from kernelyard.errors import PassError, PluginContractError, PluginTimeoutError, UnknownBackendError, describe
 from kernelyard.ir import Binding, Call, Expr, ExternFunc, Function, GlobalVar, IRModule, Type, Var, get_op
+from kernelyard.ir.size_bounds import size_bounds
 from kernelyard.ir.visitor import FunctionMutator, RewriteWith, callees, reachable_functions
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL, op_names
 from kernelyard.runtime.abi.module import RuntimeModule
@@ -45,6 +48,10 @@ class Region:
     def output_type(self) -> Type:
         """The type of the result, a tuple when there are several."""
         return self.function.result_type
+
+    def bounds(self, dim: Dim) -> Bounds:
+        """Return the least and the largest value that a size may have, as `Match.bounds` does for checks."""
+        return bounds_of(dim, size_bounds(self.function))
 
     def composite(self, call: Call) -> Function:
         """Return the composite that a call in the region names.

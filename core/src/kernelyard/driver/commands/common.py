@@ -45,7 +45,7 @@ threads_option = click.option("--threads", type=click.IntRange(1), help="Threads
 # --- compiling and loading --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class CompileOptions:
-    """--target, --backends, --option, --require, --strict, --exclude-pattern and --precision as they were given."""
+    """--target, --backends, --option, --require, --strict, --exclude-pattern, --precision and --bounds as given."""
 
     target: str | None
     backends: str | None
@@ -54,6 +54,7 @@ class CompileOptions:
     strict: bool = False
     exclude_patterns: tuple[str, ...] = ()
     precision: str | None = None
+    bounds: tuple[str, ...] = ()
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `compile` and `explain` that say the same."""
@@ -65,13 +66,14 @@ class CompileOptions:
             "strict": self.strict,
             "exclude_patterns": self.exclude_patterns,
             "precision": self.precision or "float32",
+            **({"bounds": read_bounds(self.bounds)} if self.bounds else {}),
         }
 
     def refuse(self, artifact: Path) -> None:
         """Raises: UsageError when an option for compiling was given with an artifact."""
         given = {"--target": self.target, "--backends": self.backends, "--option": self.settings}
         given |= {"--require": self.require, "--strict": self.strict, "--exclude-pattern": self.exclude_patterns}
-        given |= {"--precision": self.precision}
+        given |= {"--precision": self.precision, "--bounds": self.bounds}
         for name, value in given.items():
             if value:
                 raise click.UsageError(f"{name} is an option of compilation, and {artifact} is compiled already")
@@ -106,6 +108,12 @@ def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="float32, or quicker and less exact: bf16, int8_weights, int4_weights (default: float32).",
         shell_complete=_completing("complete_precision"),
     )
+    @click.option(
+        "--bounds",
+        multiple=True,
+        metavar="NAME=LOW..HIGH",
+        help="Bounds of a symbolic size: n=1..512, or n=1.. for open.",
+    )
     @functools.wraps(function)
     def with_options(
         *args: Any,
@@ -116,9 +124,10 @@ def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
         strict: bool,
         exclude_patterns: tuple[str, ...],
         precision: str | None,
+        bounds: tuple[str, ...],
         **rest: Any,
     ):
-        how = CompileOptions(target, backends, settings, require, strict, exclude_patterns, precision)
+        how = CompileOptions(target, backends, settings, require, strict, exclude_patterns, precision, bounds)
         return function(*args, how=how, **rest)
 
     return with_options
@@ -168,6 +177,18 @@ def required_shares(requirements: Sequence[str]) -> dict[str, float]:
         except ValueError:
             raise click.BadParameter(f"{requirement!r}; write BACKEND=SHARE", param_hint="--require") from None
     return shares
+
+
+def read_bounds(items: Sequence[str]) -> dict[str, tuple[int, int | None]]:
+    """`n=1..512` as {"n": (1, 512)}; `n=2..` is open above."""
+    bounds: dict[str, tuple[int, int | None]] = {}
+    for item in items:
+        name, _, text = item.rpartition("=")
+        low, dots, high = text.partition("..")
+        if not (name and dots and low.isdecimal() and (not high or high.isdecimal())):
+            raise click.BadParameter(f"{item!r}; write NAME=LOW..HIGH", param_hint="--bounds")
+        bounds[name] = int(low), int(high) if high else None
+    return bounds
 
 
 def open_executable(path: Path, how: CompileOptions, threads: int | None) -> Executable:

@@ -100,6 +100,7 @@ def _program(program: Program) -> dict[str, Any]:
         "inputs": _tensors(program.inputs),
         "outputs": _tensors(program.outputs),
         "steps": len(program.steps),
+        "bounds": {name: list(pair) for name, pair in program.size_bounds.items()},
     }
 
 
@@ -132,6 +133,8 @@ def _describe(facts: dict[str, Any]) -> list[str]:
                 f"  {side[:-1]:6} {spec['name']}: {spec['dtype']} [{', '.join(map(str, spec['shape']))}]"
                 for spec in program[side]
             ]
+        for name, (low, high) in program["bounds"].items():
+            lines.append(f"  size   {name}: {f'at least {low}' if high is None else f'{low} to {high}'}")
     lines += _describe_modules(facts["modules"])
     for variant in facts["variants"]:
         lines += [f"variant for {variant['target']}", *_describe_modules(variant["modules"])]

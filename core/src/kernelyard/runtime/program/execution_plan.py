@@ -11,6 +11,7 @@ from kernelyard import dims
 from kernelyard.dims import DimTable
 from kernelyard.errors import InputShapeError, ShapeError
 from kernelyard.runtime.abi.solve_symbols import DimValues, solve_symbols
+from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.program.memory_plan import Lifetime, MemoryPlan, MemoryPlanner
 from kernelyard.runtime.program.program import Jump, Program, Step, Transfer
 from kernelyard.runtime.program.shape_table import ShapeTable, misfit
@@ -157,5 +158,22 @@ def _check_sizes(program: Program, table: DimTable, values: Mapping[str, int]) -
             left, right = known(check.left), known(check.right)
         except ShapeError as error:
             raise misfit(check.where, values, error.message) from error
+        if left != right and check.bound is not None:
+            raise _out_of_bounds(program, check.bound[0], values)
         if left != right:
             raise misfit(check.where, values, f"{check.left} is {left}, but {check.right} is {right}")
+
+
+def _out_of_bounds(program: Program, symbol: str, values: Mapping[str, int]) -> InputShapeError:
+    low, high = program.size_bounds[symbol]
+    return InputShapeError(
+        f"the size {symbol} is out of its bounds",
+        where=", ".join(f"input {each.name!r}" for each in program.inputs if _has(each, symbol)) or None,
+        found=f"{symbol} = {values[symbol]}",
+        expected=f"{low} to {high}" if high is not None else f"at least {low}",
+        hint="compile the model with wider bounds, or without",
+    )
+
+
+def _has(spec: TensorSpec, symbol: str) -> bool:
+    return any(symbol in dims.symbols_of(dim) for dim in spec.shape)

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelyard import dims
 from kernelyard.cached_property import cached_property
-from kernelyard.dims import Dim, Shape
+from kernelyard.dims import Bounds, Dim, Function, Shape, SymbolicDim
 from kernelyard.records import NamedTuple, record
 from kernelyard.runtime.abi.spec import Fields, TensorSpec, corrupted, shape_to_json
 
@@ -96,6 +96,17 @@ class SizeCheck(NamedTuple):
     right: Dim
     where: str
 
+    @property
+    def bound(self) -> tuple[str, str, int] | None:
+        """Return symbol, "min" or "max", and bound where the check at "n" is `min(n, 2) = 2` or `max(n, 8) = 8`."""
+        if not isinstance(self.left, SymbolicDim) or not isinstance(self.right, int):
+            return None
+        atom = self.left.terms[0][0][0] if len(self.left.terms) == 1 and len(self.left.terms[0][0]) == 1 else None
+        if not isinstance(atom, Function) or atom.name not in ("min", "max") or self.left.terms[0][1] != 1:
+            return None
+        names = [dims.as_symbol(side) for side in (atom.left, atom.right) if side != self.right]
+        return (names[0], atom.name, self.right) if names == [self.where] and names[0] is not None else None
+
     def to_json(self) -> dict[str, Any]:
         """Return the check as JSON data."""
         return {"dims": shape_to_json((self.left, self.right)), "where": self.where}
@@ -127,6 +138,18 @@ class Program:
         _check_registers(self, where)
         _check_steps(self, where)
         _check_results(self, where)
+
+    @property
+    def size_bounds(self) -> dict[str, Bounds]:
+        """The least and the largest size that each bounded symbol may have, None where it is open."""
+        bounds: dict[str, Bounds] = {}
+        for name, side, value in filter(None, (check.bound for check in self.checks)):
+            low, high = bounds.get(name, (0, None))
+            if side == "min":
+                bounds[name] = max(low, value), high
+            else:
+                bounds[name] = low, value if high is None else min(value, high)
+        return bounds
 
     def digests(self) -> tuple[str, ...]:
         """Digests of the constants that registers hold, each once."""
