@@ -190,6 +190,15 @@ def test_negative_padding_crops() -> None:
     assert reference("pad", np.arange(3), pads=(-2, -1)).tolist() == []
 
 
+@given(size=st.integers(0, 4), before=st.integers(-7, 7), after=st.integers(-7, 7))
+def test_cropping_beyond_an_axis_takes_off_what_the_other_side_adds(size: int, before: int, after: int) -> None:
+    wide = [9] * max(before, 0) + list(range(size)) + [9] * max(after, 0)
+    expected = wide[max(-before, 0) : max(len(wide) + min(after, 0), 0)]
+    result = reference("pad", np.arange(size), pads=(before, after), value=9.0)
+    assert result.tolist() == expected
+    assert result.shape == (max(size + before + after, 0),)  # the type rule's
+
+
 def test_gather_nd_with_batches() -> None:
     data = np.arange(8).reshape(2, 2, 2)
     assert reference("gather_nd", data, [[1], [0]], batch_dims=1).tolist() == [[2, 3], [4, 5]]

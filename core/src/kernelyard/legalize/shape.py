@@ -8,7 +8,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.legalize.common import Source, broadcast_index
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
-from kernelyard.ops.type_rules import clamped_size
+from kernelyard.ops.type_rules import clamped_size, is_nonnegative
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Expr, const, index, maximum, minimum, select
 
@@ -134,7 +134,7 @@ def padded(
     crops = [dims.maximum(-p, 0) for p in begins]
     starts = [dims.maximum(p, 0) for p in begins]
     middle = [
-        d - crop - dims.maximum(-q, 0) if p != 0 or q != 0 else d
+        clamped_size(d - crop - dims.maximum(-q, 0)) if p != 0 or q != 0 else d
         for d, crop, p, q in zip(x.shape, crops, begins, ends, strict=True)
     ]
     b.store(
@@ -144,8 +144,10 @@ def padded(
         lambda *at: x[tuple(v + c for v, c in zip(at, crops, strict=True))],
     )
     for axis, (before, after) in enumerate(zip(begins, ends, strict=True)):
-        for size, start in ((before, 0), (after, starts[axis] + middle[axis])):
+        for size, other, start in ((before, after, 0), (after, before, starts[axis] + middle[axis])):
             strip = dims.maximum(size, 0)
+            if not is_nonnegative(x.shape[axis] + other):  # the other side crops all of x and goes on in this strip
+                strip = dims.minimum(strip, shape[axis])
             if strip != 0:
                 extents = (*middle[:axis], strip, *shape[axis + 1 :])
                 offset = (*starts[:axis], start, *[0] * (len(shape) - axis - 1))

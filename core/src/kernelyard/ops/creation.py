@@ -41,17 +41,20 @@ def _pad_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
 
 def _pad(x: np.ndarray, *, pads: Ints, mode: str, value: float) -> np.ndarray:
     begins, ends = pads[: x.ndim], pads[x.ndim :]
-    crop = tuple(slice(max(-b, 0), d - max(-e, 0)) for d, b, e in zip(x.shape, begins, ends, strict=True))
     width = [(max(b, 0), max(e, 0)) for b, e in zip(begins, ends, strict=True)]
-    if mode == "constant":
-        return np.pad(x[crop], width, constant_values=np.asarray(value).astype(x.dtype))
-    return np.pad(x, width, mode=mode)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    if mode != "constant":
+        return np.pad(x, width, mode=mode)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    wide = np.pad(x, width, constant_values=np.asarray(value).astype(x.dtype))
+    # cropped last: what is cropped beyond x is taken off the elements that the other side adds
+    kept = [slice(max(-b, 0), max(d + min(e, 0), 0)) for d, b, e in zip(wide.shape, begins, ends, strict=True)]
+    return wide[tuple(kept)]
 
 
 def _pad_samples() -> Iterator[Sample]:
     yield Sample((floats(3, 5),), {"pads": (1, 2, 0, 3)}, "zeros")
     yield Sample((floats(1, 2, 4, 5),), {"pads": (0, 0, 1, 1, 0, 0, 1, 1), "value": -1.5}, "spatial, a value")
     yield Sample((floats(5, 4),), {"pads": (-1, 0, 2, -1)}, "crop")
+    yield Sample((floats(2, 3),), {"pads": (-3, 4, 5, -6), "value": 2.5}, "crop more than there is")
     for mode in ("reflect", "edge", "wrap"):
         yield Sample((floats(4, 5),), {"pads": (2, 1, 1, 3), "mode": mode}, mode)
     yield Sample((numbers(2, 3, dtype="int64"),), {"pads": (0, 1, 0, 1), "value": 7.0}, "int64")

@@ -13,7 +13,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dtypes import is_float, to_numpy
-from kernelyard.plugins.api import Call, Constant, TensorType
+from kernelyard.plugins.api import Call, Constant, TensorType, is_nonnegative
 from kernelyard_onnx_export.graph_writer import WIDER_OPSET, GraphWriter
 from kernelyard_onnx_export.registry import CONVERTERS, Converter, converter, inputs_of
 
@@ -262,10 +262,18 @@ def _trilu(writer: GraphWriter, call: Call) -> str:
 
 @converter("pad")
 def _pad(writer: GraphWriter, call: Call) -> str:
-    x, pads = call.args[0], writer.shape(call.attrs["pads"])
+    x, pads = call.args[0], call.attrs["pads"]
     if call.attrs["mode"] != "constant":
-        return writer.node("Pad", writer.name(x), pads, mode=call.attrs["mode"])
-    return writer.node("Pad", writer.name(x), pads, writer.number(call.attrs["value"], x.tensor_type.dtype))
+        return writer.node("Pad", writer.name(x), writer.shape(pads), mode=call.attrs["mode"])
+    value, rank = writer.number(call.attrs["value"], x.tensor_type.dtype), x.tensor_type.rank
+    axes = list(zip(x.tensor_type.shape, pads[:rank], pads[rank:], strict=True))
+    if all(is_nonnegative(size + dims.minimum(b, 0) + dims.minimum(e, 0)) for size, b, e in axes):
+        return writer.node("Pad", writer.name(x), writer.shape(pads), value)
+    # ONNX does not say what cropping more than there is means: pad, then slice
+    wide = writer.node("Pad", writer.name(x), writer.shape([dims.maximum(pad, 0) for pad in pads]), value)
+    starts = [dims.maximum(-b, 0) for _, b, _ in axes]
+    stops = [dims.maximum(size + dims.maximum(b, 0) + e, 0) for size, b, e in axes]
+    return writer.node("Slice", wide, writer.shape(starts), writer.shape(stops))
 
 
 @converter("shape_tensor")

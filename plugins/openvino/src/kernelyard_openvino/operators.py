@@ -239,7 +239,15 @@ def resize(x, sizes, scales, method, coordinate_transformation_mode, nearest_mod
 
 @kernel("pad")
 def pad(x, pads, mode, value):
-    return ops.pad(x, *map(integers, halves(pads)), mode, np.float32(value))
+    begins, ends = halves(pads)
+    added = [[max(amount, 0) for amount in side] for side in (begins, ends)]
+    wide = ops.pad(x, *map(integers, added), mode, np.float32(value))
+    if min(pads, default=0) >= 0:
+        return wide
+    # OpenVINO refuses to crop more than there is; what the other side adds is cropped then
+    start = [max(-amount, 0) for amount in begins]
+    stop = [max(size + min(amount, 0), 0) for size, amount in zip(wide.shape, ends, strict=True)]
+    return ops.slice(wide, *map(integers, (start, stop, [1] * len(start))))
 
 
 @kernel("permute_dims")
