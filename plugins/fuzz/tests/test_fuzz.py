@@ -195,6 +195,20 @@ def test_a_hang_is_a_find(monkeypatch):
     assert [find.kind for find in try_seeds(range(1), Recipe(smallest=1, largest=2)).finds] == ["hang"]
 
 
+def test_a_graph_that_cannot_be_made_is_a_find_and_is_written(monkeypatch, tmp_path):
+    def broken(chooser, recipe):
+        raise AssertionError("pad: the reference and the type rule disagree")
+
+    monkeypatch.setattr(campaigns, "random_graph", broken)
+    monkeypatch.setattr(campaigns, "BATCH", 2)
+    tally = campaigns.run_campaign(3, 0, Recipe(smallest=1, largest=2), folder=tmp_path)
+    assert [(find.seed, find.oracle, find.kind) for find in tally.finds] == [
+        (3, "worker", "error"),
+        (4, "worker", "error"),
+    ]
+    assert "disagree" in json.loads((tmp_path / "seed_3" / "find.json").read_text())["message"]
+
+
 # The command for two graphs, and with an oracle that finds all of them wrong.
 TWO_GRAPHS = """
 import sys

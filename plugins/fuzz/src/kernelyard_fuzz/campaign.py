@@ -217,12 +217,18 @@ def _firsts(seed: int) -> Iterator[int]:
 
 
 def write_find(find: Find, recipe: Recipe, folder: Path) -> Path:
-    """Write the graph and the feeds of a find into a folder of its own, for `kernelyard_debug.load_case`."""
-    graph, _, _ = case_of_seed(find.seed, recipe)
+    """Write the graph and the feeds of a find into a folder of its own, for `kernelyard_debug.load_case`.
+
+    Where making the graph fails (that is the find then), the folder holds the facts alone: `replay` makes it again.
+    """
     place = folder / f"seed_{find.seed}"
     place.mkdir(parents=True, exist_ok=True)
+    (place / FACTS).write_text(json.dumps(asdict(find), indent=2), encoding="utf-8")
+    try:
+        graph, _, _ = case_of_seed(find.seed, recipe)
+    except Exception:  # of any operator's reference or type rule; the worker's message is in the facts
+        return place
     (place / "model.ir").write_text(to_text(graph.module), encoding="utf-8")
     names = [param.name for param in graph.module["main"].params]  # pyright: ignore[reportAttributeAccessIssue]
     np.savez(place / "feeds.npz", **dict(zip(names, graph.feeds, strict=True)))  # pyright: ignore[reportArgumentType]
-    (place / FACTS).write_text(json.dumps(asdict(find), indent=2), encoding="utf-8")
     return place
