@@ -116,7 +116,7 @@ def _attend_cache(
     def average(i: Expr, s: Expr, n: Expr, d: Expr) -> Expr:
         return (weighted[0][i, s, n, d] + weighted[1][i, s, n, d]) / (totals[0][i, n, s] + totals[1][i, n, s])
 
-    return b.compute(weighted[0].shape, average)
+    return b.compute(b.result.shape, average)
 
 
 @legalize("nn.attention_paged", widen=True)

@@ -63,7 +63,7 @@ class _Layer:
 
         cell: what the gates are at a number and an index, and the states before the step -> the states after it.
         """
-        b, shape = self.b, initial[0].shape
+        b, shape = self.b, self.b.results[1].shape  # what the type rule made of the sizes of all operands
         states = [b.compute(shape, lambda *at, x=x: x[at], "state") for x in initial]
         hidden = b.buffer((self.steps, *shape), initial[0].dtype, "hidden")
         with b.steps(self.steps) as step:
