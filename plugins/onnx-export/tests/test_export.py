@@ -188,10 +188,19 @@ def test_four_bits_are_stored_in_blocks_of_a_column() -> None:
 
 def test_a_scale_that_leads_to_another_size_is_refused():
     """Resize has scales or sizes, and follows them; here both are stated, and say different things."""
-    b = FunctionBuilder()
-    resized = b.op("image.resize", b.input("x", (1, 2, 11, 5)), sizes=(1, 1), scales=(1.6, 1.5), method="cubic")
-    with pytest.raises(ExportError, match="another size"):
-        to_onnx(IRModule({"main": b.function(resized)}))
+    for sizes in ((1, 1), (18, 7), (17, 8)):
+        b = FunctionBuilder()
+        resized = b.op("image.resize", b.input("x", (1, 2, 11, 5)), sizes=sizes, scales=(1.6, 1.5), method="cubic")
+        with pytest.raises(ExportError, match="another size"):
+            to_onnx(IRModule({"main": b.function(resized)}))
+
+
+def test_pads_that_calls_decide_crop_beyond_an_axis() -> None:
+    b, n = FunctionBuilder(), symbol("n")
+    module = IRModule({"main": b.function(b.op("pad", b.input("x", (n,)), pads=(-3, 4), value=9.0))})
+    for size in (1, 3, 5):
+        x = np.arange(size, dtype=np.float32)
+        np.testing.assert_array_equal(run(to_onnx(module), [x])[0], evaluate(module, [x])[0])
 
 
 @pytest.mark.parametrize(

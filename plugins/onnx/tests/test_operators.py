@@ -279,6 +279,8 @@ CASES = [
         )
         for t in (np.int8, np.int32)
     ),
+    # A size is floor(size * scale) in float32, which makes 37 of 3 and 12.333333, in exact arithmetic 36.999999.
+    case("Resize", f(1, 1, 3, 4), fixed={"r": NONE, "s": np.array([1, 1, 37 / 3, 5 / 3], np.float32)}, mode="linear"),
     # Where scales do not give whole sizes, onnxruntime's reading of align_corners is followed, not the node tests'.
     case(
         "Resize",

@@ -47,6 +47,20 @@ def explained(op, *operands, **attributes):
 def test_what_openvino_lacks_is_declined():
     assert_declined(explained("exp", ((2, 3), "float64")), "openvino", "dtype")
     assert_declined(explained("pad", ((2, 3), "float32"), pads=(1, 0, 1, 0), mode="wrap"), "openvino", "attribute")
+    image = (1, 3, 2, 3), "float32"
+    assert_declined(explained("nn.lrn", image, size=3, bias=0.5), "openvino", "attribute")
+    assert_declined(explained("image.resize", image, sizes=(3, 6), scales=(2.0, 2.0)), "openvino", "attribute")
+
+
+def test_sizes_that_follow_from_scales():
+    b = FunctionBuilder()
+    resized = b.op("image.resize", b.input("x", (1, 1, 3, 4)), sizes=(37, 6), scales=(37 / 3, 1.6), method="linear")
+    module = IRModule({"main": b.function(b.op("nn.lrn", resized, size=3, alpha=0.5, bias=2.0))})
+    exe = ky.compile(module, backends=["openvino"])
+    assert_offloaded(exe, "openvino", "openvino.image.resize", count=1)
+    assert_offloaded(exe, "openvino", "openvino.nn.lrn", count=1)
+    x = random.normal(size=(1, 1, 3, 4)).astype(np.float32)
+    assert_allclose(exe(x), evaluate(module, [x])[0])
 
 
 def test_compiled_models_are_kept_as_blobs(tmp_path, monkeypatch):

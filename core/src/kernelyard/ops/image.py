@@ -8,9 +8,11 @@ for Digital Image Processing" (1981).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 
 import numpy as np
 
+from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.dtypes import FLOATS
 from kernelyard.ir.op import Attribute, Attributes, Sample
@@ -28,6 +30,21 @@ ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "ceil": np.ceil,
 }
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+
+
+def scaled_size(size: Dim, scale: float) -> Dim:
+    """Return the size that ONNX and OpenVINO give an axis whose scale is stated: floor(size * scale) in float32.
+
+    Where the size is symbolic, the scale is the fraction of the least denominator that is rounded to it, so that
+    10 times 0.7 is 7 there too.
+    """
+    if isinstance(size, int):
+        return int(np.float32(size) * np.float32(scale))
+    exact, limit = Fraction(float(np.float32(scale))), 1
+    while np.float32(float(exact.limit_denominator(limit))) != np.float32(scale):
+        limit *= 2
+    simple = exact.limit_denominator(limit)
+    return dims.floordiv(size * simple.numerator, simple.denominator)
 
 
 def _resize_type(types: Sequence[TensorType], attrs: Attributes) -> Type:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from kernelyard.ir.visitor import ExprVisitor as ExprVisitor
     from kernelyard.ir.visitor import FunctionMutator as FunctionMutator
     from kernelyard.lazy import RegistryModules as RegistryModules
+    from kernelyard.ops.image import scaled_size as scaled_size
     from kernelyard.ops.type_rules import broadcast_shapes as broadcast_shapes
     from kernelyard.ops.type_rules import is_nonnegative as is_nonnegative
     from kernelyard.patterns import templates as templates
@@ -143,6 +144,7 @@ _HOME = {
     "kernelyard.ir.verify": "verify",
     "kernelyard.ir.visitor": "ExprVisitor FunctionMutator",
     "kernelyard.lazy": "RegistryModules",
+    "kernelyard.ops.image": "scaled_size",
     "kernelyard.ops.type_rules": "broadcast_shapes is_nonnegative",
     "kernelyard.patterns": "templates",
     "kernelyard.patterns.attention_templates": "ROLES are_thirds attention stacked_attention",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard.plugins.api import Call
+from kernelyard.plugins.api import Call, scaled_size
 from kernelyard_onnx_export.attention import attention
 from kernelyard_onnx_export.graph_writer import WIDER_OPSET, GraphWriter, MeaningError
 from kernelyard_onnx_export.registry import CONVERTERS, converter, inputs_of
@@ -58,7 +58,7 @@ def _resize(writer: GraphWriter, call: Call) -> str:
     }
     if attrs["scales"]:
         for old, new, scale in zip(x.tensor_type.shape[2:], attrs["sizes"], attrs["scales"], strict=True):
-            if isinstance(old, int) and isinstance(new, int) and abs(old * scale - new) >= 1:
+            if scaled_size(old, scale) != new:
                 raise MeaningError(f"Resize takes {old} times {scale:g} to another size than {new}")
         scales = writer.constant(np.array([1, 1, *attrs["scales"]], np.float32))
         return writer.node("Resize", writer.name(x), "", scales, **given)

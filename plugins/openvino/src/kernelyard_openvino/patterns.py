@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from kernelyard.plugins.api import Accept, Decline, FusionPattern, is_op
+from kernelyard.plugins.api import Accept, Decline, FusionPattern, is_op, scaled_size
 from kernelyard_openvino.operators import KERNELS
 
 FLOAT, INDEX, BOOL = ("float32",), ("int32", "int64"), ("bool",)
@@ -24,7 +24,7 @@ VALUES = {  # of attributes, where OpenVINO lacks some
     "nn.avg_pool1d": {"dilation": ((1,),)},
     "nn.avg_pool2d": {"dilation": ((1, 1),)},
     "nn.avg_pool3d": {"dilation": ((1, 1, 1),), "ceil_mode": (False,)},
-    "nn.lrn": {"size": range(1, 100, 2)},
+    "nn.lrn": {"size": range(1, 100, 2), "bias": range(100)},  # the CPU plugin takes the whole part of a bias
     "pad": {"mode": ("constant", "edge", "reflect")},
 }
 
@@ -39,7 +39,15 @@ def check(match):
     for name, values in VALUES.get(call.op_name, {}).items():
         if call.attrs[name] not in values:
             return Decline("attribute", f"{name} of {call.op_name} is {call.attrs[name]}, not one of {values}")
+    if call.op_name == "image.resize" and not _is_scaled_size(call):
+        return Decline("attribute", "OpenVINO takes the sizes of image.resize from its scales")
     return Accept()
+
+
+def _is_scaled_size(call):
+    """Return whether scales, where there are any, say the sizes that the result has."""
+    sizes = zip(call.args[0].tensor_type.shape[2:], call.attrs["sizes"], call.attrs["scales"] or (), strict=False)
+    return all(new == scaled_size(old, scale) for old, new, scale in sizes)
 
 
 @cache

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard.dims import Dim
 from kernelyard.dtypes import is_float
-from kernelyard.plugins.api import Constant, Expr
+from kernelyard.plugins.api import Constant, Expr, scaled_size
 from kernelyard_onnx.bounds import at_least
 from kernelyard_onnx.converters.interpolation import KERNELS, crop_positions, interpolation_matrix, sampling_matrix
 from kernelyard_onnx.node import Node
@@ -142,10 +142,17 @@ def _scaled(
     if len(scales) != len(shape):
         node.reject(f"it has {len(scales)} scales for {len(shape)} axes")
     exact = [Rational.of(np.float32(scale) if isinstance(scale, float) else scale) for scale in scales]
-    sizes = [(Rational(size) * scale).floor().dim() for size, scale in zip(shape, exact, strict=True)]
+    sizes = [_scaled_size(size, scale) for size, scale in zip(shape, exact, strict=True)]
     pairs = [(scale.numerator, scale.denominator) for scale in exact]
     numbers = [float(np.float32(a / b)) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
     return sizes, numbers if len(numbers) == len(pairs) else None
+
+
+def _scaled_size(size: Dim, scale: Rational) -> Dim:
+    a, b = scale.numerator, scale.denominator
+    if isinstance(a, int) and isinstance(b, int):
+        return scaled_size(size, a / b)
+    return (Rational(size) * scale).floor().dim()
 
 
 def _fitted(node: Node, shape: Sequence[Dim], sizes: Sequence[Dim]) -> tuple[list[Dim], list[float] | None]:
