@@ -10,6 +10,52 @@ import pytest
 from serve_models import save, scale
 from served import Client, Server, serving
 
+# An application as kernelyard-llm has it: `create_app(model, options)` returns one.
+LANGUAGE_MODELS = """
+import asyncio
+import os
+
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+
+
+def ServerOptions(**options):
+    return options
+
+
+async def words(request):
+    async def events():
+        for number in range(3):
+            yield f"data: {number}\\n\\n"
+        if "endless" in request.query_params:
+            yield f"data: from {os.getpid()}\\n\\n"
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                print("given up", flush=True)
+        yield "data: [DONE]\\n\\n"
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+def create_app(model, options):
+    print("ready", flush=True)
+    shown = {"served": model, "waiting": options["waiting"], "threads": options["threads"], "given": list(options)}
+    routes = [Route(path, lambda request: JSONResponse(shown)) for path in ("/v1/models", "/health")]
+    return Starlette(routes=[*routes, Route("/v1/completions", words, methods=["POST"])])
+"""
+
+
+@pytest.fixture
+def language_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a package that serves language models, for servers that tests start."""
+    package = tmp_path / "packages" / "kernelyard_llm"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "server.py").write_text(LANGUAGE_MODELS)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Server]]:

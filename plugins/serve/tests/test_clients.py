@@ -29,11 +29,11 @@ class Triton(NamedTuple):
         return self.client.infer(model, [tensor], **options).as_numpy("output_0")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@pytest.fixture(scope="module", params=[(), ("--workers", "2")], ids=["alone", "workers"])
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("models")
     save(scale(2.0), folder / "net" / "1" / "model.kyar")
-    with serving(str(folder), "--grpc-port", "0") as each:
+    with serving(str(folder), "--grpc-port", "0", *request.param) as each:
         yield each
 
 

@@ -12,23 +12,6 @@ from serve_models import save, scale
 
 from kernelyard_serve.command import read_sizes
 
-# An application as kernelyard-llm has it: `create_app(model, options)` returns one.
-LANGUAGE_MODELS = """
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse
-from starlette.routing import Route
-
-
-def ServerOptions(**options):
-    return options
-
-
-def create_app(model, options):
-    print("ready", flush=True)
-    shown = {"served": model, "waiting": options["waiting"], "has_timeout": "timeout" in options}
-    return Starlette(routes=[Route("/v1/models", lambda request: JSONResponse(shown))])
-"""
-
 
 def test_sizes() -> None:
     assert read_sizes("n=4, seq=128") == {"n": 4, "seq": 128}
@@ -37,11 +20,8 @@ def test_sizes() -> None:
             read_sizes(text)
 
 
-def test_language_models_are_served_by_their_package(tmp_path: Path, serve, monkeypatch) -> None:
-    (tmp_path / "kernelyard_llm").mkdir()
-    (tmp_path / "kernelyard_llm" / "__init__.py").touch()
-    (tmp_path / "kernelyard_llm" / "server.py").write_text(LANGUAGE_MODELS)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+@pytest.mark.usefixtures("language_models")
+def test_language_models_are_served_by_their_package(serve) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     server = serve("some/model", "--openai", "--port", port, "--max-queue", 7)
@@ -51,7 +31,9 @@ def test_language_models_are_served_by_their_package(tmp_path: Path, serve, monk
         assert line, server.end()
         server.lines.append(line)
     with server.client() as client:
-        assert client("/v1/models") == (200, {"served": "some/model", "waiting": 7, "has_timeout": False})
+        status, facts = client("/v1/models")
+        assert (status, facts["served"], facts["waiting"]) == (200, "some/model", 7)
+        assert "timeout" not in facts["given"]
     server.signal(signal.SIGTERM)
     assert server.end() == (0, "")
 
@@ -64,8 +46,9 @@ def test_language_models_need_their_package(tmp_path: Path, serve, monkeypatch) 
     status, errors = serve("some/model", "--openai").end()
     assert status == 1
     assert "pip install 'kernelyard-llm[serve]'" in errors
-    status, errors = serve("one", "two", "--openai").end()
-    assert (status, "one model" in errors) == (2, True)
+    for arguments in (("one", "two"), ("one", "--grpc-port", "0")):
+        status, errors = serve(*arguments, "--openai").end()
+        assert (status, "--openai" in errors) == (2, True)
 
 
 def test_a_port_that_is_taken(tmp_path: Path, serve) -> None:

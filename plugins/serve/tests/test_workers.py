@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -176,11 +177,74 @@ def test_a_model_that_cannot_be_loaded(tmp_path: Path, serve: Callable[..., Serv
     assert "a worker ended before it was ready" in errors
 
 
-@pytest.mark.parametrize("option", [["--grpc-port", "0"], ["--openai"]])
-def test_what_workers_do_not_do(option: list[str], serve: Callable[..., Server]) -> None:
-    status, errors = serve("net.kyar", "--workers", "2", *option).end()
-    assert status == 2
-    assert "--workers goes neither" in errors
+def test_grpc_goes_on_where_workers_are_killed(folder: Path) -> None:
+    """Each call is answered, or refused by a status of our own; deadlines and errors are those of a worker."""
+    with serving(str(folder), "--workers", "2", "--grpc-port", "0") as server:
+        types = import_module("tritonclient.grpc")
+        refused = import_module("tritonclient.utils").InferenceServerException
+        tensor = types.InferInput("x", list(X.shape), "FP32")
+        tensor.set_data_from_numpy(X)
+        outcomes: Counter[str] = Counter()
+        with types.InferenceServerClient(f"127.0.0.1:{server.ports['grpc']}") as client:
+            for number in range(300):
+                if number % 100 == 50:
+                    os.kill(workers_of(server)[number // 100 % 2], signal.SIGKILL)
+                try:
+                    result = client.infer("net", [tensor], client_timeout=30).as_numpy("output_0")
+                except refused as error:
+                    outcomes[error.message()] += 1
+                else:
+                    np.testing.assert_array_equal(result, np.maximum(2 * X, 0))
+                    outcomes["answered"] += 1
+            wait_for(client.is_server_ready)
+            assert outcomes["answered"] > 200
+            assert all(outcome == "answered" or "KY806" in outcome for outcome in outcomes)
+            narrow = types.InferInput("x", [1, 4], "FP32")
+            with pytest.raises(refused, match="KY503"):
+                client.infer("net", [narrow.set_data_from_numpy(np.ones((1, 4), np.float32))])
+        server.signal(signal.SIGTERM)
+        assert server.end() == (0, "")
+
+
+@pytest.fixture
+def language_server(language_models: None, serve: Callable[..., Server]) -> Server:
+    server = serve("some/model", "--openai", "--workers", "2", "--max-queue", "7", "--threads", "3")
+    with server.client() as client:
+        wait_for(lambda: client("/health")[0] == 200)
+        wait_for(lambda: len(workers_of(server)) == 2)
+    return server
+
+
+def test_workers_of_language_models_stream(language_server: Server) -> None:
+    with language_server.client() as client:
+        facts = client("/v1/models")[1]
+        assert (facts["served"], facts["waiting"], facts["threads"]) == ("some/model", 7, 3)
+        assert "timeout" not in facts["given"]
+        for _ in range(5):  # the connections to workers are free again after each
+            assert client("/v1/completions", {}) == (200, b"data: 0\n\ndata: 1\n\ndata: 2\n\ndata: [DONE]\n\n")
+            assert client.answer.getheader("content-type", "").startswith("text/event-stream")
+    language_server.signal(signal.SIGTERM)
+    assert language_server.end() == (0, "")
+
+
+def test_a_stream_ends_with_an_error_where_its_worker_dies(language_server: Server) -> None:
+    with language_server.client() as client:
+        client.connection.request("POST", "/v1/completions?endless")
+        answer = client.connection.getresponse()
+        lines = [answer.readline() for _ in range(7)]
+        os.kill(int(lines[-1].split()[-1]), signal.SIGKILL)
+        rest = answer.read()
+        assert b'"code":"KY806"' in rest
+        wait_for(lambda: client("/v1/completions", {})[0] == 200)
+
+
+def test_a_stream_is_given_up_with_its_client(language_server: Server) -> None:
+    with language_server.client() as client:
+        client.connection.request("POST", "/v1/completions?endless")
+        client.connection.getresponse().readline()
+    assert language_server.process.stdout is not None
+    while language_server.process.stdout.readline().strip() != "given up":
+        assert language_server.process.poll() is None
 
 
 def test_merged_counts() -> None:

@@ -36,6 +36,7 @@ from kernelyard_serve.errors import ServeSetupError
 @click.option("--connections", default=1000, show_default=True, type=click.IntRange(1), help="At the same time.")
 @click.option("--workers", default=0, metavar="N", type=click.IntRange(0), help="Processes that die without harm.")
 @click.option("--listen-fd", type=int, hidden=True)
+@click.option("--messages", is_flag=True, hidden=True)
 @click.option("--openai", is_flag=True, help="Serve one language model by OpenAI's protocol.")
 @click.option("--cache-dtype", metavar="DTYPE", help="Of a language model's keys and values: float16, int8, ...")
 @threads_option
@@ -44,26 +45,34 @@ def command(models: tuple[str, ...], openai: bool, **settings: Any) -> None:
 
     SIGHUP loads what is new, SIGTERM stops when all requests are answered.
     """
-    from kernelyard_serve.server import Address, run, run_front
+    from kernelyard_serve.server import Address, run
 
     workers = settings["workers"]
     place = (settings[name] for name in ("host", "port", "grpc_port", "connections"))
-    address = Address(*place, fd=settings["listen_fd"])
-    if workers and (openai or address.grpc_port is not None):
-        raise click.UsageError("--workers goes neither with --grpc-port nor with --openai")
-    if openai:
-        _serve_openai(models, address, settings)
+    address = Address(*place, fd=settings["listen_fd"], messages=settings["messages"])
+    if openai and address.grpc_port is not None:
+        raise click.UsageError("--openai is over HTTP alone: without --grpc-port")
+    if openai and len(models) != 1:
+        raise click.UsageError("--openai serves one model")
+    if workers:
+        _serve_by_workers(models, openai, settings, address)
         return
-    from kernelyard_serve.batching import BatchPolicy
-    from kernelyard_serve.options import MIB, ServeOptions
+    if openai:
+        _serve_openai(models[0], address, settings)
+        return
     from kernelyard_serve.repository import ModelRepository, find_artifacts
 
-    if workers:
-        share = max(1, processors() // workers)
-        settings = {**settings, **{name: settings[name] or share for name in ("callers", "threads")}}
+    run(partial(ModelRepository, partial(find_artifacts, models), _options(settings)), address, _say)
+
+
+def _options(settings: Mapping[str, Any]) -> Any:
+    """Return the options of a server of artifacts."""
+    from kernelyard_serve.batching import BatchPolicy
+    from kernelyard_serve.options import MIB, ServeOptions
+
     callers = settings["callers"] or processors()
     batch = BatchPolicy(settings["max_batch"], 1e-3 * settings["max_delay"], settings["max_queue"], callers)
-    options = ServeOptions(
+    return ServeOptions(
         batch,
         settings["timeout"] or None,
         settings["max_body"] * MIB,
@@ -73,18 +82,33 @@ def command(models: tuple[str, ...], openai: bool, **settings: Any) -> None:
         tuple(map(read_sizes, settings["warm"])),
         settings["control"],
     )
-    if workers:
-        run_front(partial(_worker_command, models, settings), workers, options, address, _say)
-        return
-    run(partial(ModelRepository, partial(find_artifacts, models), options), address, _say)
 
 
-def _worker_command(models: Sequence[str], settings: Mapping[str, Any], fd: int) -> list[str]:
+# --- workers ----------------------------------------------------------------------------------------------------------
+def _serve_by_workers(models: Sequence[str], openai: bool, settings: Mapping[str, Any], address: Any) -> None:
+    """Keep the connections, and have processes answer that run the models, each on its part of the processors."""
+    from kernelyard_serve.front_server import Workers, run_front
+
+    share = max(1, processors() // settings["workers"])
+    given = {name: value for name, value in settings.items() if _is_given(name)}
+    given |= {name: settings[name] or share for name in (("threads",) if openai else ("threads", "callers"))}
+    command = partial(_worker_command, models, given, openai, address.grpc_port is not None)
+    workers = Workers(command, settings["workers"])
+    if openai:
+        _language_models()  # says what is not installed
+        workers = Workers(command, settings["workers"], "/health", reloads=False)
+    run_front(workers, _options(settings).body_reader(), address, _say)
+
+
+def _worker_command(
+    models: Sequence[str], given: Mapping[str, Any], openai: bool, messages: bool, fd: int
+) -> list[str]:
     """Return the command of a worker: the same models and limits."""
-    own = ("host", "port", "grpc_port", "workers", "listen_fd", "control", "warm")
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if name not in own]
-    options += [f"--warm={each}" for each in settings["warm"]]
-    options.append("--control" if settings["control"] else "--no-control")
+    own = ("host", "port", "grpc_port", "workers", "control", "warm")
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if name not in own]
+    options += [f"--warm={each}" for each in given.get("warm", ())]
+    options += [] if given.get("control", True) else ["--no-control"]
+    options += [flag for flag, is_set in (("--openai", openai), ("--messages", messages)) if is_set]
     return [sys.executable, "-m", "kernelyard", "serve", *options, f"--listen-fd={fd}", "--", *models]
 
 
@@ -103,17 +127,21 @@ def read_sizes(text: str) -> dict[str, int]:
     return sizes
 
 
-def _serve_openai(models: tuple[str, ...], address: Any, settings: Mapping[str, Any]) -> None:
-    """Serve one language model by the application of another distribution."""
-    if len(models) != 1:
-        raise click.UsageError("--openai serves one model")
+# --- language models --------------------------------------------------------------------------------------------------
+def _language_models() -> Any:
+    """Return the module of another distribution that serves language models. Raises: ServeSetupError."""
     try:
-        server = import_module("kernelyard_llm.server")
+        return import_module("kernelyard_llm.server")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "kernelyard_llm":
             raise
         hint = "pip install 'kernelyard-llm[serve]'"
         raise ServeSetupError("OpenAI's protocol needs kernelyard-llm", found=error, hint=hint) from error
+
+
+def _serve_openai(model: str, address: Any, settings: Mapping[str, Any]) -> None:
+    """Serve one language model by the application of another distribution."""
+    server = _language_models()
     from kernelyard_serve.options import MIB
     from kernelyard_serve.server import run_app
 
@@ -128,7 +156,7 @@ def _serve_openai(models: tuple[str, ...], address: Any, settings: Mapping[str, 
         **({"sequences": settings["max_batch"]} if "max_batch" in given else {}),
         **({"timeout": settings["timeout"] or None} if "timeout" in given else {}),
     )
-    run_app(server.create_app(models[0], options), address, _say)
+    run_app(server.create_app(model, options), address, _say)
 
 
 def _is_given(name: str) -> bool:

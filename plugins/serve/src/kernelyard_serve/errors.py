@@ -87,6 +87,12 @@ class InternalServeError(ServeError):
     code = "KY810"
 
 
+class UnknownPathError(ServeError):
+    """The protocol has no such path, or not with this method."""
+
+    code = "KY811"
+
+
 class Status(NamedTuple):
     """Map an error to what a client gets: the status of HTTP, and the name of that of gRPC."""
 
@@ -104,6 +110,7 @@ _STATUS: dict[type[KernelyardError], Status] = {
     ShapeError: _INVALID,
     ResultFormatError: _INVALID,
     UnknownServedModelError: Status(404, "NOT_FOUND"),
+    UnknownPathError: Status(404, "UNIMPLEMENTED"),
     SlowRequestError: Status(408, "DEADLINE_EXCEEDED"),
     RequestSizeError: Status(413, "RESOURCE_EXHAUSTED"),
     QueueFullError: Status(429, "RESOURCE_EXHAUSTED"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -14,7 +14,6 @@ from kernelyard.plugins.worker_process import cause
 from kernelyard_serve.errors import ModelNotReadyError, ServeSetupError
 from kernelyard_serve.worker_connection import Answer, WorkerConnection, WorkerLostError, request_bytes
 
-READY = request_bytes("GET", b"/v2/health/ready")
 POLL_SECONDS = 0.05
 MOST_WAIT = 30.0  # seconds before a worker that keeps dying is started again; it doubles from the least
 LEAST_WAIT = 0.25
@@ -32,8 +31,12 @@ class Worker:
         self._idle: list[WorkerConnection] = []
 
     async def ask(self, request: bytes) -> Answer:
-        """Return the answer to a request. Raises: WorkerLostError."""
+        """Return the answer to a request. Raises: WorkerLostError.
+
+        Where its body comes in parts, they have to be taken, or closed: the worker counts as busy until then.
+        """
         self.busy += 1
+        is_whole = True
         try:
             connection = self._idle.pop() if self._idle else await self._connect()
             try:
@@ -41,8 +44,23 @@ class Worker:
             except BaseException:  # also where the client has left: the worker is to see it
                 connection.close()
                 raise
+            if answer.parts is not None:
+                is_whole = False
+                return answer._replace(parts=self._parts(connection, answer.parts))
             self._idle.append(connection)
             return answer
+        finally:
+            self.busy -= is_whole
+
+    async def _parts(self, connection: WorkerConnection, parts: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """Yield the parts of an answer, after which its connection is free."""
+        try:
+            async for part in parts:
+                yield part
+            self._idle.append(connection)
+        except BaseException:
+            connection.close()
+            raise
         finally:
             self.busy -= 1
 
@@ -67,10 +85,12 @@ class Fleet:
     """As many workers as were asked for; who dies is replaced.
 
     command: of a worker, by the number of its open socket. folder: for sockets; others must not be able to enter it.
+    ready_path: what a worker answers with 200 once it is ready.
     """
 
-    def __init__(self, command: Command, count: int, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, command: Command, count: int, folder: Path, say: Callable[[str], None], ready_path: str) -> None:
         self._command, self.count, self._folder, self._say = command, count, folder, say
+        self.ready_path = ready_path
         self.ready: list[Worker] = []
         self.ended: Callable[[Worker], None] = lambda worker: None
         self.replaced = 0
@@ -177,9 +197,10 @@ class Fleet:
 
     async def _wait_until_ready(self, worker: Worker) -> None:
         asked: dict[str, bytes] = {}
+        ready = request_bytes("GET", self.ready_path.encode())
         while worker.process.returncode is None:
             try:
-                answer = await worker.ask(READY)
+                answer = await worker.ask(ready)
                 if answer.status == 200:
                     for model, request in [each for each in self._controls.items() if asked.get(each[0]) != each[1]]:
                         asked[model] = request

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from kernelyard_serve import metrics
-from kernelyard_serve.errors import ModelNotReadyError, as_ours
+from kernelyard_serve.errors import ModelNotReadyError, UnknownPathError, as_ours
 from kernelyard_serve.fleet import Fleet, Worker
 from kernelyard_serve.http_body import BodyReader, ClientLeftError, answer, answer_error, unless_left
 from kernelyard_serve.http_codec import to_json
 from kernelyard_serve.merged_metrics import lasting, merged, samples
-from kernelyard_serve.options import ServeOptions
-from kernelyard_serve.worker_connection import Answer, WorkerLostError, request_bytes
+from kernelyard_serve.worker_connection import MESSAGES, Answer, WorkerLostError, request_bytes
 
 TRIES = 2
 _METRICS = request_bytes("GET", b"/metrics")
@@ -33,9 +34,8 @@ _CONTROLS = ("load", "unload")
 class Front:
     """The ASGI application of a server with workers."""
 
-    def __init__(self, fleet: Fleet, options: ServeOptions) -> None:
-        self._fleet = fleet
-        self._bodies = BodyReader(options.max_body, options.body_timeout, options.max_held)
+    def __init__(self, fleet: Fleet, bodies: BodyReader) -> None:
+        self._fleet, self._bodies = fleet, bodies
         self._refused: Counter[int] = Counter()
         self._retried = 0
         self._known: dict[Worker, Counter[str]] = {}  # what workers have told of their counts
@@ -56,10 +56,12 @@ class Front:
         path = scope["path"]
         if path == "/v2/health/live":
             await answer(send, 200, to_json({"live": True}))
-        elif path == "/v2/health/ready" and self.stopping:
+        elif path == self._fleet.ready_path and self.stopping:
             raise ModelNotReadyError("the server is not ready", found="it is stopping")
         elif path == "/metrics":
             await answer(send, 200, (await self._metrics()).encode(), metrics.CONTENT_TYPE.encode())
+        elif path.startswith(MESSAGES):
+            raise UnknownPathError("there is no such path", found=path)  # it is between a front and its workers
         else:
             await self._forward(scope, receive, send)
 
@@ -71,15 +73,21 @@ class Front:
             target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
             request = request_bytes(scope["method"], target, fields, body)
             model = _controlled(scope["path"]) if scope["method"] == "POST" else None
-            asked = self._ask(request) if model is None else self._fleet.control(model, request)
+            asked = self.ask(request) if model is None else self._fleet.control(model, request)
             found = await unless_left(asyncio.ensure_future(asked), receive)
         finally:
             self._bodies.release(body)
         kept = [field for field in found.headers if field[0] not in _OF_SERVER]
         kind = next((value for name, value in found.headers if name == b"content-type"), b"application/json")
-        await answer(send, found.status, found.body, kind, kept)
+        if found.parts is None:
+            await answer(send, found.status, found.body, kind, kept)
+            return
+        await send({"type": "http.response.start", "status": found.status, "headers": [(b"content-type", kind), *kept]})
+        async with aclosing(found.parts):
+            await _pass_on(found.parts, receive, send)
 
-    async def _ask(self, request: bytes) -> Answer:
+    async def ask(self, request: bytes) -> Answer:
+        """Return the answer of a worker, of another one where the first dies. Raises: ModelNotReadyError."""
         for tried in range(TRIES):
             self._retried += tried
             try:
@@ -109,6 +117,33 @@ class Front:
 
     def _keep_counts(self, worker: Worker) -> None:
         self._gone.update(lasting(self._known.pop(worker, Counter())))
+
+
+async def _pass_on(parts: AsyncGenerator[bytes], receive: Receive, send: Send) -> None:
+    """Send the parts of a body as they come. Raises: ClientLeftError."""
+    watch = asyncio.ensure_future(receive())
+    try:
+        while True:
+            part = await _next(parts, watch)
+            await send({"type": "http.response.body", "body": part, "more_body": bool(part)})
+            if not part:
+                return
+    except WorkerLostError:  # events have been sent, so that no other worker can be asked: the last one says it
+        error = ModelNotReadyError("the worker died while it answered", hint="ask again")
+        event = b"data: " + to_json({"error": {"message": str(error), "type": "server_error", "code": error.code}})
+        await send({"type": "http.response.body", "body": event + b"\n\n", "more_body": False})
+    finally:
+        watch.cancel()
+
+
+async def _next(parts: AsyncGenerator[bytes], watch: asyncio.Future[Message]) -> bytes:
+    """Return the next part, b"" after the last one. Raises: ClientLeftError, WorkerLostError."""
+    part = asyncio.ensure_future(anext(parts, b""))  # pyright: ignore[reportArgumentType]  it is a coroutine
+    await asyncio.wait((watch, part), return_when=asyncio.FIRST_COMPLETED)
+    if part.done():
+        return part.result()
+    part.cancel()  # which closes the worker's connection
+    raise ClientLeftError
 
 
 def _controlled(path: str) -> str | None:

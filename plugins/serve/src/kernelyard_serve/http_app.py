@@ -40,10 +40,8 @@ _HEADER_LENGTH = HEADER_LENGTH.encode()
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def create_app(repository: ModelRepository) -> ASGIApp:
+def create_app(repository: ModelRepository, bodies: BodyReader) -> ASGIApp:
     """Return the application that serves the models of a repository."""
-    options = repository.options
-    bodies = BodyReader(options.max_body, options.body_timeout, options.max_held)
     pages = Pages(repository, bodies)
     infer = Inference(repository, bodies, pages.refused)
     one, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"

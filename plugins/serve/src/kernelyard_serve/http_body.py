@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import ceil
 from typing import TypeVar
 
@@ -62,8 +63,20 @@ class BodyReader:
     """
 
     def __init__(self, max_size: int, seconds: float, max_held: int) -> None:
-        self._max_size, self._seconds, self._max_held = max_size, seconds, max_held
+        self.max_size, self._seconds, self._max_held = max_size, seconds, max_held
         self.held = 0
+
+    @contextmanager
+    def holding(self, body: bytes) -> Iterator[None]:
+        """Hold a body that something else has read, until its request is answered. Raises: QueueFullError."""
+        refused = self._refusal(len(body), len(body))
+        if refused is not None:
+            raise refused
+        self.held += len(body)
+        try:
+            yield
+        finally:
+            self.held -= len(body)
 
     def release(self, body: bytes) -> None:
         """Let go of a body, whose request is answered."""
@@ -78,7 +91,7 @@ class BodyReader:
         if encoding not in (None, "identity"):
             raise RequestFormatError("compressed bodies are not accepted", found=encoding[:40], expected="no encoding")
         declared = header(scope, b"content-length") or ""
-        if declared.isdecimal() and int(declared) > self._max_size and header(scope, b"expect") is not None:
+        if declared.isdecimal() and int(declared) > self.max_size and header(scope, b"expect") is not None:
             raise self._too_large()  # it is not sent at all
         parts: list[bytes] = []
         try:
@@ -111,7 +124,7 @@ class BodyReader:
             raise refused
 
     def _refusal(self, size: int, part: int) -> KernelyardError | None:
-        if size > self._max_size:
+        if size > self.max_size:
             return self._too_large()
         if self.held + part <= self._max_held:
             return None
@@ -120,7 +133,7 @@ class BodyReader:
 
     def _too_large(self) -> RequestSizeError:
         hint = "send less at once, or start the server with a larger --max-body"
-        return RequestSizeError("the body is too large", expected=f"at most {self._max_size} bytes", hint=hint)
+        return RequestSizeError("the body is too large", expected=f"at most {self.max_size} bytes", hint=hint)
 
 
 async def answer(send: Send, status: int, body: bytes, kind: bytes = JSON, headers: Headers = ()) -> None:

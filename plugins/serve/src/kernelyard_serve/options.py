@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kernelyard_serve.batching import BatchPolicy
+from kernelyard_serve.http_body import BodyReader
 
 MIB = 1 << 20
 
@@ -28,3 +29,7 @@ class ServeOptions:
     threads: int | None = None
     warm: tuple[Mapping[str, int], ...] = ()
     control: bool = True
+
+    def body_reader(self) -> BodyReader:
+        """Return what reads bodies within these limits, for all connections of a server."""
+        return BodyReader(self.max_body, self.body_timeout, self.max_held)

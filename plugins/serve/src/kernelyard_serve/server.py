@@ -7,20 +7,19 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from kernelyard_serve.errors import ServeSetupError
-from kernelyard_serve.fleet import Command, Fleet
-from kernelyard_serve.front import Front
 from kernelyard_serve.http_app import create_app
-from kernelyard_serve.options import ServeOptions
+from kernelyard_serve.http_body import BodyReader
 from kernelyard_serve.repository import ModelRepository
+
+if TYPE_CHECKING:  # gRPC need not be installed
+    from kernelyard_serve.grpc_server import Answerer
 
 Say = Callable[[str], None]
 
@@ -29,7 +28,7 @@ Say = Callable[[str], None]
 class Address:
     """Set where a server listens. grpc_port: None for none. 0: any free one. connections: the most at a time.
 
-    fd: a socket that listens already, of the front whose worker this is.
+    fd: a socket that listens already, of the front whose worker this is. messages: it passes gRPC's on.
     """
 
     host: str = "127.0.0.1"
@@ -38,6 +37,7 @@ class Address:
     connections: int = 1000
     stop_seconds: int = 30
     fd: int | None = None
+    messages: bool = False
 
     @property
     def url_host(self) -> str:
@@ -118,8 +118,14 @@ async def _serve(
     def stopping() -> None:
         repository.stopping = True
 
-    server = HTTPServer(http_config(create_app(repository), address), stopping)
-    grpc = await _start_grpc(repository, address)
+    bodies = repository.options.body_reader()
+    app = create_app(repository, bodies)
+    if address.messages:
+        from kernelyard_serve.message_bridge import MessageBridge, Service
+
+        app = MessageBridge(Service(repository), bodies, app)
+    server = HTTPServer(http_config(app, address), stopping)
+    grpc = await start_grpc(lambda: _service(repository), bodies, address)
     say(f"listening on http://{address.url_host}:{port_of(http)}")
     if address.fd is not None:
         _stop_with_front(server)
@@ -179,15 +185,23 @@ def _reload(repository: ModelRepository, say: Say) -> None:
     repository.reloading = asyncio.ensure_future(every())  # the loop itself would not keep it
 
 
-async def _start_grpc(repository: ModelRepository, address: Address) -> Any:
+def _service(repository: ModelRepository) -> Answerer:
+    from kernelyard_serve.grpc_service import Service
+
+    return Service(repository).answer
+
+
+async def start_grpc(answerer: Callable[[], Answerer], bodies: BodyReader, address: Address) -> Any:
+    """Return the server that listens for gRPC, None where none is asked for. Raises: ServeSetupError."""
     if address.grpc_port is None:
         return None
     try:
-        from kernelyard_serve.grpc_service import GRPCServer
+        answer = answerer()
+        from kernelyard_serve.grpc_server import GRPCServer
     except ModuleNotFoundError as error:
         hint = "pip install 'kernelyard-serve[grpc]'"
         raise ServeSetupError("the protocol over gRPC needs grpcio and protobuf", found=error, hint=hint) from error
-    return await GRPCServer.start(repository, address.url_host, address.grpc_port, address.connections)
+    return await GRPCServer.start(answer, bodies, address.url_host, address.grpc_port, address.connections)
 
 
 def run_app(app: Any, address: Address, say: Say) -> None:
@@ -195,46 +209,12 @@ def run_app(app: Any, address: Address, say: Say) -> None:
     with listen(address) as http:
         config = http_config(app, address)
         config.lifespan = "auto"
-        say(f"listening on http://{address.url_host}:{http.getsockname()[1]}")
+        say(f"listening on http://{address.url_host}:{port_of(http)}")
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(HTTPServer(config, lambda: None).serve(sockets=[http]))
+            runner.run(_serve_app(HTTPServer(config, lambda: None), address, http))
 
 
-def run_front(command: Command, workers: int, options: ServeOptions, address: Address, say: Say) -> None:
-    """Serve by worker processes until SIGTERM or SIGINT; SIGHUP has all of them load what is new.
-
-    command: of a worker, by the number of its open socket. Raises: ServeSetupError, also where a worker cannot start.
-    """
-    factory = uvicorn.Config(None, loop="auto").get_loop_factory()  # pyright: ignore[reportArgumentType]
-    with ExitStack() as stack:
-        http, folder = stack.enter_context(listen(address)), stack.enter_context(TemporaryDirectory())
-        runner = stack.enter_context(asyncio.Runner(loop_factory=factory))
-        runner.run(_serve_by(Fleet(command, workers, Path(folder), say), options, address, http, say))
-
-
-async def _serve_by(fleet: Fleet, options: ServeOptions, address: Address, http: socket.socket, say: Say) -> None:
-    front = Front(fleet, options)
-
-    def stopping() -> None:
-        front.stopping = True
-
-    server = HTTPServer(http_config(front, address), stopping)
-    say(f"listening on http://{address.url_host}:{port_of(http)}")
-
-    async def start() -> None:
-        try:
-            await fleet.start()
-        except BaseException:
-            server.stop()
-            raise
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, fleet.reload)
-
-    starting = asyncio.create_task(start())
-    try:
-        await server.serve(sockets=[http])
-    finally:
-        starting.cancel()
-        await asyncio.wait([starting])
-        await fleet.stop(address.stop_seconds)
-    if not starting.cancelled():
-        starting.result()
+async def _serve_app(server: HTTPServer, address: Address, http: socket.socket) -> None:
+    if address.fd is not None:
+        _stop_with_front(server)
+    await server.serve(sockets=[http])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import NamedTuple, cast
 
 import httptools
 
 Fields = Iterable[tuple[bytes, bytes]]
+MESSAGES = "/grpc/"  # the path of gRPC's messages: a front passes them on over HTTP, each to the path of its method
 
 
 class WorkerLostError(Exception):
@@ -16,11 +17,15 @@ class WorkerLostError(Exception):
 
 
 class Answer(NamedTuple):
-    """Hold an answer of a worker; the names of headers are lower case."""
+    """Hold an answer of a worker; the names of headers are lower case.
+
+    parts: of a body that comes in chunks, as from language models; they raise WorkerLostError where it ends too soon.
+    """
 
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
+    parts: AsyncGenerator[bytes] | None = None
 
 
 def request_bytes(method: str, target: bytes, headers: Fields = (), body: bytes = b"") -> bytes:
@@ -44,12 +49,14 @@ class WorkerConnection(asyncio.Protocol):
         self._waiting: asyncio.Future[Answer] | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []
+        self._chunks: asyncio.Queue[bytes | None] | None = None  # None ends it; the rest is lost unless it `_is_whole`
+        self._is_whole = False
         self._parser = httptools.HttpResponseParser(self)
 
     def ask(self, request: bytes) -> asyncio.Future[Answer]:
         """Send a request; the future fails with WorkerLostError where the worker dies."""
         self._waiting = asyncio.get_running_loop().create_future()
-        self._headers, self._parts = [], []
+        self._headers, self._parts, self._chunks, self._is_whole = [], [], None, False
         if self._transport is None or self._transport.is_closing():
             self._waiting.set_exception(WorkerLostError())
         else:
@@ -74,15 +81,38 @@ class WorkerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(WorkerLostError())
+        if self._chunks is not None:
+            self._chunks.put_nowait(None)
         self._ended(self)
 
     # --- called by the parser -----------------------------------------------------------------------------------------
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name.lower(), value))
 
+    def on_headers_complete(self) -> None:
+        if (b"transfer-encoding", b"chunked") in self._headers:
+            self._chunks = asyncio.Queue()
+            self._answered(b"", self._received(self._chunks))
+
     def on_body(self, part: bytes) -> None:
-        self._parts.append(part)
+        if self._chunks is None:
+            self._parts.append(part)
+        else:
+            self._chunks.put_nowait(part)
 
     def on_message_complete(self) -> None:
+        self._is_whole = True
+        if self._chunks is None:
+            self._answered(b"".join(self._parts))
+        else:
+            self._chunks.put_nowait(None)
+
+    def _answered(self, body: bytes, parts: AsyncGenerator[bytes] | None = None) -> None:
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(Answer(self._parser.get_status_code(), self._headers, b"".join(self._parts)))
+            self._waiting.set_result(Answer(self._parser.get_status_code(), self._headers, body, parts))
+
+    async def _received(self, chunks: asyncio.Queue[bytes | None]) -> AsyncGenerator[bytes]:
+        while (part := await chunks.get()) is not None:
+            yield part
+        if not self._is_whole:
+            raise WorkerLostError

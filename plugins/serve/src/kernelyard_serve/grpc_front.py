@@ -1,0 +1,44 @@
+"""The front's half of gRPC: messages of clients go to workers over HTTP, and to all of them where models change."""
+
+from __future__ import annotations
+
+from kernelyard_serve.errors import StoppingError
+from kernelyard_serve.fleet import Fleet
+from kernelyard_serve.front import Front
+from kernelyard_serve.grpc_messages import message
+from kernelyard_serve.grpc_server import GRPCRefusedError
+from kernelyard_serve.grpc_service import model_of, parsed
+from kernelyard_serve.message_bridge import CODE, REMAINING, RETRY, STATUS
+from kernelyard_serve.worker_connection import MESSAGES, Answer, request_bytes
+
+_CONTROLS = ("RepositoryModelLoad", "RepositoryModelUnload")
+
+
+class GRPCFront:
+    """Answers clients of gRPC by the workers of a front."""
+
+    def __init__(self, front: Front, fleet: Fleet) -> None:
+        self._front, self._fleet = front, fleet
+
+    async def answer(self, method: str, data: bytes, remaining: float | None) -> bytes:
+        """Return the message that answers another. Raises: GRPCRefusedError, ModelNotReadyError, StoppingError, ..."""
+        if method == "ServerLive":
+            return message("ServerLiveResponse")(live=True).SerializeToString()
+        if method == "ServerReady":
+            is_ready = bool(self._fleet.ready) and not self._front.stopping
+            return message("ServerReadyResponse")(ready=is_ready).SerializeToString()
+        if self._front.stopping:
+            raise StoppingError("the server is stopping")
+        fields = [] if remaining is None else [(REMAINING, b"%.6f" % max(remaining, 0.0))]
+        request = request_bytes("POST", f"{MESSAGES}{method}".encode(), fields, data)
+        model = model_of(parsed(method, data)) if method in _CONTROLS else None
+        found = await (self._front.ask(request) if model is None else self._fleet.control(model, request))
+        if found.status != 200:
+            raise _refused(found)
+        return found.body
+
+
+def _refused(found: Answer) -> GRPCRefusedError:
+    given = {name.decode(): value.decode("latin-1") for name, value in found.headers}
+    details = [(name.decode(), given[name.decode()]) for name in (CODE, RETRY) if name.decode() in given]
+    return GRPCRefusedError(given.get(STATUS.decode(), "INTERNAL"), found.body.decode(), tuple(details))
