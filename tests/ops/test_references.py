@@ -199,6 +199,11 @@ def test_cropping_beyond_an_axis_takes_off_what_the_other_side_adds(size: int, b
     assert result.shape == (max(size + before + after, 0),)  # the type rule's
 
 
+def test_the_mean_of_no_integers_is_zero() -> None:
+    for dtype in ("int64", "int32", "uint8"):
+        assert reference("mean", np.zeros((2, 0), dtype), axes=(1,), keepdims=False).tolist() == [0, 0]
+
+
 def test_gather_nd_with_batches() -> None:
     data = np.arange(8).reshape(2, 2, 2)
     assert reference("gather_nd", data, [[1], [0]], batch_dims=1).tolist() == [[2, 3], [4, 5]]

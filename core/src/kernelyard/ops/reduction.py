@@ -49,7 +49,8 @@ def _mean(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
     if not np.issubdtype(x.dtype, np.integer):
         return np.mean(x, axis=_axes(x, axes), keepdims=keepdims)
     total = np.sum(x, axis=_axes(x, axes), keepdims=keepdims, dtype=x.dtype)
-    return np.trunc(total / (x.size // max(total.size, 1))).astype(x.dtype)
+    count = x.size // max(total.size, 1)
+    return np.trunc(total / count).astype(x.dtype) if count else total  # 0, as where an integer is divided by 0
 
 
 def _reduce_with(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -62,7 +63,7 @@ def _reduce_with(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarra
 # name: (reference, operand dtypes, what it computes)
 REDUCTIONS: dict[str, tuple[Callable[..., np.ndarray], Sequence[str], str]] = {
     "sum": (in_float64(_sum), NUMBERS, "the sum; integers wrap around"),
-    "mean": (in_float64(_mean), NUMBERS, "the arithmetic mean; integers are truncated towards zero"),
+    "mean": (in_float64(_mean), NUMBERS, "the arithmetic mean; integers are truncated towards zero; that of none is 0"),
     "prod": (in_float64(_prod), NUMBERS, "the product; integers wrap around"),
     "max": (_reduce_with(np.max), NUMBERS, "the largest element; NaN when there is one"),
     "min": (_reduce_with(np.min), NUMBERS, "the smallest element; NaN when there is one"),
