@@ -16,9 +16,12 @@ from onnx import numpy_helper
 
 import kernelyard as ky
 from kernelyard.driver.cli import main
+from kernelyard.dtypes import to_numpy
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.ir.module import PRIVATE
 from kernelyard_debug import DebugError, diff, load_case, reduce
+from kernelyard_debug.case import Case
+from kernelyard_debug.result_folder import save
 from kernelyard_onnx_export import to_onnx
 
 
@@ -33,6 +36,15 @@ def test_a_wrong_kernel(tmp_path: Path) -> None:
         case = load_case(folder)
         assert diff(case.module, feeds=case.feeds, backends=[]).departs
     assert not diff(case.module, feeds=case.feeds, backends=[]).departs
+
+
+def test_a_folder_keeps_the_dtypes_of_feeds(tmp_path: Path) -> None:
+    b = FunctionBuilder()
+    x = np.array([1.5, -2.0], to_numpy("bfloat16"))
+    case = Case(IRModule({"main": b.function(b.op("negative", b.input("x", (2,), "bfloat16")))}), {"x": x})
+    save(case, tmp_path, {}, "reference", {})
+    assert load_case(tmp_path).feeds["x"].dtype == x.dtype
+    np.testing.assert_array_equal(load_case(tmp_path).feeds["x"], x)
 
 
 def test_the_folder_is_an_onnx_test_case_and_a_test_for_pytest(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from kernelyard.dtypes import to_numpy
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import parse_module, to_text
 from kernelyard.ops.interpreter import run
@@ -50,9 +51,16 @@ def load_case(folder: str | Path) -> Case:
     try:
         module = parse_module((Path(folder) / TEXT).read_text(encoding="utf-8"))
         with np.load(Path(folder) / FEEDS, allow_pickle=False) as feeds:
-            return Case(module, {name: feeds[name] for name in feeds.files})
+            return _typed(Case(module, {name: feeds[name] for name in feeds.files}))
     except (OSError, ValueError, KernelyardError) as error:
         raise DebugError("this is no folder of a reduced case", where=str(folder), found=error) from error
+
+
+def _typed(case: Case) -> Case:
+    """Return a case whose feeds have the inputs' dtypes: a file of NumPy knows of bfloat16 that it has two bytes."""
+    dtypes = zip(case.input_names, (to_numpy(param.tensor_type.dtype) for param in case.function.params), strict=True)
+    raw = {name: case.feeds[name].view(dtype) for name, dtype in dtypes if case.feeds[name].dtype.kind == "V"}
+    return Case(case.module, {**case.feeds, **raw})
 
 
 def _save_onnx(case: Case, folder: Path) -> str:
