@@ -13,8 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import kernelyard as ky
-import kernelyard.ops
 from kernelyard.ir import Call, FunctionBuilder, IRModule, verify
 from kernelyard.ops.interpreter import run
 from kernelyard_fuzz import campaign as campaigns
@@ -120,6 +118,41 @@ def test_what_underflows_may_be_zero():
     is_nonzero = expected(module, [x])[0]
     assert is_nonzero.worst(np.array([[True, False]])) <= 1
     assert is_nonzero.worst(np.array([[False, False]])) > 1
+
+
+@pytest.mark.parametrize("op", ["nn.gelu", "nn.gelu_tanh"])
+def test_where_an_operator_subtracts_nearly_equal_numbers_it_may_lose_their_last_digits(op):
+    x = np.float32([-4.0, 1.0])
+    tail = expected(one_op(op, x).module, [x])[0]
+    right = tail.value
+    assert tail.worst((right + [2**-22, 0]).astype(np.float32)) <= 1
+    assert tail.worst((right + [1e-4, 0]).astype(np.float32)) > 1
+    far = np.float32([-8.0])
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("astype", b.op(op, b.input("x", (1,))), dtype="bool"))})
+    assert expected(module, [far])[0].worst(np.array([False])) <= 1
+
+
+def test_norms_of_what_hardly_varies_and_coordinates_may_show_their_rounding():
+    x, one = np.float32([[[1.5]], [[-0.5]]]), np.float32([1.0])  # a variance of 0, so that x is taken times 316
+    norm = expected(one_op("nn.instance_norm", x, one, one).module, [x, one, one])[0]
+    assert norm.worst(np.float32([[[1 + 4e-5]], [[1.0]]])) <= 1
+    assert norm.worst(np.float32([[[1 + 1e-2]], [[1.0]]])) > 1
+    image = np.zeros((1, 1, 1801), np.float32)
+    image[..., ::2] = 900
+    module = one_op("image.resize", image, sizes=(7,), method="linear").module
+    resized = expected(module, [image])[0]
+    assert resized.worst((resized.value + 900 * 1801 * 2**-23).astype(np.float32)) <= 1
+    assert resized.worst((resized.value + 5).astype(np.float32)) > 1
+
+
+def test_bits_may_be_those_of_what_a_kernel_may_give():
+    x = np.float32([-3.0, 0.5])
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("reinterpret", b.op("exp", b.input("x", (2,))), dtype="int32"))})
+    bits = expected(module, [x])[0]
+    assert bits.worst((np.exp(x) * np.float32(1 + 3e-5)).view(np.int32)) <= 1
+    assert bits.worst((np.exp(x) * np.float32(1 + 1e-2)).view(np.int32)) > 1
 
 
 def test_the_bound_refuses_what_is_no_result():
@@ -246,4 +279,5 @@ def test_the_command_counts_and_writes_finds(tmp_path):
     assert run_command("right", "--replay", str(tmp_path)).returncode == 1
     from kernelyard_debug import load_case
 
-    assert ky.compile(load_case(tmp_path / "seed_5").module)
+    case = load_case(tmp_path / "seed_5")
+    assert run(case.module, case.feeds)

@@ -7,7 +7,7 @@ It holds for what is not continuous, too: where floor(x) may be 1 or 2, the boun
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.ir import Call, Constant, Expr, Function, GlobalVar, IRModule, Tuple, TupleGetItem, Var
 from kernelyard.ir.control_flow import IF, WHILE
+from kernelyard.ir.op import Attributes
 from kernelyard.ir.types import TensorType, TupleType, tensors_of
 from kernelyard_fuzz.errors import UndefinedError
 from kernelyard_fuzz.sketch import COMPUTE_ERRORS
@@ -34,6 +35,28 @@ FLOORS = {
     "bfloat16": (3e-2, 2e-2),
     "float8_e4m3fn": (1.3e-1, 7e-2),
     "float8_e5m2": (2.6e-1, 1.3e-1),
+}
+
+
+def _of_instance_norm(attrs: Attributes, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    """Return x * scale, of which mean * scale is subtracted: nearly all of it, where a channel hardly varies."""
+    axes = tuple(range(2, x.ndim))
+    deviation = np.sqrt(x.var(axes, keepdims=True) + attrs["epsilon"])
+    return np.abs(x) * np.abs(gamma).reshape(-1, *[1] * len(axes)) / deviation
+
+
+def _of_resize(attrs: Attributes, x: np.ndarray) -> np.ndarray:
+    """Return what a coordinate, whose rounding is that of the size, may change."""
+    return np.asarray(max(x.shape[2:]) * np.ptp(x) if x.size else 0.0)
+
+
+# Operators whose errors do not follow from their operands': how large what they round on their way is, as the terms of
+# 1 + erf(x), which nearly cancel far below 0. Kernels round it in float32.
+INNER: Mapping[str, Callable[..., np.ndarray]] = {
+    "image.resize": _of_resize,
+    "nn.gelu": lambda attrs, x: np.abs(x) / 2,
+    "nn.gelu_tanh": lambda attrs, x: np.abs(x) / 2,
+    "nn.instance_norm": _of_instance_norm,
 }
 NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 # Operators that look at bits, or make numbers: in float64 they mean something else.
@@ -120,12 +143,34 @@ class _Noise:
     def __call__(self, array: np.ndarray, dtype: str) -> np.ndarray:
         if dtype not in BITS or array.dtype.kind != "f":
             return array
-        size = 2.0 ** -BITS[dtype]
-        if self._run < 2:
-            return array * (1 + (size if self._run else -size))
-        return array * (1 + size * self._random.uniform(-1, 1, array.shape))
+        return self._shifted(array, 2.0 ** -BITS[dtype] * array)
 
-    def underflown(self, value: Value, type_: Any) -> Value:
+    def at_bits(self, array: np.ndarray, dtype: str) -> np.ndarray:
+        """Return an operand whose bits are looked at: off by all that its dtype's kernels may be off by."""
+        if dtype not in FLOORS or array.dtype.kind != "f":
+            return array
+        relative, absolute = FLOORS[dtype]
+        largest = np.abs(array[np.isfinite(array)]).max(initial=0.0)
+        return self._shifted(array, (relative * np.abs(array) + absolute * largest) / FACTOR)
+
+    def of_result(self, call: Call, args: Sequence[np.ndarray], value: Value) -> Value:
+        """Return a result with the errors that follow from no operand's."""
+        return self._underflown(self._rounded_inside(call, args, value), call.type)
+
+    def _shifted(self, array: np.ndarray, size: np.ndarray) -> np.ndarray:
+        if self._run < 2:
+            return array + (size if self._run else -size)
+        return array + size * self._random.uniform(-1, 1, np.shape(array))
+
+    def _rounded_inside(self, call: Call, args: Sequence[np.ndarray], value: Value) -> Value:
+        """Return a result that is off by what its operator rounds on its way; 0 in the first run where that is more."""
+        if call.op_name not in INNER or isinstance(value, tuple) or value.dtype.kind != "f":
+            return value
+        precision = np.float64 if call.tensor_type.dtype == "float64" else np.float32
+        size = float(np.finfo(precision).eps) * INNER[call.op_name](call.attrs, *args)
+        return np.where(self._run or np.abs(value) > FACTOR * size, self._shifted(value, size), 0.0)
+
+    def _underflown(self, value: Value, type_: Any) -> Value:
         """Return a result; in the first run numbers too small for float32 are 0: softmax of a far lower score, say."""
         if self._run or isinstance(value, tuple) or type_.dtype != "float32":
             return value
@@ -176,12 +221,13 @@ class _Evaluator:
         args = [_operand(arg, values) for arg in call.args]
         names = [arg.tensor_type.dtype for arg in call.args]
         if self.noise is not None:
-            args = [self.noise(arg, name) for arg, name in zip(args, names, strict=True)]  # pyright: ignore[reportArgumentType]
+            noise = self.noise.at_bits if call.op_name == "reinterpret" else self.noise
+            args = [noise(arg, name) for arg, name in zip(args, names, strict=True)]  # pyright: ignore[reportArgumentType]
         if call.op_name not in NATIVE:
             attrs = {key: _wide_dtype(key, value) for key, value in call.attrs.items()}
             try:
                 result = _as_typed(call.op.reference(*args, **attrs), call.type)  # pyright: ignore[reportOptionalCall, reportAttributeAccessIssue]
-                return result if self.noise is None else self.noise.underflown(result, call.type)
+                return result if self.noise is None else self.noise.of_result(call, args, result)
             except COMPUTE_ERRORS:
                 pass  # a reference of fewer dtypes
         native = [arg.astype(dtypes.to_numpy(name)) for arg, name in zip(args, names, strict=True)]  # pyright: ignore[reportAttributeAccessIssue]
