@@ -10,13 +10,15 @@ import pytest
 
 from kernelyard.errors import ExecutionError
 from kernelyard_dnnl import packing, preparation
-from kernelyard_dnnl.preparation import Preparation, Task
+from kernelyard_dnnl.preparation import Helpers, Preparation, Task
 from kernelyard_dnnl.runtime import DnnlRuntime
 
 
 @pytest.mark.parametrize("processors", [1, 2, 5])
 def test_all_work_is_done_once_when_it_is_finished(monkeypatch, processors):
     monkeypatch.setattr(preparation, "processors", lambda: processors)
+    monkeypatch.setattr(preparation, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(preparation, "_HELPERS", helpers := Helpers())
     done: list[tuple[int, int]] = []
     work = Preparation()
     for _ in range(2):  # and it can be begun anew
@@ -26,7 +28,26 @@ def test_all_work_is_done_once_when_it_is_finished(monkeypatch, processors):
         work.finish()
         assert sorted(number for number, _ in done) == list(range(40))
         assert len({thread for _, thread in done}) <= processors
-    assert not [thread for thread in threading.enumerate() if thread.name == "kernelyard dnnl"]
+    while helpers.count:  # they end by themselves
+        time.sleep(0.01)
+
+
+def test_threads_are_the_same_for_one_preparation_after_the_other(monkeypatch):
+    monkeypatch.setattr(preparation, "processors", lambda: 2)
+    monkeypatch.setattr(preparation, "_HELPERS", Helpers())
+    helping: set[threading.Thread] = set()
+
+    def work():
+        helping.add(threading.current_thread())
+        time.sleep(1e-3)
+
+    for _ in range(20):
+        preparing = Preparation()
+        for _ in range(4):
+            preparing.begin(work)
+        preparing.finish()
+    assert len(helping) <= 2, "this one and one more"
+    assert all(thread.is_alive() for thread in helping)
 
 
 def test_who_calls_a_task_that_another_thread_does_waits_for_it():

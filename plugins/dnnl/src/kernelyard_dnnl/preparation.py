@@ -7,12 +7,16 @@ while one chooses layouts and primitives.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 
-from kernelyard.runtime.api import processors
+from kernelyard.runtime.api import processors, renewed_in_children
 
 MAX_THREADS = 8  # constants are copied no quicker by more
+# A thread without work ends after this time. While sizes are new all the time there are the same threads: malloc gives
+# new ones, of which several live for a moment, arenas in turn, and in each what was freed there stays.
+IDLE_SECONDS = 1.0
 
 
 class Task:
@@ -42,14 +46,54 @@ class Task:
                 self.error = error
 
 
+class Helpers:
+    """Threads that take part in preparations, for all of this process; they end when nothing is to be done for long."""
+
+    def __init__(self) -> None:
+        renewed_in_children(self)
+        self._at_fork_reinit()
+
+    def _at_fork_reinit(self) -> None:
+        self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._lock = Lock()
+        self.count = 0
+
+    def call(self, work: Callable[[], object], most: int) -> None:
+        """Have one of at most so many threads call `work`, which raises nothing; of none, nobody does."""
+        if not most:
+            return
+        self._calls.put(work)
+        with self._lock:
+            if self.count >= most:
+                return
+            self.count += 1
+        try:
+            Thread(target=self._serve, name="kernelyard dnnl", daemon=True).start()
+        except RuntimeError:  # the system has no further one
+            with self._lock:
+                self.count -= 1
+
+    def _serve(self) -> None:
+        while True:
+            with suppress(Empty):
+                while True:
+                    self._calls.get(timeout=IDLE_SECONDS)()
+            with self._lock:  # who puts something there afterwards sees that this thread has ended
+                if self._calls.empty():
+                    self.count -= 1
+                    return
+
+
+_HELPERS = Helpers()
+
+
 class Preparation:
     """Tasks for as many threads as there are processors, `MAX_THREADS` at most; one of them is that which finishes."""
 
     def __init__(self) -> None:
-        self._waiting: SimpleQueue[Task | None] = SimpleQueue()
+        self._waiting: SimpleQueue[Task] = SimpleQueue()
         self._begun: list[Task] = []
-        self._threads: list[Thread] = []
-        self._max_threads: int | None = None  # asked of the system once for all that is begun together
+        self._max_helpers: int | None = None  # asked of the system once for all that is begun together
 
     @property
     def is_busy(self) -> bool:
@@ -61,10 +105,9 @@ class Preparation:
         task = Task(work)
         self._begun.append(task)
         self._waiting.put(task)
-        if self._max_threads is None:
-            self._max_threads = min(processors(), MAX_THREADS) - 1
-        if len(self._threads) < self._max_threads:
-            self._start_thread()
+        if self._max_helpers is None:
+            self._max_helpers = min(processors(), MAX_THREADS) - 1
+        _HELPERS.call(self._do_next, self._max_helpers)
         return task
 
     def finish(self) -> None:
@@ -72,28 +115,20 @@ class Preparation:
 
         Raises: what the first piece of work that failed raised.
         """
-        try:
-            while task := self._waiting.get_nowait():
-                task()
-        except Empty:
+        while self._do_next():
             pass
-        for _ in self._threads:
-            self._waiting.put(None)
-        for thread in self._threads:
-            thread.join()
-        begun, self._begun, self._threads, self._max_threads = self._begun, [], [], None
+        begun, self._begun, self._max_helpers = self._begun, [], None
+        for task in begun:
+            task()  # a helper may be at it
         for task in begun:
             if task.error is not None:
                 raise task.error
 
-    def _start_thread(self) -> None:
-        thread = Thread(target=self._serve, name="kernelyard dnnl", daemon=True)
+    def _do_next(self) -> bool:
+        """Do one of the tasks that nobody has taken; False where there is none."""
         try:
-            thread.start()
-        except RuntimeError:  # the system has no further one
-            return
-        self._threads.append(thread)
-
-    def _serve(self) -> None:
-        while task := self._waiting.get():
-            task()
+            task = self._waiting.get_nowait()
+        except Empty:
+            return False
+        task()
+        return True
