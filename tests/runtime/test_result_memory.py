@@ -70,6 +70,21 @@ def test_sizes_that_come_back_no_more_make_room() -> None:
     assert address_of(blocks.empty((150, 100), FLOAT)) == address
 
 
+def test_random_sizes_share_few_blocks() -> None:
+    blocks, random = ResultMemory(), np.random.default_rng(0)
+    for size in random.integers(20_000, 400_000, 1000):
+        blocks.empty((int(size),), FLOAT)
+    sizes = {size_class(4 * size) for size in range(20_000, 400_000, 1000)}
+    assert blocks.info().entries < len(sizes) / 3
+
+
+def test_small_results_take_no_large_blocks() -> None:
+    blocks = ResultMemory()
+    large = address_of(blocks.empty((100_000,), FLOAT))
+    assert address_of(blocks.empty((60_000,), FLOAT)) == large, "up to twice as large as needed"
+    assert address_of(blocks.empty((40_000,), FLOAT)) != large
+
+
 def test_what_is_larger_than_allowed_puts_nothing_out() -> None:
     blocks = ResultMemory(kept_bytes=100_000)
     small, large = blocks.empty((100, 100), FLOAT), blocks.empty((1000, 100), FLOAT)

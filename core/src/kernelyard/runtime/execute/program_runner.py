@@ -9,6 +9,7 @@ import numpy as np
 
 from kernelyard.dtypes import to_numpy
 from kernelyard.runtime.abi.forks import no_fork_during
+from kernelyard.runtime.abi.memory import FREE_PAGES
 from kernelyard.runtime.lru import LRU, CacheInfo
 from kernelyard.runtime.program.execution_plan import NOTHING, ExecutionPlan, ProgramMemory, Shapes
 from kernelyard.runtime.program.program import Program
@@ -92,9 +93,12 @@ class ProgramRunner:
         return self._plans.info()
 
     def _plan(self, shapes: Shapes, symbols: Mapping[str, int], sizes: Sizes) -> ExecutionPlan:
-        return self._plans.get_or_make(
-            (shapes, sizes), lambda: ExecutionPlan(self._program, shapes, symbols, self._memory)
-        )
+        def make() -> ExecutionPlan:
+            if len(self._plans) >= self._environment.executable.max_plans:  # one is given up for each that is new
+                FREE_PAGES.give_back()
+            return ExecutionPlan(self._program, shapes, symbols, self._memory)
+
+        return self._plans.get_or_make((shapes, sizes), make)
 
     def _prepared(
         self,

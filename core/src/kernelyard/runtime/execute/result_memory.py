@@ -62,7 +62,7 @@ class ResultMemory:
         if block is None:
             block = aligned_bytes(size)
         # The array and its views keep the lease alive, and nothing else does.
-        lease = _lease_type(size).from_address(address_of(block))
+        lease = _lease_type(block.nbytes).from_address(address_of(block))
         watch = weakref.ref(lease, partial(self._come_back, block))
         self._lent[id(watch)] = watch
         return np.ndarray(shape, dtype, memoryview(lease))
@@ -74,11 +74,17 @@ class ResultMemory:
             return CacheInfo(self._hits, self._misses, entries, entries, self.idle_nbytes)
 
     def _take(self, size: int) -> np.ndarray | None:
+        """Take an idle block of that size, else the next larger one of at most twice the size; None: there is none.
+
+        A program that is given sizes at random so keeps few blocks, and not one of each size.
+        """
+        largest = 2 * size
         with self._lock:
-            blocks = self._idle.get(size)
-            if not blocks:
-                self._misses += 1
-                return None
+            while not (blocks := self._idle.get(size)):
+                size = size_class(size + 1)
+                if size > largest:
+                    self._misses += 1
+                    return None
             self._hits += 1
             self._order.remove(size)
             self.idle_nbytes -= size
