@@ -221,6 +221,12 @@ class PluginTimeoutError(PluginError):
     code = "KY304"
 
 
+class PluginCrashError(PluginError):
+    """A plugin's code ended the process that ran it."""
+
+    code = "KY305"
+
+
 # --- frontends -------------------------------------------------------------------------------------------------------
 class FrontendError(KernelyardError):
     """A model cannot be imported."""

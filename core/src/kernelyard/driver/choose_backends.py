@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kernelyard.driver.isolated_backend import isolate
 from kernelyard.errors import (
     BackendUnavailableError,
     KernelyardError,
@@ -49,7 +50,8 @@ def choose_backends(
             if wanted != AUTO:
                 raise result
             log.warning("the backend %s is left out", backend.name, exc_info=result)
-    return [result for _, result in chosen if isinstance(result, Backend)]
+    made = [result for _, result in chosen if isinstance(result, Backend)]
+    return [isolate(each, manager, target, given.get(each.name, {})) for each in made]
 
 
 def _configured(backend: Backend, options: Mapping[str, Any]) -> Backend | PluginContractError:

@@ -22,6 +22,7 @@ from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.abi.threads import threads_of_a_run
 from kernelyard.runtime.device.device import CPU
 from kernelyard.runtime.report import Reason, Violation
+from kernelyard.target import Target
 from kernelyard.transform.agree_border_layouts import BorderLayouts
 from kernelyard.transform.inline_functions import inline_functions
 from kernelyard.transform.pipelines import codegen
@@ -91,14 +92,21 @@ def _built(session: CompileSession, backend: Backend, refusable: dict[str, Regio
     def compiled(regions: list[Region], options: Mapping[str, Any]) -> RuntimeModule:
         module = backend.codegen(regions, options)
         refusable.update((region.symbol, region) for region in regions if backend.may_refuse(region))
-        if isinstance(module, RuntimeModule) and module.device_kind == CPU and session.target.arch in _HERE:
-            threads = 1 if session.target.deterministic and not module.is_thread_invariant else threads_of_a_run()
-            for region in regions:
-                module.prepare(region.symbol, {}, threads)
-                progress()
+        if isinstance(module, RuntimeModule):
+            prepare(module, session.target)
         return module
 
     return compiled
+
+
+def prepare(module: RuntimeModule, target: Target) -> None:
+    """Have a module prepare its functions, where it can run on this machine. Raises: what its code raises."""
+    if module.device_kind != CPU or target.arch not in _HERE:
+        return
+    threads = 1 if target.deterministic and not module.is_thread_invariant else threads_of_a_run()
+    for symbol in module.symbols():
+        module.prepare(symbol, {}, threads)
+        progress()
 
 
 def _asked(backend: Backend) -> Callable[[Region], BorderLayouts | None]:

@@ -24,8 +24,11 @@ MAX_TIMEOUT = 1e6
 ITEMS_PER_TIMEOUT = 10  # an answer about so many ops may take twice as long
 
 
-def timeout_seconds() -> float:
-    """Return the time limit of a plugin's import or call in seconds; `KERNELYARD_PLUGIN_TIMEOUT` overrides it."""
+def timeout_seconds(items: int = 0) -> float:
+    """Return the time limit of a plugin's import or call in seconds; `KERNELYARD_PLUGIN_TIMEOUT` overrides it.
+
+    items: how many ops or kernels a call is about; each gives it a tenth of the time of one answer more.
+    """
     text = TIMEOUT_VARIABLE.get()
     try:
         seconds = float(text) if text else DEFAULT_TIMEOUT
@@ -35,11 +38,11 @@ def timeout_seconds() -> float:
         raise PluginError(
             f"{TIMEOUT_VARIABLE} is no usable number of seconds", found=text, expected=f"0 to {MAX_TIMEOUT:g}"
         )
-    return seconds
+    return seconds * (1 + items / ITEMS_PER_TIMEOUT)
 
 
-# When the answers that are waited for in this context last gave a sign of life, the outermost first.
-_SIGNS: ContextVar[tuple[list[float], ...]] = ContextVar("signs", default=())
+# Who waits for answers in this context, and is told of a sign of life, the outermost first.
+_WAITING: ContextVar[tuple[Callable[[], None], ...]] = ContextVar("waiting", default=())
 
 
 def progress() -> None:
@@ -47,9 +50,15 @@ def progress() -> None:
 
     For answers that take long because they run a compiler, say; one that hangs gives no sign, and is ended.
     """
-    now = time.monotonic()
-    for sign in _SIGNS.get():
-        sign[0] = now
+    for hear in _WAITING.get():
+        hear()
+
+
+def heard(action: Callable[[], T], hear: Callable[[], None]) -> T:
+    """Return the result of an action, each `progress` of which is passed on."""
+    context = copy_context()
+    context.run(_WAITING.set, (*_WAITING.get(), hear))
+    return context.run(action)
 
 
 def guarded(what: str, action: Callable[[], T]) -> T:
@@ -66,10 +75,10 @@ def guarded(what: str, action: Callable[[], T]) -> T:
 def within_time(what: str, action: Callable[[], T], items: int = 0) -> T:
     """Return the result of a plugin's code, or the error that it raised, as it is.
 
-    items: how many ops or kernels it is about; each gives it a tenth of the time of one answer more.
+    items: as in `timeout_seconds`.
     Raises: PluginTimeoutError, PluginError for SystemExit and the like, which a plugin must not raise.
     """
-    result, error = _outcome(what, action, timeout_seconds() * (1 + items / ITEMS_PER_TIMEOUT))
+    result, error = _outcome(what, action, timeout_seconds(items))
     if error is None:
         return result
     raise error if isinstance(error, Exception) else _raised(what, error)
@@ -86,8 +95,13 @@ def _outcome(what: str, action: Callable[[], T], seconds: float) -> tuple[T, Bas
     """
     outcome: dict[str, Any] = {}
     context = copy_context()  # options of passes and the like are found from the other thread, too
-    sign = [time.monotonic()]
-    context.run(_SIGNS.set, (*_SIGNS.get(), sign))
+    sign = time.monotonic()
+
+    def hear() -> None:
+        nonlocal sign
+        sign = time.monotonic()
+
+    context.run(_WAITING.set, (*_WAITING.get(), hear))
 
     def run() -> None:
         try:
@@ -98,7 +112,7 @@ def _outcome(what: str, action: Callable[[], T], seconds: float) -> tuple[T, Bas
     thread = threading.Thread(target=run, name=f"kernelyard plugin: {what}", daemon=True)
     with _PRINTING:
         thread.start()
-        while thread.is_alive() and (left := sign[0] + seconds - time.monotonic()) > 0:
+        while thread.is_alive() and (left := sign + seconds - time.monotonic()) > 0:
             thread.join(min(left, threading.TIMEOUT_MAX))
     if thread.is_alive():
         raise PluginTimeoutError(

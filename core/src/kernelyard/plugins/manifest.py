@@ -29,6 +29,7 @@ _FIELDS: dict[str, type] = {
     "options": list,
     "suffixes": list,
     "types": list,
+    "isolate": bool,
 }
 _REQUIRED = ("name", "api", "provides")
 
@@ -42,7 +43,7 @@ class Manifest:
     priority: higher goes first where the user states no order. needs: libraries, for people. options: the names of the
     compile options that it takes; any other is refused before a compile starts. suffixes, types: the model files and
     objects that its frontend reads, so that it is imported for these before any other; a type is named by its top-level
-    package, or as such ("bytes").
+    package, or as such ("bytes"). isolate: True to have its codegen run in a process of its own.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Manifest:
     suffixes: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     runtime_api: str = ""
+    isolate: bool = False
 
     def claims(self, model: object) -> bool:
         """Return True when the frontend states that it reads files or objects of this kind.
@@ -104,8 +106,8 @@ def _check_field(name: str, value: Any, where: str) -> None:
     kind = _FIELDS.get(name)
     if kind is None:
         raise PluginError(f"the manifest has an unknown field {name!r}", where=where, expected=", ".join(_FIELDS))
-    is_bool = isinstance(value, bool)
-    if not isinstance(value, kind) or is_bool or (kind is list and not all(isinstance(item, str) for item in value)):
+    is_other = isinstance(value, bool) != (kind is bool)
+    if not isinstance(value, kind) or is_other or (kind is list and not all(isinstance(item, str) for item in value)):
         expected = "a list of strings" if kind is list else kind.__name__
         raise PluginError(
             f"the manifest's field {name!r} has the wrong type", where=where, found=repr(value), expected=expected

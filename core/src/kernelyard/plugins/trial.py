@@ -37,12 +37,6 @@ PASSED, UNKNOWN = b"passed", b""
 _FROM_OUTSIDE = {-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGHUP}
 # What decides, outside of the installation, which libraries and devices a process gets.
 _LOADER_VARIABLES = ("LD_", "DYLD_", "CUDA_VISIBLE_DEVICES", "KERNELYARD_")
-_BOOT = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from kernelyard.plugins.trial_process import main
-main()
-"""
 
 
 def try_out(entries: Sequence[EntryPoint], hooks: Sequence[Sequence[str]]) -> list[str]:
@@ -81,9 +75,15 @@ def _remembered(memory: DiskCache, entry: EntryPoint, hooks: Sequence[str]) -> s
 
 def _tried(entry: EntryPoint, hooks: Sequence[str]) -> tuple[str, bool]:
     """Probe the plugin; return its fault ("" for none) and whether the verdict may be cached."""
-    from kernelyard.plugins.worker_process import Crashed, Hung, Worker, cause  # inside: verdicts are remembered
+    from kernelyard.plugins.worker_process import (  # inside: verdicts are remembered
+        Crashed,
+        Hung,
+        Worker,
+        cause,
+        python_main,
+    )
 
-    worker = Worker(["-P", "-c", _BOOT, json.dumps(sys.path)], {**os.environ, VARIABLE: "0"})
+    worker = Worker(python_main("kernelyard.plugins.trial_process"), {**os.environ, VARIABLE: "0"})
     seconds = timeout_seconds()
     step = ""
     try:

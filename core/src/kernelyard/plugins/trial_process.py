@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
-from kernelyard.plugins.worker_process import private_streams
+from kernelyard.plugins.worker_process import leave_no_core_file, private_streams
 from kernelyard.runtime.installed.entry_points import EntryPoint
 
 log = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ class Steps:
 def main() -> None:
     """Answer until the questions end: first which plugin it is, then the names of steps. True: that went through."""
     questions, answers = private_streams()
-    _leave_no_core_file()
+    leave_no_core_file()
 
     def answer(value: bool) -> None:
         print(json.dumps(value), file=answers, flush=True)
@@ -63,10 +62,3 @@ def _went_through(step: Callable[[], None]) -> bool:
         log.debug("a plugin raised in its trial", exc_info=True)
         return False
     return True
-
-
-def _leave_no_core_file() -> None:
-    with suppress(ImportError, OSError, ValueError):  # not everywhere, not always allowed
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

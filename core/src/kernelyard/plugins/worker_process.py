@@ -12,20 +12,37 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, TextIO
 
 TAIL = 1500  # characters of what a dead process wrote that a message shows
+ALIVE = "alive\n"  # what a process may say before its answer: the wait for it starts anew
+_BOOT = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from {module} import main
+main()
+"""
+
+
+def python_main(module: str) -> list[str]:
+    """Return the arguments of a Python that imports as this one does, and runs `main` of a module."""
+    return ["-P", "-c", _BOOT.format(module=module), json.dumps(sys.path)]
 
 
 class Crashed(Exception):  # noqa: N818  # what was found, not what went wrong
-    """The process died while it worked on a question. status: its exit status, minus the signal that ended it."""
+    """The process died while it worked on a question. status: its exit status, minus the signal that ended it.
+
+    last_words: all that it wrote.
+    """
 
     def __init__(self, status: int, last_words: str) -> None:
-        super().__init__(f"the process ended with {cause(status)}{last_words}")
+        super().__init__(f"the process ended with {cause(status)}{_tail(last_words)}")
         self.status = status
-        self.last_words = last_words.strip()
+        self.last_words = last_words
 
 
 class Hung(Exception):  # noqa: N818
@@ -41,32 +58,31 @@ class Worker:
         self._process: subprocess.Popen[str] | None = None
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # see close
 
-    def ask(self, question: object, timeout: float) -> Any:
-        """Return the answer.
+    def ask(self, question: object, timeout: float, meanwhile: Callable[[], None] = lambda: None) -> Any:
+        """Return the answer. meanwhile: called now and then while it is waited for.
 
         Raises: Crashed, Hung.
         """
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
-        timer = threading.Timer(timeout, process.kill)
-        timer.start()
+        patience = _Patience(process, timeout, meanwhile)
         try:
             process.stdin.write(json.dumps(question) + "\n")
             process.stdin.flush()
-            line = process.stdout.readline()
+            while (line := process.stdout.readline()) == ALIVE:
+                patience.renew()
         except BrokenPipeError:
             line = ""
         finally:
-            is_late = not timer.is_alive()
-            timer.cancel()
+            is_late = patience.end()
         if line.endswith("\n"):
             return json.loads(line)
         status = process.wait()
         words = self._last_words()
         self.stop()
         if is_late:
-            raise Hung(f"no answer within {timeout:g} s{words}")
+            raise Hung(f"no answer within {timeout:g} s{_tail(words)}")
         raise Crashed(status, words)
 
     def stop(self) -> None:
@@ -100,8 +116,42 @@ class Worker:
 
     def _last_words(self) -> str:
         self._errors.seek(0)
-        text = self._errors.read().strip()
-        return f"\n{text[-TAIL:]}" if text else ""
+        return self._errors.read().strip()
+
+
+def _tail(text: str) -> str:
+    return f"\n{text[-TAIL:]}" if text else ""
+
+
+class _Patience:
+    """Kills a process that does not answer in time."""
+
+    def __init__(self, process: subprocess.Popen[str], timeout: float, meanwhile: Callable[[], None]) -> None:
+        self._process = process
+        self._timeout = timeout
+        self._meanwhile = meanwhile
+        self._start = time.monotonic()
+        self._over = threading.Event()
+        self._is_late = False
+        self._thread = threading.Thread(target=copy_context().run, args=(self._wait,), daemon=True)
+        self._thread.start()
+
+    def renew(self) -> None:
+        self._start = time.monotonic()
+
+    def end(self) -> bool:
+        """Wait no more; True where the process was killed."""
+        self._over.set()
+        self._thread.join()
+        return self._is_late
+
+    def _wait(self) -> None:
+        while (left := self._start + self._timeout - time.monotonic()) > 0:
+            if self._over.wait(min(left, self._timeout / 4, 1)):
+                return
+            self._meanwhile()
+        self._is_late = True
+        self._process.kill()
 
 
 def cause(status: int) -> str:
@@ -115,6 +165,14 @@ def cause(status: int) -> str:
         return f"exit status {status}"
     name = next((known.name for known in signal.Signals if known == -status), "")
     return f"signal {-status} ({name})" if name else f"signal {-status}"
+
+
+def leave_no_core_file() -> None:
+    """In the process: crash without a file of its memory."""
+    with suppress(ImportError, OSError, ValueError):  # not everywhere, not always allowed
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def private_streams() -> tuple[TextIO, TextIO]:

@@ -161,7 +161,8 @@ class RunCodegen(Pass):
             if self.strict:
                 raise _violation(backend, regions, error) from error
             log.warning("codegen of %s failed", backend, exc_info=True)
-            if isinstance(error, PluginTimeoutError):  # asking again for each region could take as long again
+            # There is no other region, or asking again for each could take as long again.
+            if len(regions) == 1 or isinstance(error, PluginTimeoutError):
                 self._record(regions, error)
                 return None, regions
         good = [region for region in regions if self._attempt(codegen, [region]) is not None]
