@@ -30,7 +30,7 @@ class Client:
         self.answer = self.connection.getresponse()
         content = self.answer.read()
         kind = self.answer.getheader("content-type", "")
-        return self.answer.status, json.loads(content) if kind == "application/json" else content
+        return self.answer.status, json.loads(content) if content and kind == "application/json" else content
 
     def infer(self, x: np.ndarray, model: str = "net", **members: Any) -> tuple[int, Any]:
         """Ask for the results of a model of rows, in JSON."""

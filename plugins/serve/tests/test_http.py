@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -84,6 +85,7 @@ def test_tensors_are_bytes_after_the_json(client) -> None:
         ("net", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 9], "data": [1] * 9}]}, 400, "KY503"),
         ("net", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1] * 9}]}, 400, "KY802"),
         ("net", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": ["1"] * 8}]}, 400, "KY802"),
+        ("net", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1e39] * 8}]}, 400, "KY802"),
         ("net", b"1" * (1 << 20) + b"1", 413, "KY803"),
     ],
 )
@@ -95,8 +97,15 @@ def test_what_is_wrong_has_a_status_and_a_code(client, path: str, body: object, 
 
 
 def test_other_methods_and_paths_are_refused(client) -> None:
-    assert client("/v2/models/net/infer", method="GET")[0] == 405
-    assert client("/v2/nothing")[0] == 404
+    for path, method, status in (("/v2/models/net/infer", "GET", 405), ("/v2/nothing", "GET", 404)):
+        found, facts = client(path, method=method)
+        assert (found, facts["code"], facts["found"]) == (status, "KY811", f"{method} {path}")
+
+
+@pytest.mark.parametrize("parameters", [{"config": "x"}, [1], 1, "x"])
+def test_models_are_loaded_without_parameters(client, parameters: object) -> None:
+    status, facts = client("/v2/repository/models/net/load", {"parameters": parameters})
+    assert (status, facts["code"]) == (400, "KY802")
 
 
 def test_a_deadline_of_a_request_is_kept(client) -> None:
@@ -113,6 +122,20 @@ def test_a_body_that_does_not_arrive_is_not_waited_for(server) -> None:
             answer += part
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"KY804" in answer
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(b"", 408), (b"GET /v2 HT", 408), (b"GET /v2 HTTP/1.1\r\nHost: x\r\nA: " + b"a" * (1 << 17), 431)],
+)
+def test_a_head_that_does_not_end_is_not_waited_for(server, sent: bytes, status: int) -> None:
+    with socket.create_connection(("127.0.0.1", server.ports["http"]), timeout=30) as slow:
+        slow.sendall(sent)
+        answer = b""
+        with suppress(ConnectionResetError):  # what was sent after the end of the connection
+            while part := slow.recv(4096):
+                answer += part
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
 
 
 def test_clients_that_leave_are_counted(server, client) -> None:

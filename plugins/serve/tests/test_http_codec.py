@@ -49,6 +49,7 @@ def test_every_datatype_as_json_and_as_bytes(dtype: str) -> None:
     [
         *(("uint8", [0, 256]), ("int8", [-129, 0]), ("uint64", [-1, 0]), ("int64", [1 << 63, 0]), ("int32", [0.5, 1])),
         *(("bool", [0, 1]), ("float32", [True, False]), ("float32", [[1], [2, 3]]), ("float32", "12"), ("float32", {})),
+        *(("float32", [1e39, 0]), ("float16", [1, -7e4]), ("bfloat16", [1e39, 0]), ("float8_e5m2", [1e6, 0])),
     ],
 )
 def test_elements_that_the_dtype_has_not(dtype: str, data: Any) -> None:

@@ -141,6 +141,7 @@ def test_the_front_passes_on_what_workers_say(server: Server) -> None:
         assert (status, facts["code"]) == (400, "KY802")
         assert client("/v2/models/none/infer", b"{}")[0] == 404
         assert client("/nothing")[0] == 404
+        assert client("/v2", method="HEAD") == (200, b"")
         head = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,8],"parameters":{"binary_data_size":32}}],'
         head += b'"parameters":{"binary_data_output":true}}'
         length = {"Inference-Header-Content-Length": str(len(head))}
@@ -175,76 +176,59 @@ def test_a_model_that_cannot_be_loaded(tmp_path: Path, serve: Callable[..., Serv
     status, errors = serve(tmp_path / "bad.kyar", "--workers", "2").end()
     assert status == 1
     assert "a worker ended before it was ready" in errors
+    status, errors = serve(tmp_path / "none.kyar", "--workers", "2").end()
+    assert (status, errors.count("KY801] there is no such model")) == (1, 1)
 
 
 def test_grpc_goes_on_where_workers_are_killed(folder: Path) -> None:
-    """Each call is answered, or refused by a status of our own; deadlines and errors are those of a worker."""
-    with serving(str(folder), "--workers", "2", "--grpc-port", "0") as server:
-        types = import_module("tritonclient.grpc")
-        refused = import_module("tritonclient.utils").InferenceServerException
-        tensor = types.InferInput("x", list(X.shape), "FP32")
-        tensor.set_data_from_numpy(X)
-        outcomes: Counter[str] = Counter()
-        with types.InferenceServerClient(f"127.0.0.1:{server.ports['grpc']}") as client:
-            for number in range(300):
-                if number % 100 == 50:
-                    os.kill(workers_of(server)[number // 100 % 2], signal.SIGKILL)
-                try:
-                    result = client.infer("net", [tensor], client_timeout=30).as_numpy("output_0")
-                except refused as error:
-                    outcomes[error.message()] += 1
-                else:
-                    np.testing.assert_array_equal(result, np.maximum(2 * X, 0))
-                    outcomes["answered"] += 1
-            wait_for(client.is_server_ready)
-            assert outcomes["answered"] > 200
-            assert all(outcome == "answered" or "KY806" in outcome for outcome in outcomes)
-            narrow = types.InferInput("x", [1, 4], "FP32")
-            with pytest.raises(refused, match="KY503"):
-                client.infer("net", [narrow.set_data_from_numpy(np.ones((1, 4), np.float32))])
+    """The other worker answers each call; errors are those of a worker."""
+    types = import_module("tritonclient.grpc")
+    refused = import_module("tritonclient.utils").InferenceServerException
+    tensor = types.InferInput("x", list(X.shape), "FP32").set_data_from_numpy(X)
+    with (
+        serving(str(folder), "--workers", "2", "--grpc-port", "0") as server,
+        server.client() as http,
+        types.InferenceServerClient(f"127.0.0.1:{server.ports['grpc']}") as client,
+    ):
+        for number in range(100):
+            if number in (20, 60):
+                wait_for(lambda: value(http("/metrics")[1], "kernelyard_workers_ready") == 2)
+                os.kill(workers_of(server)[number // 60], signal.SIGKILL)
+            result = client.infer("net", [tensor], client_timeout=30).as_numpy("output_0")
+            np.testing.assert_array_equal(result, np.maximum(2 * X, 0))
+        narrow = types.InferInput("x", [1, 4], "FP32")
+        with pytest.raises(refused, match="KY503"):
+            client.infer("net", [narrow.set_data_from_numpy(np.ones((1, 4), np.float32))])
+        assert client.is_server_ready()
         server.signal(signal.SIGTERM)
         assert server.end() == (0, "")
 
 
-@pytest.fixture
-def language_server(language_models: None, serve: Callable[..., Server]) -> Server:
+def test_workers_of_language_models(language_models: None, serve: Callable[..., Server]) -> None:
+    """Events are passed on as they come; where a worker dies, the last one says so, and where a client leaves it ends."""
     server = serve("some/model", "--openai", "--workers", "2", "--max-queue", "7", "--threads", "3")
     with server.client() as client:
-        wait_for(lambda: client("/health")[0] == 200)
-        wait_for(lambda: len(workers_of(server)) == 2)
-    return server
-
-
-def test_workers_of_language_models_stream(language_server: Server) -> None:
-    with language_server.client() as client:
+        wait_for(lambda: value(client("/metrics")[1], "kernelyard_workers_ready") == 2)
         facts = client("/v1/models")[1]
         assert (facts["served"], facts["waiting"], facts["threads"]) == ("some/model", 7, 3)
         assert "timeout" not in facts["given"]
-        for _ in range(5):  # the connections to workers are free again after each
+        for _ in range(3):  # the connections to workers are free again after each
             assert client("/v1/completions", {}) == (200, b"data: 0\n\ndata: 1\n\ndata: 2\n\ndata: [DONE]\n\n")
             assert client.answer.getheader("content-type", "").startswith("text/event-stream")
-    language_server.signal(signal.SIGTERM)
-    assert language_server.end() == (0, "")
-
-
-def test_a_stream_ends_with_an_error_where_its_worker_dies(language_server: Server) -> None:
-    with language_server.client() as client:
         client.connection.request("POST", "/v1/completions?endless")
         answer = client.connection.getresponse()
         lines = [answer.readline() for _ in range(7)]
         os.kill(int(lines[-1].split()[-1]), signal.SIGKILL)
-        rest = answer.read()
-        assert b'"code":"KY806"' in rest
+        assert b'"code":"KY806"' in answer.read()
         wait_for(lambda: client("/v1/completions", {})[0] == 200)
-
-
-def test_a_stream_is_given_up_with_its_client(language_server: Server) -> None:
-    with language_server.client() as client:
+    with server.client() as client:
         client.connection.request("POST", "/v1/completions?endless")
         client.connection.getresponse().readline()
-    assert language_server.process.stdout is not None
-    while language_server.process.stdout.readline().strip() != "given up":
-        assert language_server.process.poll() is None
+    assert server.process.stdout is not None
+    while server.process.stdout.readline().strip() != "given up":
+        assert server.process.poll() is None
+    server.signal(signal.SIGTERM)
+    assert server.end() == (0, "")
 
 
 def test_merged_counts() -> None:

@@ -26,7 +26,9 @@ from kernelyard_serve.errors import ServeSetupError
 @click.option("--max-queue", default=128, show_default=True, type=click.IntRange(1), help="Requests that may wait.")
 @click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(0), help="Seconds; 0: no limit.")
 @click.option("--max-body", default=64, show_default=True, type=click.IntRange(1), metavar="MIB", help="Of a body.")
-@click.option("--body-timeout", default=30.0, show_default=True, type=click.FloatRange(0.001), help="Seconds.")
+@click.option(
+    "--body-timeout", default=30.0, show_default=True, type=click.FloatRange(0.001), help="Seconds, also of the head."
+)
 @click.option(
     "--max-held", default=1024, show_default=True, type=click.IntRange(1), metavar="MIB", help="Of all bodies."
 )
@@ -48,7 +50,7 @@ def command(models: tuple[str, ...], openai: bool, **settings: Any) -> None:
     from kernelyard_serve.server import Address, run
 
     workers = settings["workers"]
-    place = (settings[name] for name in ("host", "port", "grpc_port", "connections"))
+    place = (settings[name] for name in ("host", "port", "grpc_port", "connections", "body_timeout"))
     address = Address(*place, fd=settings["listen_fd"], messages=settings["messages"])
     if openai and address.grpc_port is not None:
         raise click.UsageError("--openai is over HTTP alone: without --grpc-port")
@@ -97,6 +99,10 @@ def _serve_by_workers(models: Sequence[str], openai: bool, settings: Mapping[str
     if openai:
         _language_models()  # says what is not installed
         workers = Workers(command, settings["workers"], "/health", reloads=False)
+    else:
+        from kernelyard_serve.repository import find_artifacts
+
+        find_artifacts(models)  # says what is wrong once, before all workers do
     run_front(workers, _options(settings).body_reader(), address, _say)
 
 

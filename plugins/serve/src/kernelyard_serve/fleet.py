@@ -104,14 +104,18 @@ class Fleet:
         """Start all workers, and return when they are ready. Raises: ServeSetupError where one ends before."""
         first = await asyncio.gather(*(self._started(number) for number in range(self.count)))
         self._keeping = [asyncio.create_task(self._keep(number, worker)) for number, worker in enumerate(first)]
-        for line in self._lines:
+        for line in self._lines or [f"ready: {self.count} workers"]:
             self._say(line)
 
-    def choose(self) -> Worker:
-        """Return the worker with the fewest requests. Raises: ModelNotReadyError where none is ready."""
-        if not self.ready:
+    def choose(self, lost: Worker | None = None) -> Worker:
+        """Return the worker with the fewest requests. Raises: ModelNotReadyError where none is ready.
+
+        lost: one that did not answer, which may be dead before its end is known.
+        """
+        alive = [worker for worker in self.ready if worker is not lost]
+        if not alive:
             raise ModelNotReadyError("no worker is ready", found="they are being started")
-        return min(self.ready, key=lambda worker: worker.busy)
+        return min(alive, key=lambda worker: worker.busy)
 
     async def control(self, model: str, request: bytes) -> Answer:
         """Have all workers load or unload a model, and those that are started later; returns the worst answer.

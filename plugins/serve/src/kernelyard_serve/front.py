@@ -71,7 +71,8 @@ class Front:
         try:
             fields = [field for field in scope["headers"] if field[0] not in _OF_CONNECTION]
             target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-            request = request_bytes(scope["method"], target, fields, body)
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn leaves the body out
+            request = request_bytes(method, target, fields, body)
             model = _controlled(scope["path"]) if scope["method"] == "POST" else None
             asked = self.ask(request) if model is None else self._fleet.control(model, request)
             found = await unless_left(asyncio.ensure_future(asked), receive)
@@ -88,10 +89,12 @@ class Front:
 
     async def ask(self, request: bytes) -> Answer:
         """Return the answer of a worker, of another one where the first dies. Raises: ModelNotReadyError."""
+        worker: Worker | None = None
         for tried in range(TRIES):
             self._retried += tried
+            worker = self._fleet.choose(worker)
             try:
-                return await self._fleet.choose().ask(request)
+                return await worker.ask(request)
             except WorkerLostError:
                 continue
         raise ModelNotReadyError("the workers that were asked died", found=f"{TRIES} of them, one after another")
@@ -102,7 +105,7 @@ class Front:
         answers = await asyncio.gather(*(each.ask(_METRICS) for each in workers), return_exceptions=True)
         texts: list[str] = []
         for worker, found in zip(workers, answers, strict=True):
-            if isinstance(found, Answer) and worker in self._fleet.ready:
+            if isinstance(found, Answer) and found.status == 200 and worker in self._fleet.ready:
                 texts.append(found.body.decode())
                 self._known[worker] = samples(texts[-1])
         more = Counter(self._gone)
@@ -143,6 +146,7 @@ async def _next(parts: AsyncGenerator[bytes], watch: asyncio.Future[Message]) ->
     if part.done():
         return part.result()
     part.cancel()  # which closes the worker's connection
+    await asyncio.wait([part])
     raise ClientLeftError
 
 

@@ -64,14 +64,15 @@ async def _serve_by(
     if grpc is not None:
         say(f"listening on grpc://{address.url_host}:{grpc.port}")
 
+    if reloads:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, fleet.reload)
+
     async def start() -> None:
         try:
             await fleet.start()
         except BaseException:
             server.stop()
             raise
-        if reloads:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, fleet.reload)
 
     starting = asyncio.create_task(start())
     try:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -16,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import kernelyard as ky
 from kernelyard_serve import metrics
 from kernelyard_serve.batching import Arrays
-from kernelyard_serve.errors import ModelNotReadyError, RequestFormatError, as_ours
+from kernelyard_serve.errors import ModelNotReadyError, RequestFormatError, UnknownPathError, as_ours
 from kernelyard_serve.http_body import (
     BINARY,
     JSON,
@@ -24,6 +25,7 @@ from kernelyard_serve.http_body import (
     ClientLeftError,
     answer,
     answer_error,
+    error_facts,
     header,
     unless_left,
 )
@@ -36,6 +38,7 @@ NAME = "kernelyard"
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository(unload_dependents)")
 CLIENT_LEFT = 499  # the status in the counts; nobody gets it
 _HEADER_LENGTH = HEADER_LENGTH.encode()
+_JSON_HEADERS = {"content-type": JSON.decode()}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -62,7 +65,7 @@ def create_app(repository: ModelRepository, bodies: BodyReader) -> ASGIApp:
     routes = [Route(f"{path}/infer", infer, methods=["POST"]) for path in (one, version)]
     routes += [Route(path, pages.guarded(page), methods=["GET"]) for path, page in get.items()]
     routes += [Route(path, pages.guarded(page), methods=["POST"]) for path, page in post.items()]
-    return _Quick(infer, Starlette(routes=routes))
+    return _Quick(infer, Starlette(routes=routes, exception_handlers={HTTPException: pages.unknown}))
 
 
 class _Quick:
@@ -152,6 +155,14 @@ class Pages:
 
         return _Application(page)
 
+    async def unknown(self, request: Request, error: Exception) -> Response:
+        """Say that there is no such path, or method."""
+        assert isinstance(error, HTTPException)
+        self.refused[error.status_code] += 1
+        found = f"{request.method} {request.url.path}"[:200]
+        ours = UnknownPathError("the protocol has no such path, or not with this method", found=found)
+        return Response(to_json(error_facts(ours)), error.status_code, {**(error.headers or {}), **_JSON_HEADERS})
+
     async def live(self, request: Request) -> Response:
         """The process answers."""
         return _json({"live": True})
@@ -219,6 +230,8 @@ class Pages:
     async def _controlled(self, request: Request) -> str:
         """Return the model that is to be loaded or unloaded. Raises: RequestFormatError, UnknownServedModelError."""
         parameters = (await self._asked(request)).get("parameters") or {}
+        if not isinstance(parameters, dict):
+            raise RequestFormatError("the parameters are no JSON object", found=type(parameters).__name__)
         return self._repository.controlled(request.path_params["model"], list(parameters))
 
 
@@ -233,4 +246,4 @@ class _Application:
 
 
 def _json(value: object) -> Response:
-    return Response(to_json(value), headers={"content-type": JSON.decode()})
+    return Response(to_json(value), headers=_JSON_HEADERS)

@@ -143,15 +143,19 @@ async def answer(send: Send, status: int, body: bytes, kind: bytes = JSON, heade
     await send({"type": "http.response.body", "body": body})
 
 
+def error_facts(error: KernelyardError) -> Mapping[str, object]:
+    """Return what a client is told of an error: what the protocol wants to know is text, the same facts follow."""
+    return {**error.to_json(), "error": str(error), "kind": type(error).__name__}
+
+
 async def answer_error(send: Send, error: KernelyardError) -> int:
-    """Send an error, and return its status: what the protocol wants to know is text, the same facts follow."""
+    """Send an error, and return its status."""
     status = status_of(error).http
-    facts: Mapping[str, object] = {**error.to_json(), "error": str(error), "kind": type(error).__name__}
     headers: list[tuple[bytes, bytes]] = []
     seconds = retry_after(error)
     if seconds is not None:
         headers.append((b"retry-after", b"%d" % ceil(seconds)))
     if isinstance(error, (RequestSizeError, SlowRequestError)):  # the rest of the body is not read
         headers.append((b"connection", b"close"))
-    await answer(send, status, to_json(facts), headers=headers)
+    await answer(send, status, to_json(error_facts(error)), headers=headers)
     return status

@@ -147,6 +147,8 @@ def _from_json(info: TensorInfo, tensor: InputTensor) -> np.ndarray:
                 raise OverflowError(f"{info.dtype} is from {limits.min} to {limits.max}")
         with np.errstate(over="ignore"):
             array = flat.astype(dtype, copy=False)
+        if array.dtype != flat.dtype and not np.isfinite(array).all():  # JSON itself has finite numbers alone
+            raise OverflowError(f"a number is beyond {info.dtype}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError, OverflowError) as error:
         raise RequestFormatError(
             "the data of a tensor cannot be read", where=where, found=str(error)[:200], expected=f"{info.dtype} numbers"

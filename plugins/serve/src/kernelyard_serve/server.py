@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -16,6 +17,7 @@ import uvicorn
 from kernelyard_serve.errors import ServeSetupError
 from kernelyard_serve.http_app import create_app
 from kernelyard_serve.http_body import BodyReader
+from kernelyard_serve.http_protocol import HTTPProtocol
 from kernelyard_serve.repository import ModelRepository
 
 if TYPE_CHECKING:  # gRPC need not be installed
@@ -28,6 +30,7 @@ Say = Callable[[str], None]
 class Address:
     """Set where a server listens. grpc_port: None for none. 0: any free one. connections: the most at a time.
 
+    head_seconds: until the head of a request has arrived, or a new connection is ended.
     fd: a socket that listens already, of the front whose worker this is. messages: it passes gRPC's on.
     """
 
@@ -35,6 +38,7 @@ class Address:
     port: int = 8000
     grpc_port: int | None = None
     connections: int = 1000
+    head_seconds: float = 30.0
     stop_seconds: int = 30
     fd: int | None = None
     messages: bool = False
@@ -77,6 +81,8 @@ def http_config(app: Any, address: Address) -> uvicorn.Config:
         app,
         host=address.host,
         port=address.port,
+        http=partial(HTTPProtocol, address.head_seconds),  # pyright: ignore[reportArgumentType]  called as a class is
+        ws="none",
         access_log=False,
         log_level="warning",
         lifespan="off",
@@ -162,6 +168,7 @@ def _stop_with_front(server: HTTPServer) -> None:
 
 
 async def _load(repository: ModelRepository, server: HTTPServer, say: Say) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, repository, say)
     try:
         await repository.load_all()
     except BaseException:
@@ -171,7 +178,6 @@ async def _load(repository: ModelRepository, server: HTTPServer, say: Say) -> No
         for version in repository.versions(name):
             served = repository.get(name, version)
             say(f"ready: {name}, version {version}: {served.properties()['placement']}")
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, repository, say)
 
 
 def _reload(repository: ModelRepository, say: Say) -> None:

@@ -1,0 +1,70 @@
+"""uvicorn's protocol, which waits neither for ever nor without bounds for the head of a request."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_BYTES = 1 << 16
+
+
+class HTTPProtocol(HttpToolsProtocol):
+    """One connection. head_seconds: until the head of a request has arrived; a client that sends none is as slow."""
+
+    def __init__(self, head_seconds: float, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._head_seconds = head_seconds
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  as uvicorn's own
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head_timer is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._refuse(b"431 Request Header Fields Too Large", f"the head has more than {HEAD_BYTES} bytes")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._head_timer is None:
+            self._await_head()
+
+    def on_headers_complete(self) -> None:
+        self._end_head()
+        super().on_headers_complete()
+
+    def _await_head(self) -> None:
+        self._head_bytes = 0
+        self._head_timer = self.loop.call_later(self._head_seconds, self._late)
+
+    def _end_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _late(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:  # of a request before, whose answer has to end
+            self._head_timer = self.loop.call_later(self._head_seconds, self._late)
+            return
+        self._refuse(b"408 Request Timeout", f"the head did not arrive within {self._head_seconds:g} s")
+
+    def _refuse(self, status: bytes, message: str) -> None:
+        """Say why, and end the connection: nothing after it could be told apart from the head."""
+        self._end_head()
+        if self.transport.is_closing():
+            return
+        head = (
+            b"HTTP/1.1 %s\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head % (status, len(message)) + message.encode())
+        self.transport.close()
