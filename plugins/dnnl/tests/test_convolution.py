@@ -106,22 +106,28 @@ TRANSPOSED = {
     "2d grouped": ((1, 16, 6, 6), (16, 4, 3, 3), (2, 2), (1, 1), (1, 1), (1, 1), 4, (0, 0)),
     "2d depthwise": ((1, 16, 6, 6), (16, 1, 4, 4), (2, 2), (1, 1), (1, 1), (1, 1), 16, (0, 0)),
     "2d dilated": ((1, 8, 6, 6), (8, 8, 3, 3), (1, 1), (2, 2), (2, 2), (2, 2), 1, (0, 0)),
+    "2d many channels": ((1, 256, 8, 12), (256, 64, 4, 4), (2, 2), (1, 1), (1, 1), (1, 1), 1, (0, 0)),
+    "2d large window": ((1, 64, 8, 16), (64, 64, 8, 8), (4, 4), (2, 2), (2, 2), (1, 1), 1, (0, 0)),
+    "2d odd result": ((1, 32, 8, 8), (32, 32, 3, 3), (2, 2), (1, 1), (1, 1), (1, 1), 1, (0, 0)),
     "3d": ((1, 4, 3, 4, 5), (4, 8, 2, 2, 2), (2, 2, 2), (0, 0, 0), (0, 0, 0), (1, 1, 1), 1, (0, 0, 0)),
 }
 
 
 @pytest.mark.parametrize("case", TRANSPOSED)
-def test_transposed_convolution(case, builder, rng):
+@pytest.mark.parametrize("post_ops", [[], [{"kind": "eltwise", "algorithm": "relu"}]], ids=["bias", "bias, relu"])
+def test_transposed_convolution(case, post_ops, builder, rng):
     data, weight, strides, begin, end, dilation, groups, output_padding = TRANSPOSED[case]
     x = rng.standard_normal(data, dtype=np.float32)
     w = rng.standard_normal(weight, dtype=np.float32)
     b = rng.standard_normal(weight[1] * groups, dtype=np.float32)
     expected = convolve_transposed(x, w, strides, begin, end, dilation, groups, output_padding)
     expected += b.reshape(-1, *[1] * (len(data) - 2))
+    if post_ops:
+        expected = expected.clip(0)
     operands = {"data": builder.input(data), "weight": builder.constant(w), "bias": builder.constant(b)}
     y = builder.kernel(
         "conv_transpose", expected.shape, operands, rank=len(data) - 2, strides=strides, padding_begin=begin,
-        padding_end=end, dilation=dilation, groups=groups, output_padding=output_padding, post_ops=[],
+        padding_end=end, dilation=dilation, groups=groups, output_padding=output_padding, post_ops=post_ops,
     )  # fmt: skip
     (actual,), ran = builder.run([y], x)
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())

@@ -15,7 +15,7 @@ from kernelyard_dnnl.primitive_kind import PrimitiveKind
 # The module that declares each kind of node. Most wanted first: what computes most comes before what merely follows it.
 MODULES: Mapping[str, str] = {
     "conv": "convolution",
-    "conv_transpose": "convolution",
+    "conv_transpose": "transposed_convolution",
     "matmul": "matmul",
     "softmax": "softmax",
     "log_softmax": "softmax",

@@ -1,16 +1,15 @@
-"""conv and conv_transpose: channels-last activations, weights in whatever layout the primitive prefers.
+"""conv: channels-last activations, weights in whatever layout the primitive prefers.
 
-Node schema: operands data (N, C, spatial...), weight, optional bias, and those of the post-ops. Attributes strides,
-padding_begin and padding_end (numbers, or dims as text), dilation (1 = dense), groups; winograd is described in
-`primitives.winograd`. Weight of conv: (O, I/groups, spatial...); of conv_transpose: (I, O/groups, spatial...). The
-padding at the end of a transposed convolution follows from the result's shape.
+Node schema: operands data (N, C, spatial...), weight (O, I/groups, spatial...), optional bias, and those of the
+post-ops. Attributes strides, padding_begin and padding_end (numbers, or dims as text), dilation (1 = dense), groups;
+winograd is described in `primitives.winograd`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +17,14 @@ from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, channels_last, dense
-from kernelyard_dnnl.lowering import SOURCE, Lowering
+from kernelyard_dnnl.lowering import SOURCE, Lower, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, speed
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, is_parameter, lower_in_floats
 from kernelyard_dnnl.primitives.convolution_geometry import (
     DIRECT,
-    TRANSPOSED_DIRECT,
     Geometry,
     geometry_of,
-    transposed_geometry,
 )
 from kernelyard_dnnl.primitives.post_ops import activations_of, execute
 from kernelyard_dnnl.primitives.strided_rows import is_better_as_products, lower_as_products
@@ -70,11 +67,6 @@ def attributes(group: Composite) -> dict[str, Any]:
     """Return the window; a `pad` before the convolution is part of it."""
     attrs = window_attributes(group)
     return attrs | _with_padding(attrs, group.readers[0].attrs["pads"]) if 0 in group.readers else attrs
-
-
-def transposed_attributes(group: Composite) -> dict[str, Any]:
-    """Return the window, and what the result has beyond it."""
-    return window_attributes(group) | {"output_padding": list(group.anchor.attrs["output_padding"])}
 
 
 def window_attributes(group: Composite) -> dict[str, Any]:
@@ -185,7 +177,7 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
     if trivial:
         return graph.reshaped(lower_convolution(_without_axes(node, trivial, graph), graph), node.shape)
     if are_decoded(node, "data", "weight"):
-        return lower_integer_convolution(node, graph)
+        return lower_integer_convolution(node, graph, grouped_weight, geometry_of(node), lower_convolution)
     tile = winograd_tile(node, graph)
     if tile is not None:
         # Imported here: neither patterns nor most graphs need the generator of Winograd's kernels.
@@ -194,13 +186,13 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
         return lower_winograd(node, graph, tile)
     if is_better_as_products(node):
         return lower_as_products(node, graph)
-    weight = _grouped(node.operands["weight"], node.attrs["groups"], graph)
+    weight = grouped_weight(node, graph)
     fused = None
     if node.attrs["groups"] == node.shape[1]:
         from kernelyard_dnnl.primitives.depthwise import lower_with_pointwise  # inside: few graphs have such a pair
 
         fused = lower_with_pointwise(node, graph, weight)
-    return _lower(node, graph, weight, geometry_of(node)) if fused is None else fused
+    return lower_in_window(node, graph, weight, geometry_of(node)) if fused is None else fused
 
 
 def _trivial_axes(node: Node) -> frozenset[int]:
@@ -235,20 +227,20 @@ def _without_axes(node: Node, axes: frozenset[int], graph: Lowering) -> Node:
     return replace(node, attrs={**node.attrs, **per_axis}, operands=operands, sequence=sequence, shape=shape)
 
 
-def lower_integer_convolution(node: Node, graph: Lowering) -> Value:
-    """Lower a convolution of 8-bit data and weights, transposed or not; in floats, where oneDNN has no code for it."""
+def lower_integer_convolution(
+    node: Node, graph: Lowering, weight_of: Callable[[Node, Lowering], Value], geometry: Geometry, in_floats: Lower
+) -> Value:
+    """Lower a convolution of 8-bit data and weights, transposed or not; in floats, where oneDNN has no code for it.
+
+    weight_of: gives the weights as the primitive takes them.
+    """
     from kernelyard_dnnl.primitives.integer_product import can_multiply_integers, integer_product  # inside: few have it
 
-    groups, weight = node.attrs["groups"], node.operands["weight"]
-    product = None
+    groups, result = node.attrs["groups"], None
     if can_multiply_integers():
         product = integer_product(node, graph, ("data", "weight"), GROUPED if groups > 1 else UNGROUPED, node.shape[1])
-    result = None
-    if product is not None and node.op == "conv":
-        result = _integer_convolution(node, graph, product, _grouped(weight, groups, graph), geometry_of(node))
-    elif product is not None:
-        result = _integer_convolution(node, graph, product, _transposed_weight(node, graph), transposed_geometry(node))
-    in_floats = lower_convolution if node.op == "conv" else lower_transposed_convolution
+        if product is not None:
+            result = _integer_convolution(node, graph, product, weight_of(node, graph), geometry)
     return lower_in_floats(node, graph, in_floats) if result is None else result
 
 
@@ -272,30 +264,17 @@ def _integer_convolution(
     return execute_fused(graph, product.steps, product.given, destination, arguments, create, weight)
 
 
-def lower_transposed_convolution(node: Node, graph: Lowering) -> Value:
-    """Lowers a conv_transpose node."""
-    if are_decoded(node, "data", "weight"):
-        return lower_integer_convolution(node, graph)
-    return _lower(node, graph, _transposed_weight(node, graph), transposed_geometry(node))
-
-
-def _transposed_weight(node: Node, graph: Lowering) -> Value:
-    """Return the weights as oneDNN names their dims, the result's channels before the data's."""
-    weight = _grouped(node.operands["weight"], node.attrs["groups"], graph)
-    rank, last = len(weight.shape), len(node.shape)
-    axes = (1, 0, *range(2, rank)) if rank == last else (0, 2, 1, *range(3, rank))
-    return weight.permuted(axes)
-
-
-def _grouped(weight: Value, groups: int, graph: Lowering) -> Value:
-    """Splits the first dim into (groups, first / groups) where there are groups."""
+def grouped_weight(node: Node, graph: Lowering) -> Value:
+    """Return the weights, their first dim split into (groups, first / groups) where there are groups."""
+    weight, groups = node.operands["weight"], node.attrs["groups"]
     if groups == 1:
         return weight
     first, *rest = weight.shape
     return graph.reshaped(weight, (groups, first // groups, *rest))
 
 
-def _lower(node: Node, graph: Lowering, weight: Value, geometry: Geometry) -> Value:
+def lower_in_window(node: Node, graph: Lowering, weight: Value, geometry: Geometry) -> Value:
+    """Lower a convolution of floats with its bias and post-ops to one primitive, or few."""
     data, bias = node.operands["data"], node.operands.get("bias")
     if bias is not None:
         bias = graph.reshaped(graph.plain(bias), (node.shape[1],))
@@ -330,10 +309,10 @@ def _preferred(convolution: Convolution, data: MemoryDescriptor, node: Node, fus
         else:
             if speed(primitive.implementation) == 2:
                 return primitive
-    return _bare(convolution, data, node.shape, node.dtype)
+    return bare_primitive(convolution, data, node.shape, node.dtype)
 
 
-def _bare(convolution: Convolution, data: MemoryDescriptor, result: Shape, dtype: str) -> Primitive:
+def bare_primitive(convolution: Convolution, data: MemoryDescriptor, result: Shape, dtype: str) -> Primitive:
     """Return the primitive without post-ops: channels last, unless only another layout has fast code."""
     best: tuple[int, Primitive] | None = None
     for source, destination in _layout_choices(data, result, dtype):
@@ -377,18 +356,4 @@ CONVOLUTION = PrimitiveKind(
     lower=lower_convolution,
     on_integers=("nn.conv1d", "nn.conv2d", "nn.conv3d"),
     enumerators={"dnnl_convolution_direct": DIRECT},
-)
-TRANSPOSED_CONVOLUTION = PrimitiveKind(
-    node="conv_transpose",
-    summary="transposed convolutions, the same",
-    ops=("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"),
-    operands=("data", "weight"),
-    attributes=transposed_attributes,
-    check=check,
-    follows=Follows.POST_OPS_AND_CASTS,
-    order=MemoryOrder.CHANNELS_LAST,
-    bias_axis=1,
-    lower=lower_transposed_convolution,
-    on_integers=("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"),
-    enumerators={"dnnl_deconvolution_direct": TRANSPOSED_DIRECT},
 )

@@ -251,6 +251,27 @@ def apply_steps(graph: Lowering, steps: Sequence[Step], value: Value) -> Value:
     return value
 
 
+def apply_together(graph: Lowering, node: Node, steps: Sequence[Step], value: Value) -> Value:
+    """Apply post-ops to a node's fresh result in place, in one pass where oneDNN has fast code for that."""
+    first, *rest = steps
+    if first.eltwise is not None:
+        eltwise, arguments = first.eltwise, {SOURCE: value}
+
+        def create(post_ops: PostOps) -> Primitive:
+            return eltwise_primitive(graph, eltwise, value.descriptor, post_ops)
+    else:
+        assert first.operand is not None
+        operand = broadcast_operand(graph, first.operand, value.descriptor)
+        arguments = {SOURCE: value, SOURCE_1: operand}
+
+        def create(post_ops: PostOps) -> Primitive:
+            return binary_primitive(graph, first.algorithm, value.descriptor, operand.descriptor, post_ops)
+
+        if speed(create(()).implementation) < 2:
+            return apply_steps(graph, steps, value)
+    return execute(graph, node, value.descriptor, arguments, create, reuse=value, before=rest)
+
+
 def eltwise_primitive(graph: Lowering, op: Eltwise, layout: MemoryDescriptor, post_ops: PostOps = ()) -> Primitive:
     """Return the primitive that applies an eltwise algorithm from a tensor of that layout to another.
 
