@@ -15,6 +15,7 @@ from kernelyard.testing.reference import evaluate
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.interpreter import evaluate as interpret
 from kernelyard.tir.schedule import first_that_applies
+from kernelyard.tir.stages import Stage
 from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.fuse_transpose_matmul import FuseTransposeMatmul
 from kernelyard.transform.pipelines import get_pipeline
@@ -286,3 +287,18 @@ def test_rules_say_why():
     assert [name for name, _ in reasons] == [rule.__name__ for rule in RULES[: len(reasons)]]
     assert dict(reasons)["reduction"].startswith("the stage has no reduction")
     assert reasons[-1] == ("transpose", f"1 vectors of 16 along {plan.vector}, 16 of {plan.transposed_axis} at a time")
+
+
+def test_tiles_are_inside_of_the_rows_that_stages_share(monkeypatch):
+    """A product of one number each reads its matrix in every row: the rows, which others share, are not its to tile,
+    whatever it is that lets the stages share them.
+    """
+    function = function_of(module_of("nn.attention", (1, 16, 1, 1), (1, 16, 1, 1), (1, 16, 1, 1)))
+    product = next(stage for group in make_groups(function) for stage in group.stages if stage.first.reducer == "sum")
+    assert [axis.extent for axis in product.reduce] == [1]
+    rows = frozenset(axis.name for axis in product.spatial[:3])
+    for is_contraction in (True, False):
+        monkeypatch.setattr(Stage, "is_contraction", property(lambda stage, given=is_contraction: given))
+        plan = make_plan(product, rows, {}, WIDE)
+        assert plan.spatial == ("s3",)
+        assert not rows & dict(plan.tiles).keys()

@@ -76,7 +76,7 @@ def _reduced(loops: Loops) -> set[str]:
 def _rows(loops: Loops, matrix: Load) -> Tiles | None:
     """Return the axes along which the matrix is used again, those of the vectors, and how often.
 
-    None where the stage is no such product, or how often is not known.
+    None where the stage is no such product, how often is not known, or other stages share these axes row by row.
     """
     reduced, stage = _reduced(loops), loops.stage
     columns = axes_of(matrix) - reduced
@@ -84,7 +84,7 @@ def _rows(loops: Loops, matrix: Load) -> Tiles | None:
         return None
     # Of the axes as they were collapsed: one of a single element may stand for all those before it.
     axes = [axis.name for axis in stage.spatial if axis.name not in axes_of(matrix) and loops.extents[axis.name] != 1]
-    if not all(isinstance(loops.extents[name], int) for name in axes):
+    if not all(name in loops.spatial and isinstance(loops.extents[name], int) for name in axes):
         return None
     return tuple((name, size_of(loops.extents[name])) for name in axes)
 
