@@ -12,6 +12,7 @@ from kernelyard.runtime.device.device import cuda
 from kernelyard.runtime.device.driver import DeviceMemory
 from kernelyard_cuda.driver_api import Argument, Grid, Image
 from kernelyard_native_cuda.drivers import open_device
+from kernelyard_native_cuda.drivers.emulator import precompiled_header
 from kernelyard_native_cuda.generator import PRELUDE, TILES
 
 from .conftest import generate, run_on
@@ -202,6 +203,18 @@ def test_without_a_compiler_the_emulator_is_refused_with_the_way_out(monkeypatch
         assert "g++" in str(caught.value.hint)
     finally:
         emulator.cache_clear()
+
+
+@pytest.mark.parametrize("megabytes", ["512", "0"])
+def test_its_header_is_precompiled_once_where_files_may_be_kept(emulator, tmp_path, monkeypatch, megabytes):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("KERNELYARD_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("KERNELYARD_CACHE_MB", megabytes)
+    precompiled_header.cache_clear()
+    for value in (1, 2):
+        np.testing.assert_array_equal(run_text(emulator, f"out[threadIdx.x] = {value};"), np.full(64, value))
+    assert len(list(tmp_path.rglob("emulation.h.gch"))) == (megabytes != "0")
+    precompiled_header.cache_clear()
 
 
 @pytest.mark.parametrize("index", ["emu", -1, 1.5, True])

@@ -7,6 +7,8 @@ visible.
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,7 +20,15 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError, ToolchainError
-from kernelyard.runtime.api import DLPACK_CPU, DiskCache, EnvironmentVariable, Toolchain, address_of, aligned_bytes
+from kernelyard.runtime.api import (
+    DLPACK_CPU,
+    DiskCache,
+    EnvironmentVariable,
+    Toolchain,
+    address_of,
+    aligned_bytes,
+    plugin_cache,
+)
 from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
 
 CPP = Toolchain("C++", "CXX", ("g++", "c++"), "apt install g++ (Debian, Ubuntu), or set CXX to a C++ compiler")
@@ -132,11 +142,35 @@ class Emulator(CudaDriver):
             with tempfile.TemporaryDirectory(prefix="kernelyard-") as name:
                 folder = Path(name)
                 (folder / "kernels.cpp").write_text(text, encoding="utf-8")
-                words = (*self._compiler, *FLAGS, f"-I{HEADER.parent}", "-o", "kernels.so", "kernels.cpp")
+                folders = (precompiled_header(self._compiler, FLAGS), HEADER.parent)
+                includes = (f"-I{each}" for each in folders if each is not None)
+                words = (*self._compiler, *FLAGS, *includes, "-o", "kernels.so", "kernels.cpp")
                 CPP.run(words, folder)
                 code = (folder / "kernels.so").read_bytes()
             CACHE.put(key, code)
         return code
+
+
+@cache
+def precompiled_header(compiler: tuple[str, ...], flags: tuple[str, ...]) -> Path | None:
+    """Return a folder with the emulator's header precompiled; None where nothing may be kept.
+
+    Most kernels are short, and the header takes a third of the time of their compilation. A compiler that cannot read
+    the file, as one of another version, reads the header instead. Raises: ToolchainError.
+    """
+    kept = plugin_cache("kernelyard-native-cuda")
+    if kept is None:
+        return None
+    text = "\n".join((*compiler, *flags, *(path.read_text(encoding="utf-8") for path in HEADERS)))
+    folder = kept / f"emulation-{hashlib.sha256(text.encode()).hexdigest()}"
+    header = folder / f"{HEADER.name}.gch"
+    if not header.exists():
+        folder.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as name:  # others read it once it is complete
+            made = Path(name, header.name)
+            CPP.run((*compiler, *flags, "-x", "c++-header", str(HEADER), "-o", str(made)), Path(name))
+            os.replace(made, header)
+    return folder
 
 
 def emulated_text(image: Image) -> str:
