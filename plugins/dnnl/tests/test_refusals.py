@@ -56,6 +56,11 @@ REFUSALS = {
     "rank: two vectors": ("rank", "dnnl.matmul", lambda b, x, y: b.op("matmul", x, y), [(5,), (5,)]),
     "rank: scalar": ("rank", "dnnl.elementwise", lambda b, x: b.op("tanh", x), [()]),
     "rank: resizing four axes": ("rank", "dnnl.resample", resized((4, 4, 4, 4), method="linear"), [(1, 2, 2, 2, 2, 2)]),
+    "attribute: beyond the last window of a transposed convolution": (
+        "attribute", "dnnl.conv2d_transpose",
+        lambda b, x, w: b.op("nn.conv2d_transpose", x, w, strides=(1, 2), padding=(0, 0, 0, 1), output_padding=(1, 2)),
+        [(1, 2, 5, 4), (2, 2, 2, 2)],
+    ),
     "attribute: layer norm over a middle axis": (
         "attribute", "dnnl.layer_norm",
         # The convolution's result may lie in any order, and so may that under another shape.

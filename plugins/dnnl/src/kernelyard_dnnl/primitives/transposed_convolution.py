@@ -14,7 +14,7 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import any_layout
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitive import Primitive
-from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind
+from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded
 from kernelyard_dnnl.primitives.convolution import (
     Convolution,
@@ -30,11 +30,22 @@ from kernelyard_dnnl.primitives.post_ops import Step, apply_together, steps_of
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
+    from kernelyard_dnnl.candidate import Candidate
     from kernelyard_dnnl.composite import Composite
 
 # The first of these sums many channels in parts, and adds bias and post-ops to each part: wrong results, with 256
 # channels and a window of 4 by 4. The second leaves them to a plain loop, of 15 times the time.
 UNFIT_FOR_POST_OPS = re.compile(r"\bbrgconv_strided\b|^conv:any\b")
+
+
+def check_transposed(convolution: Candidate) -> Refusal | None:
+    """As `check`; oneDNN refuses, at any size, a result that goes on for a stride or more beyond its last window."""
+    attrs = convolution.composite.anchor.attrs
+    behind = attrs["padding"][len(attrs["strides"]) :]
+    for extra, cropped, stride in zip(attrs["output_padding"], behind, attrs["strides"], strict=True):
+        if extra - cropped >= stride:
+            return Refusal("attribute", f"an output padding of {extra} in steps of {stride}")
+    return check(convolution)
 
 
 def attributes(group: Composite) -> dict[str, Any]:
@@ -82,7 +93,7 @@ TRANSPOSED_CONVOLUTION = PrimitiveKind(
     ops=("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"),
     operands=("data", "weight"),
     attributes=attributes,
-    check=check,
+    check=check_transposed,
     follows=Follows.POST_OPS_AND_CASTS,
     order=MemoryOrder.CHANNELS_LAST,
     bias_axis=1,
