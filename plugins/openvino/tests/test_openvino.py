@@ -48,6 +48,11 @@ def test_what_openvino_lacks_is_declined():
     assert_declined(explained("exp", ((2, 3), "float64")), "openvino", "dtype")
     assert_declined(explained("pad", ((2, 3), "float32"), pads=(1, 0, 1, 0), mode="wrap"), "openvino", "attribute")
     image = (1, 3, 2, 3), "float32"
+    for rows in (2, symbol("n")):
+        reflected = explained("pad", ((rows, 3), "float32"), pads=(2, 0, 0, 1), mode="reflect")
+        assert_declined(reflected, "openvino", "attribute")
+    window = {"pool_size": (2, 2), "strides": (2, 2), "padding": (1, 1, 0, 0), "ceil_mode": True}
+    assert_declined(explained("nn.avg_pool2d", image, **window, count_include_pad=True), "openvino", "attribute")
     assert_declined(explained("nn.lrn", image, size=3, bias=0.5), "openvino", "attribute")
     assert_declined(explained("image.resize", image, sizes=(3, 6), scales=(2.0, 2.0)), "openvino", "attribute")
 
@@ -60,6 +65,26 @@ def test_sizes_that_follow_from_scales():
     assert_offloaded(exe, "openvino", "openvino.image.resize", count=1)
     assert_offloaded(exe, "openvino", "openvino.nn.lrn", count=1)
     x = random.normal(size=(1, 1, 3, 4)).astype(np.float32)
+    assert_allclose(exe(x), evaluate(module, [x])[0])
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("pad", {"pads": (0, 1, 6, 0, 1, 6), "mode": "reflect"}),
+        ("nn.selu", {"alpha": 0.0}),
+        ("nn.selu", {"alpha": 1.5, "gamma": 0.0}),
+        ("nn.avg_pool1d", {"pool_size": (2,), "strides": (2,), "padding": (1, 0), "ceil_mode": True}),
+        ("nn.avg_pool1d", {"pool_size": (3,), "strides": (2,), "padding": (1, 1), "count_include_pad": True}),
+        ("nn.avg_pool1d", {"pool_size": (2,), "strides": (2,), "ceil_mode": True, "count_include_pad": True}),
+    ],
+)
+def test_attributes_at_their_limits(op, attributes):
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op(op, b.input("x", (1, 2, 7)), **attributes))})
+    exe = ky.compile(module, backends=["openvino"])
+    assert_offloaded(exe, "openvino", f"openvino.{op}", count=1)
+    x = random.normal(size=(1, 2, 7)).astype(np.float32)
     assert_allclose(exe(x), evaluate(module, [x])[0])
 
 

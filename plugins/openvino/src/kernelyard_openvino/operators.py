@@ -85,7 +85,9 @@ def prelu(x, slope):  # OpenVINO's own has one slope for each channel
 
 @kernel("nn.selu")
 def selu(x, alpha, gamma):
-    return ops.selu(x, np.float32(alpha), np.float32(gamma))
+    if alpha and gamma:
+        return ops.selu(x, np.float32(alpha), np.float32(gamma))
+    return ops.multiply(ops.elu(x, alpha), np.float32(gamma))  # a selu takes its defaults in place of 0
 
 
 @kernel("nn.thresholded_relu")

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from kernelyard.plugins.api import Accept, Decline, FusionPattern, is_op, scaled_size
+from kernelyard.plugins.api import Accept, Decline, FusionPattern, is_nonnegative, is_op, scaled_size
 from kernelyard_openvino.operators import KERNELS
 
 FLOAT, INDEX, BOOL = ("float32",), ("int32", "int64"), ("bool",)
@@ -39,15 +39,38 @@ def check(match):
     for name, values in VALUES.get(call.op_name, {}).items():
         if call.attrs[name] not in values:
             return Decline("attribute", f"{name} of {call.op_name} is {call.attrs[name]}, not one of {values}")
-    if call.op_name == "image.resize" and not _is_scaled_size(call):
-        return Decline("attribute", "OpenVINO takes the sizes of image.resize from its scales")
-    return Accept()
+    holds, otherwise = CONDITIONS.get(call.op_name, (None, ""))
+    return Accept() if holds is None or holds(call) else Decline("attribute", otherwise)
 
 
 def _is_scaled_size(call):
     """Return whether scales, where there are any, say the sizes that the result has."""
     sizes = zip(call.args[0].tensor_type.shape[2:], call.attrs["sizes"], call.attrs["scales"] or (), strict=False)
     return all(new == scaled_size(old, scale) for old, new, scale in sizes)
+
+
+def _divides_by_what_counts(call):
+    """Return whether the last windows of an average end with the padding, or nothing but the image counts."""
+    return not (call.attrs["ceil_mode"] and call.attrs["count_include_pad"] and any(call.attrs["padding"]))
+
+
+def _reflects_once(call):
+    """Return whether an axis has more elements than are reflected on either side of it."""
+    shape, pads = call.args[0].tensor_type.shape, call.attrs["pads"]
+    amounts = zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)
+    return call.attrs["mode"] != "reflect" or all(
+        is_nonnegative(d - 1 - b) and is_nonnegative(d - 1 - e) for d, b, e in amounts
+    )
+
+
+CONDITIONS = {  # of attributes together, with what is said where they do not hold
+    "image.resize": (_is_scaled_size, "OpenVINO takes the sizes of image.resize from its scales"),
+    "pad": (_reflects_once, "OpenVINO reflects fewer elements than an axis has"),
+    **dict.fromkeys(
+        ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d"),
+        (_divides_by_what_counts, "OpenVINO counts what lies beyond the padding in the last windows of ceil_mode"),
+    ),
+}
 
 
 @cache
