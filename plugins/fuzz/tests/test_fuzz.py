@@ -155,6 +155,12 @@ def test_bits_may_be_those_of_what_a_kernel_may_give():
     assert bits.worst((np.exp(x) * np.float32(1 + 1e-2)).view(np.int32)) > 1
 
 
+def test_what_has_not_all_of_its_digits_may_lose_more():
+    x = np.array([3e-323, 1.0])
+    halves = expected(one_op("multiply", x, np.array([0.1, 1.0])).module, [x, np.array([0.1, 1.0])])[0]
+    assert halves.worst(np.array([0.0, 1.0])) <= 1 < halves.worst(np.array([3e-323, 1.001]))
+
+
 def test_the_bound_refuses_what_is_no_result():
     each = expected(one_op("tanh", np.ones(3, np.float32)).module, [np.ones(3, np.float32)])[0]
     right = np.tanh(np.ones(3, np.float32))

@@ -24,7 +24,6 @@ Value: TypeAlias = "np.ndarray | tuple[Value, ...]"
 
 # Bits of the significand of a dtype, less three: operands are off by up to eight units in the last place.
 BITS = {"float64": 49, "float32": 20, "float16": 7, "bfloat16": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
-SMALLEST = float(np.finfo(np.float32).tiny)
 FACTOR = 4.0  # the largest of few random errors is less than the largest there may be
 RUNS = 4
 # By dtype: errors relative to the element and to the largest element that kernels' approximations explain.
@@ -58,6 +57,8 @@ INNER: Mapping[str, Callable[..., np.ndarray]] = {
     "nn.gelu_tanh": lambda attrs, x: np.abs(x) / 2,
     "nn.instance_norm": _of_instance_norm,
 }
+# The least numbers with all of their digits: what is smaller may be rounded to a few bits, or to 0.
+UNDERFLOW = {name: float(np.finfo(name).tiny) for name in ("float32", "float64")}
 NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 # Operators that look at bits, or make numbers: in float64 they mean something else.
 NATIVE = ("reinterpret", "round_to_format", "random.bits", "random.key", "random.normal", "random.uniform")
@@ -83,7 +84,7 @@ class Expected(NamedTuple):
         value = self.value.astype(np.float64)
         relative, absolute = FLOORS.get(self.precision, (0.0, 0.0))
         largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
-        allowed = self.slack + relative * np.abs(value) + absolute * largest
+        allowed = self.slack + relative * np.abs(value) + absolute * largest + UNDERFLOW.get(self.precision, 0.0)
         given = actual.astype(np.float64)
         with np.errstate(all="ignore"):
             error = np.abs(given - value)
@@ -174,7 +175,7 @@ class _Noise:
         """Return a result; in the first run numbers too small for float32 are 0: softmax of a far lower score, say."""
         if self._run or isinstance(value, tuple) or type_.dtype != "float32":
             return value
-        return np.where(np.abs(value) < SMALLEST, 0.0, value)
+        return np.where(np.abs(value) < UNDERFLOW["float32"], 0.0, value)
 
 
 class _Evaluator:
