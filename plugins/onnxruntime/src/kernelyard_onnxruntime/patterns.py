@@ -79,9 +79,16 @@ def _refused(call: Call) -> Decline | None:
         return Decline("attribute", "onnxruntime has nn.lrn of images and of odd sizes alone")
     if name == "matmul" and min(map(len, shapes)) == 1:
         return Decline("rank", "onnxruntime confuses the axes of a transposed batch that is multiplied by a vector")
+    if name.endswith("_transpose") and not _is_padded_within_a_step(call):
+        return Decline("attribute", f"onnxruntime refuses an output padding of a step and more when it runs {name}")
     if "_pool" in name and call.attrs["ceil_mode"]:
         return Decline("attribute", f"onnxruntime counts other windows in {name} with ceil_mode")
     return None
+
+
+def _is_padded_within_a_step(call: Call) -> bool:
+    window = zip(*(call.attrs[name] for name in ("output_padding", "strides", "dilation")), strict=True)
+    return all(extra < max(stride, dilation) for extra, stride, dilation in window)
 
 
 def _refused_zero(call: Call) -> Decline | None:
