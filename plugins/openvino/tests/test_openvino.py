@@ -88,6 +88,15 @@ def test_attributes_at_their_limits(op, attributes):
     assert_allclose(exe(x), evaluate(module, [x])[0])
 
 
+def test_no_softplus_is_negative():
+    b = FunctionBuilder()
+    y = b.op("nn.softplus", b.input("x", (500,)))
+    exe = ky.compile(IRModule({"main": b.function(y, b.op("add", y, b.input("z", ())))}), backends=["openvino"])
+    assert_offloaded(exe, "openvino", "openvino.nn.softplus", count=1)
+    softplus, _ = exe(np.linspace(-60, -10, 500, dtype=np.float32), np.float32(1))
+    assert softplus.numpy().min() >= 0
+
+
 def test_compiled_models_are_kept_as_blobs(tmp_path, monkeypatch):
     exe = ky.compile(network(), backends=["openvino"], options={"openvino": {"blobs": True}})
     exe.warm(x=(2, 3, 8, 8))  # any sizes that are prepared are kept

@@ -8,7 +8,18 @@ from __future__ import annotations
 import math
 
 from kernelyard.plugins.api import Call, Constant, Expr
-from kernelyard_dnnl.post_ops import BINARY, ELTWISE, NEGATIVE, POWERS, REVERSED, RSQRT, SCALAR, Binary, Eltwise, Stage
+from kernelyard_dnnl.post_ops import (
+    BINARY,
+    ELTWISE,
+    NEGATIVE,
+    POWERS,
+    REVERSED,
+    SCALAR,
+    SEVERAL,
+    Binary,
+    Eltwise,
+    Stage,
+)
 
 
 def scalar_of(expr: Expr) -> float | None:
@@ -32,8 +43,8 @@ def stages_of(call: Call, x: Expr) -> tuple[Stage, ...]:
     if call.op_name == "power":
         exponent = exponent_of(call)
         return POWERS.get(exponent, (Eltwise("pow", 1.0, exponent),))
-    if call.op_name == "rsqrt":
-        return RSQRT
+    if call.op_name in SEVERAL:
+        return SEVERAL[call.op_name]
     if call.op_name in ELTWISE:
         return (ELTWISE[call.op_name](call.attrs),)
     left, right = call.args
