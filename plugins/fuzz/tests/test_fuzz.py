@@ -133,6 +133,12 @@ def test_where_an_operator_subtracts_nearly_equal_numbers_it_may_lose_their_last
     assert expected(module, [far])[0].worst(np.array([False])) <= 1
 
 
+def test_a_softplus_far_below_zero_may_be_zero():
+    x = np.float32([-14.0])
+    softplus = expected(one_op("nn.softplus", x).module, [x])[0]
+    assert softplus.worst(np.float32([0.0])) <= 1 < softplus.worst(np.float32([1e-5]))
+
+
 def test_norms_of_what_hardly_varies_and_coordinates_may_show_their_rounding():
     x, one = np.float32([[[1.5]], [[-0.5]]]), np.float32([1.0])  # a variance of 0, so that x is taken times 316
     norm = expected(one_op("nn.instance_norm", x, one, one).module, [x, one, one])[0]

@@ -56,6 +56,7 @@ INNER: Mapping[str, Callable[..., np.ndarray]] = {
     "nn.gelu": lambda attrs, x: np.abs(x) / 2,
     "nn.gelu_tanh": lambda attrs, x: np.abs(x) / 2,
     "nn.instance_norm": _of_instance_norm,
+    "nn.softplus": lambda attrs, x: np.full(x.shape, 4.0),  # 1 + exp(x), and the error of oneDNN's logarithm near 1
 }
 # The least numbers with all of their digits: what is smaller may be rounded to a few bits, or to 0.
 UNDERFLOW = {name: float(np.finfo(name).tiny) for name in ("float32", "float64")}
