@@ -99,7 +99,7 @@ def test_turns_of_one_block_need_no_frame(monkeypatch: pytest.MonkeyPatch) -> No
     make = BytecodeInterpreter._frame
 
     def counted(self: BytecodeInterpreter, *args: Any) -> Any:
-        made.append(self._vm_function.name)
+        made.append(self.vm_function.name)
         return make(self, *args)
 
     monkeypatch.setattr(BytecodeInterpreter, "_frame", counted)

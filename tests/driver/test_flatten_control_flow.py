@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from control_flow_modules import COUNT, FLAG, PRIVATE, branching, counting, growing, rows
@@ -252,3 +255,26 @@ def test_what_lives_across_branches_keeps_its_place(monkeypatch: pytest.MonkeyPa
     for condition in (False, True, False):
         (expected,) = run(module, [X, np.array(condition)])
         np.testing.assert_allclose(exe(X, np.array(condition)), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("calls", [1, 3], ids=["instructions", "one program"])
+def test_all_is_freed_with_the_last_reference(calls: int) -> None:
+    """In a cycle, programs that are loaded and dropped would wait for the garbage collector."""
+    exe = ky.compile(branching(symbol("n")), backends=[])
+    for _ in range(calls):
+        exe(X, np.array(True))
+    environment = weakref.ref(exe._machine.environment)
+    gc.disable()
+    try:
+        del exe
+        assert environment() is None
+    finally:
+        gc.enable()
+
+
+def test_an_entry_function_outlives_its_machine() -> None:
+    module = branching(symbol("n"))
+    function = ky.VirtualMachine(ky.compile(module, backends=[]))["main"]
+    for condition in (True, False):
+        (expected,) = run(module, [X, np.array(condition)])
+        np.testing.assert_allclose(function(X, np.array(condition)), expected, rtol=1e-5, atol=1e-7)

@@ -1,13 +1,9 @@
-"""BytecodeInterpreter: run a VM function, with its branches and loops (`if`, `while`); its blocks run as programs do.
-
-Most VM functions are one program, too (`flatten_control_flow`), which takes their place from the second call with the
-same shapes on: to prepare it is to prepare all branches, also those that are never taken.
-"""
+"""BytecodeInterpreter: run a VM function, with its branches and loops (`if`, `while`); its blocks run as programs do."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -15,18 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelyard.cached_property import cached_property
-from kernelyard.errors import ExecutionError, KernelyardError
+from kernelyard.errors import ExecutionError
 from kernelyard.runtime.abi.solve_symbols import SymbolSolver, stacked
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.execute.program_runner import ProgramRunner
-from kernelyard.runtime.lru import LRU, CacheInfo, sum_infos
+from kernelyard.runtime.lru import CacheInfo, sum_infos
 from kernelyard.runtime.program import vm_function as bytecode
-from kernelyard.runtime.program.execution_plan import NOTHING, Shapes
-from kernelyard.runtime.program.flatten_control_flow import flatten_control_flow
 from kernelyard.runtime.program.vm_function import Closure, ClosureSpec, Instruction, VMFunction
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.bound_program import Outputs
     from kernelyard.runtime.execute.call_limit import CallLimit
     from kernelyard.runtime.execute.run_environment import RunEnvironment
 
@@ -36,15 +29,26 @@ Arrays = Sequence[Any]
 Symbols = Mapping[str, int]
 
 
+class Interpreters(dict[str, "BytecodeInterpreter"]):
+    """Those of an executable's VM functions, by name; they call each other while somebody holds this."""
+
+    def __init__(self, environment: RunEnvironment) -> None:
+        for name, vm_function in environment.executable.vm_functions.items():
+            self[name] = BytecodeInterpreter(environment, vm_function, weakref.proxy(self))
+
+
 class BytecodeInterpreter:
-    """Carries out a VM function's bytecode; functions: those it may call by name, itself among them."""
+    """Carries out a VM function's bytecode.
+
+    functions: those it may call by name, itself among them; in their hands, it must not have them in its own.
+    """
 
     def __init__(
         self, environment: RunEnvironment, vm_function: VMFunction, functions: Mapping[str, BytecodeInterpreter]
     ) -> None:
         self._environment = environment
         self._functions = functions
-        self._vm_function = vm_function
+        self.vm_function = vm_function
         self._blocks = [ProgramRunner(environment, block) for block in vm_function.blocks]
         self._inputs = tuple(range(len(vm_function.inputs)))
         self._solvers = {
@@ -55,17 +59,23 @@ class BytecodeInterpreter:
         constants = {number: environment.resident(digest) for number, digest in vm_function.constants.items()}
         self._values = [constants.get(number) for number in range(len(vm_function.values))]
         self._constants = tuple(constants.values())
-
-        self._seen: LRU[Shapes, None] = LRU(environment.executable.max_plans)
-        self._fitting: LRU[Shapes, bool] = LRU(environment.executable.max_plans)
         self._stack: Callable[[Arrays], Any] = np.stack
         if environment.driver is not None:
             from kernelyard.runtime.device.array import stack
 
             self._stack = partial(stack, environment.driver)
 
-    def _near(self, arrays: Arrays) -> Arrays:
-        """Arrays where the machine computes: blocks read them there again and again."""
+    @property
+    def constants(self) -> Arrays:
+        """The arrays that blocks read and that calls may hand on."""
+        return self._constants
+
+    def info(self) -> CacheInfo:
+        """Return the counts of the plans of all blocks."""
+        return sum_infos(each.info() for each in self._blocks)
+
+    def near(self, arrays: Arrays) -> Arrays:
+        """Return the arrays where the machine computes: blocks read them there again and again."""
         driver = self._environment.driver
         if driver is None:
             return arrays
@@ -74,69 +84,9 @@ class BytecodeInterpreter:
         return [DeviceArray.of(driver, array) if isinstance(array, np.ndarray) else array for array in arrays]
 
     @cached_property
-    def _whole(self) -> ProgramRunner | None:
-        """The runner of the VM function as one flattened program; None where it cannot be flattened."""
-        if self._environment.driver is not None:
-            return None
-        program = flatten_control_flow(self._vm_function, self._environment.executable.vm_functions)
-        return ProgramRunner(self._environment, program) if program else None
-
-    def _fits_whole(self, whole: ProgramRunner, arrays: Arrays) -> bool:
-        """Tell if the flattened program is prepared for shapes, which it is when they come a second time."""
-        shapes: Shapes = tuple([array.shape for array in arrays])
-        if self._environment.step_hook is not None:
-            return False
-        if shapes not in self._seen:
-            self._seen.get_or_make(shapes, lambda: None)
-            return False
-
-        def prepare() -> bool:
-            with suppress(KernelyardError):  # some branch cannot work on these sizes, or not without Python
-                whole.prepare([shapes])
-                return True
-            return False
-
-        return self._fitting.get_or_make(shapes, prepare)
-
-    def prepare(self, sets: Sequence[Shapes], callers: int = 1) -> None:
-        """As `ProgramRunner.prepare`, where the function is one flattened program; others are prepared as they run."""
-        whole = self._whole
-        if whole is None:
-            return
-        whole.prepare(sets, callers)
-        for shapes in sets:
-            self._seen.get_or_make(shapes, lambda: None)
-            self._fitting.get_or_make(shapes, lambda: True)
-
-    def info(self) -> CacheInfo:
-        """Return the counts of the plans of all blocks, and of the flattened program."""
-        whole = self.__dict__.get("_whole")  # which looking at it would make
-        return sum_infos(each.info() for each in (*self._blocks, *([whole] if whole else ())))
-
-    def try_fast_path(self, values: Sequence[Any]) -> Arrays | None:
-        """Run the function as one program, where that ran before on such values; None, with nothing done, else."""
-        return self._whole.try_fast_path(values) if self._whole else None
-
-    def run(
-        self, arrays: Arrays, symbols: Symbols = NOTHING, limit: CallLimit | None = None, outputs: Outputs = ()
-    ) -> Arrays:
-        """Return the results, which are the caller's own, for arrays of the inputs' dtypes; see `ProgramRunner.run`."""
-        whole = self._whole
-        arrays = self._near(arrays)
-        if whole and self._fits_whole(whole, arrays):
-            return whole.run(arrays, symbols, limit, outputs)
-        handed_on = {id(array) for array in (*arrays, *self._constants)}
-        own: list[Any] = []
-        for array in self._near(self.carry_out(arrays, symbols, 0, limit)):
-            # Callers may write to a result: it is neither a feed, nor a constant, nor another result.
-            own.append(array.copy() if id(array) in handed_on else array)
-            handed_on.add(id(array))
-        return own
-
-    @cached_property
     def _is_leaf(self) -> bool:
         """Tell if the function is one block and the return: bodies and conditions of loops are, and run most often."""
-        vm_function = self._vm_function
+        vm_function = self.vm_function
         if [instruction.name for instruction in vm_function.code] != [bytecode.RUN, bytecode.RETURN]:
             return False
         run, block = vm_function.code[0], vm_function.blocks[vm_function.code[0].target]
@@ -150,7 +100,7 @@ class BytecodeInterpreter:
 
     def _carry_out_leaf(self, arrays: Arrays, symbols: Symbols) -> Arrays:
         """Do as `carry_out` does, without a frame."""
-        vm_function, values = self._vm_function, list(self._values)
+        vm_function, values = self.vm_function, list(self._values)
         values[: len(arrays)] = arrays
         known = {name: symbols[name] for name in vm_function.symbols if name in symbols}
         self._solvers[self._inputs]([array.shape for array in arrays], known)
@@ -169,11 +119,11 @@ class BytecodeInterpreter:
         if depth > MAX_DEPTH:
             raise ExecutionError(
                 "the maximum call depth is exceeded",
-                where=self._vm_function.name,
+                where=self.vm_function.name,
                 expected=f"at most {MAX_DEPTH} calls",
             )
         frame = self._frame(arrays, symbols, limit)
-        values, instructions, readers, position = frame.values, self._vm_function.code, self._readers, 0
+        values, instructions, readers, position = frame.values, self.vm_function.code, self._readers, 0
         while True:
             instruction, inputs = instructions[position], readers[position](values)
             position += 1
@@ -199,7 +149,7 @@ class BytecodeInterpreter:
     def _frame(self, arrays: Arrays, symbols: Symbols, limit: CallLimit | None) -> Frame:
         values = list(self._values)
         values[: len(arrays)] = arrays
-        vm_function = self._vm_function
+        vm_function = self.vm_function
         shared = {name: symbols[name] for name in vm_function.symbols if name in symbols}
         frame = Frame(vm_function, values, shared, limit)
         _check_kinds(vm_function.inputs, arrays, vm_function.name)
@@ -212,7 +162,7 @@ class BytecodeInterpreter:
 
     def _stacked(self, instruction: Instruction, frame: Frame) -> Arrays:
         """Stack the values collected for each output. Raises: ShapeError when their shapes differ."""
-        specs = self._vm_function.values
+        specs = self.vm_function.values
         return [stacked(frame.collected(n), specs[n], frame.symbols, self._stack) for n in instruction.outputs]
 
     def _on_host(self, arrays: Arrays) -> Arrays:
@@ -223,7 +173,7 @@ class BytecodeInterpreter:
             return inputs
         if instruction.name == bytecode.EVALUATE:
             module = self._environment.executable.modules[instruction.target]
-            return self._near(module.evaluate(instruction.symbol, self._on_host(inputs), frame.symbols))
+            return self.near(module.evaluate(instruction.symbol, self._on_host(inputs), frame.symbols))
         if instruction.name == bytecode.CLOSE:
             return [Closure(instruction.symbol, tuple(inputs), dict(frame.symbols))]
         if instruction.name == bytecode.INVOKE:
@@ -242,12 +192,12 @@ class Frame:
         self.values = values
         self.symbols = symbols
         self.limit = limit
-        self._vm_function = vm_function
+        self.vm_function = vm_function
         self._collected: dict[int, list[Any]] = {}
 
     def write(self, instruction: Instruction, arrays: Arrays) -> None:
         """The outputs of an instruction. Raises: ExecutionError when there are not as many."""
-        outputs, vm_function = instruction.outputs, self._vm_function
+        outputs, vm_function = instruction.outputs, self.vm_function
         if len(arrays) != len(outputs):
             raise ExecutionError(
                 "an instruction returns the wrong number of results",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class FunctionRunner(Protocol):
-    """Runs a function on values: a `ProgramRunner` for a Program, a `BytecodeInterpreter` for a VM function."""
+    """Runs a function on values: a `ProgramRunner` for a Program, a `VMFunctionRunner` for a VM function."""
 
     def try_fast_path(self, values: Sequence[Any]) -> Sequence[AnyArray] | None:
         """Return the results where the values fit what ran last; None, with nothing done, where they do not."""

@@ -24,9 +24,9 @@ from kernelyard.runtime.lru import CacheInfo, sum_infos
 from kernelyard.runtime.program.program import Step
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.bytecode_interpreter import BytecodeInterpreter
     from kernelyard.runtime.execute.call_limit import Cancellation
     from kernelyard.runtime.execute.executable import Executable
+    from kernelyard.runtime.execute.vm_function_runner import VMFunctionRunner
     from kernelyard.runtime.program.execution_plan import Zeros
 
 
@@ -123,7 +123,7 @@ class VirtualMachine:
             name: ProgramRunner(self.environment, program) for name, program in executable.programs.items()
         }
         if executable.vm_functions:
-            runners.update(_interpreters(self.environment))
+            runners.update(_vm_function_runners(self.environment))
         if executable.compile_for_empty is not None:
             runners = {name: self._taking_empty(name, runner) for name, runner in runners.items()}
         self._functions: dict[str, EntryFunction] = {
@@ -248,13 +248,12 @@ class VirtualMachine:
         return evaluate
 
 
-def _interpreters(environment: RunEnvironment) -> dict[str, BytecodeInterpreter]:
-    from kernelyard.runtime.execute.bytecode_interpreter import BytecodeInterpreter  # few models have any
+def _vm_function_runners(environment: RunEnvironment) -> dict[str, VMFunctionRunner]:
+    from kernelyard.runtime.execute.bytecode_interpreter import Interpreters  # few models have any
+    from kernelyard.runtime.execute.vm_function_runner import VMFunctionRunner
 
-    found: dict[str, BytecodeInterpreter] = {}
-    for name, vm_function in environment.executable.vm_functions.items():
-        found[name] = BytecodeInterpreter(environment, vm_function, found)
-    return found
+    interpreters, entries = Interpreters(environment), environment.executable.entries
+    return {name: VMFunctionRunner(environment, name, interpreters) for name in interpreters if name in entries}
 
 
 def _step_hook(instrument: Instrument) -> StepHook:
