@@ -1,4 +1,4 @@
-"""BytecodeInterpreter: run a VM function, with its branches and loops (`if`, `while`); its blocks run as programs do."""
+"""BytecodeInterpreter: run a VM function, with its branches and loops (`if`, `while`); blocks run as programs do."""
 
 from __future__ import annotations
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from kernelyard.cached_property import cached_property
 from kernelyard.errors import KernelyardError
 from kernelyard.runtime.execute.program_runner import ProgramRunner
