@@ -192,6 +192,18 @@ def test_quantized_weights_that_are_put_together_first_stay_stored(check):
     assert check.ops(check(PASS, check.of(build, shape=(2, 4)))) == ["dequantize", "matmul"]
 
 
+@pytest.mark.parametrize("product", ["matmul", "nn.conv2d"])
+def test_quantized_weights_whose_parameters_are_computed_stay_stored(check, product):
+    def build(b, x):
+        shape = (4, 4) if product == "matmul" else (4, 4, 3, 3)
+        scales, zeros = b.op("reshape", np.full((1, 4), 0.5, F32), shape=(4,)), np.zeros(4, np.int64)
+        zeros = b.op("astype", zeros, dtype="int8")
+        return b.op(product, x, b.op("dequantize", np.full(shape, 2, np.int8), scales, zeros, axis=0))
+
+    after = check(PASS, check.of(build, shape=(2, 4) if product == "matmul" else (1, 4, 5, 5)))
+    assert check.ops(after) == ["dequantize", product]
+
+
 def test_sixteen_bits_are_folded(check):
     assert check.ops(check(PASS, weighted("matmul", dtype="int16"))) == ["matmul", "add"]
 

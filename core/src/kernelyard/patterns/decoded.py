@@ -63,7 +63,7 @@ def narrow_weights(function: Function, products: frozenset[str] = PRODUCTS) -> s
     """
     read: set[Expr] = set()
     weights: set[Var] = set()
-    fixed = made_of_constants(function, _MOVING | {"concat"})  # it is about to be folded
+    fixed = made_of_constants(function)  # what is not weights itself is about to be folded
     for binding in reversed(function.bindings):
         value = binding.value
         if not isinstance(value, Call):
@@ -75,12 +75,12 @@ def narrow_weights(function: Function, products: frozenset[str] = PRODUCTS) -> s
     return weights
 
 
-def made_of_constants(function: Function, operators: Collection[str] | None = None) -> set[Expr]:
-    """Return the variables that a function computes of constants alone, by these operators, or by any."""
+def made_of_constants(function: Function) -> set[Expr]:
+    """Return the variables that a function computes of constants alone."""
     made: set[Expr] = set()
     for binding in function.bindings:
         value = binding.value
-        if isinstance(value, Call) and (operators is None or value.op_name in operators):
+        if isinstance(value, Call):
             made |= {binding.var} if _are_fixed(value.args, made) else set()
     return made
 
