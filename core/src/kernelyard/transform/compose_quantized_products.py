@@ -112,16 +112,16 @@ class _Composer(FunctionMutator):
         return None if zero is None else _Stored(codes, zero)
 
     def _zero(self, subtracted: Expr, codes: Expr) -> Expr | None:
-        """Return a zero point in the dtype of the stored integers."""
+        """Return a zero point in the dtype of the stored integers; constants may be as many equal numbers."""
         value = self.value_of(subtracted)
+        while isinstance(value, Call) and value.op_name in ("astype", "reshape"):
+            subtracted = value.args[0]
+            value = self.value_of(subtracted)
         if isinstance(value, Constant):
             first = value.data.reshape(-1)[:1]
             limits = np.iinfo(to_numpy(codes.tensor_type.dtype))
             is_number = first.size and bool((value.data == first).all()) and limits.min <= first[0] <= limits.max
             return _number_of(int(first[0]), codes) if is_number and first[0] == int(first[0]) else None
-        while isinstance(value, Call) and value.op_name in ("astype", "reshape") and value.tensor_type.numel == 1:
-            subtracted = value.args[0]
-            value = self.value_of(subtracted)
         return self._number(subtracted) if subtracted.tensor_type.dtype == codes.tensor_type.dtype else None
 
 
