@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -72,3 +74,17 @@ def test_products_arrive_quantized():
     ops = [binding.value.op_name for binding in module["main"].bindings if hasattr(binding.value, "op_name")]
     assert ops.count("dequantize") == 4
     assert ops.count("quantize") == 3
+
+
+def test_a_saved_program_is_read_where_nothing_has_declared_its_operators(tmp_path):
+    path = tmp_path / "quantized.pt2"
+    torch.export.save(torch.export.export(Quantized(), (torch.zeros(2, 3, 9, 9),)), path)
+    read = f"import kernelyard as ky; print(len(ky.compile({str(path)!r}, backends=[]).inputs))"
+    found = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=False)
+    assert (found.stdout.strip(), found.returncode) == ("1", 0), found.stderr
+
+
+def test_small_weights_with_wide_zero_points_stay_stored():
+    program = torch.export.export(Quantized(), (torch.zeros(2, 3, 9, 9),))
+    patterns = str(ky.explain(program, backends=["dnnl"]))
+    assert "dnnl.quantized_conv2d" in patterns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 import warnings
@@ -25,6 +26,8 @@ _WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _environment_lock = threading.Lock()
 # Members of an archive that PyTorch would load by running them: libraries, and pickles of arbitrary objects.
 _RUN_WHEN_LOADED = (AOTINDUCTOR_DIR, CUSTOM_OBJ_FILENAME_PREFIX, OPAQUE_OBJ_FILENAME_PREFIX)
+
+_QUANTIZED = b"torch.ops.quantized_decomposed."
 
 
 def exported_program(model: object, options: Mapping[str, Any]) -> ExportedProgram:
@@ -71,10 +74,19 @@ def read_pt2(path: str) -> ExportedProgram:
     try:
         with _tensors_alone(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, of its own classes
+            _declare_operators(path)
             return torch.export.load(path)
     except Exception as error:  # whatever PyTorch stumbles over in a damaged file
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ModelFormatError("PyTorch cannot load this program", where=path, found=problem) from error
+
+
+def _declare_operators(path: str) -> None:
+    """Import the module of PyTorch that declares the operators of a quantized program, if the archive names them."""
+    with zipfile.ZipFile(path) as archive:
+        programs = [name for name in archive.namelist() if name.endswith(".json")]
+        if any(_QUANTIZED in archive.read(name) for name in programs):
+            importlib.import_module("torch.ao.quantization.fx._decomposed")
 
 
 @contextmanager
