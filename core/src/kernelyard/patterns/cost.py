@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from kernelyard.errors import PatternError
 from kernelyard.records import record
 
 
@@ -21,3 +24,9 @@ class Cost:
     seconds: float | None = None
     is_sure: bool = False
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        seconds = self.seconds
+        if seconds is None or (isinstance(seconds, (int, float)) and 0 <= seconds < math.inf):
+            return
+        raise PatternError("a cost is no time", found=repr(seconds), expected="seconds, or None")

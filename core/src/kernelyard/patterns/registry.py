@@ -25,6 +25,10 @@ class Accept:
 
     cost: Cost | None = None
 
+    def __post_init__(self) -> None:
+        if self.cost is not None and not isinstance(self.cost, Cost):
+            raise PatternError("a cost is no Cost", found=repr(self.cost), expected="Cost(seconds)")
+
 
 @record
 class Decline:
@@ -37,6 +41,11 @@ class Decline:
     code: str
     message: str
     at: Expr | None = None
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.code, str) and self.code and isinstance(self.message, str)):
+            found = f"{self.code!r}, {self.message!r}"
+            raise PatternError("a refusal is not Decline(code, message)", found=found, expected="two texts")
 
 
 Answer: TypeAlias = "Accept | Decline"

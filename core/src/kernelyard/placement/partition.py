@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from kernelyard.errors import KernelyardError, OptionError, PluginContractError
+from kernelyard.errors import OptionError, PluginContractError, describe
 from kernelyard.ir import IRModule
 from kernelyard.ir.verify import verify
 from kernelyard.patterns.decoded import narrow_weights
@@ -204,6 +204,9 @@ def _interface(module: IRModule) -> dict[str, str]:
 
 
 def _check_owner(backend: Backend, patterns: Sequence[FusionPattern]) -> None:
+    others = [pattern for pattern in patterns if not isinstance(pattern, FusionPattern)]
+    if others:
+        raise PluginContractError(f"{backend.name} offers what is no FusionPattern: {others[0]!r}")
     foreign = [pattern.name for pattern in patterns if pattern.backend != backend.name]
     if foreign:
         raise PluginContractError(
@@ -225,9 +228,8 @@ def _check_excluded(excluded: Sequence[str], names: Sequence[str]) -> None:
 
 
 def _broken(backend: Backend, error: Exception, label: str) -> PluginContractError:
-    message = error.message if isinstance(error, KernelyardError) else repr(error)
     return PluginContractError(
-        f"the backend {backend.name} failed while it was offered the model: {message}",
+        f"the backend {backend.name} failed while it was offered the model: {describe(error)}",
         where=label if label != backend.name else None,
         hint="report this to the plugin's authors; leave the backend out to go on",
     )

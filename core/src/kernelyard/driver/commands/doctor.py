@@ -132,11 +132,11 @@ def _facts_of(part: str) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for each in get_manager().active(part):
         try:
-            facts = guarded(f"asking {each.name} for facts", each.facts)
+            facts = guarded(f"asking {each.name} for facts", lambda each=each: dict(each.facts()))
         except PluginError as error:
             facts = {"facts": error.message}
         if facts:
-            found[each.name] = dict(facts)
+            found[each.name] = {str(name): str(fact) for name, fact in facts.items()}
     return found
 
 

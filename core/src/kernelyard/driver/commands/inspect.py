@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernelyard.driver.commands.common import json_option, print_json
-from kernelyard.errors import KernelyardError
+from kernelyard.errors import describe
 
 if TYPE_CHECKING:
     from kernelyard.runtime.abi.spec import Fields, TensorSpec
@@ -89,8 +89,8 @@ def _blobs(fields: Fields, contents: Contents) -> dict[str, Any]:
     token = fields.text(blobs.COMPATIBILITY)
     try:
         fit = blobs.verdict(kyar.load_module(fields, contents), token)
-    except KernelyardError as error:  # it is not installed here, say
-        fit = f"unknown here: {error.message}"
+    except Exception as error:  # it is not installed here, say, or a vendor's code fails
+        fit = f"unknown here: {describe(error)}"
     return {"blobs": nbytes, "compatibility": token, "fit": fit}
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kernelyard.errors import BackendUnavailableError, KernelyardError, PluginError
+from kernelyard.patterns.registry import FusionPattern
 from kernelyard.plugins import trial
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import guarded
@@ -95,6 +96,11 @@ def _pattern_faults(info: BackendInfo) -> Iterator[str]:
         except KernelyardError as error:
             has_any = True
             yield error.message
+            continue
+        others = [pattern for pattern in patterns if not isinstance(pattern, FusionPattern)]
+        if others:
+            has_any = True
+            yield f"among its patterns for {kind} is one that is no FusionPattern: {others[0]!r}"
             continue
         counts = Counter(pattern.name for pattern in patterns)
         has_any = has_any or bool(counts)

@@ -23,14 +23,18 @@ OPTIMAL, USABLE, UNUSABLE = "optimal", "usable", "unusable"
 def describe_blobs(module: RuntimeModule, member: str) -> tuple[dict[str, Any], list[Member]]:
     """Return what a module's entry says of its blobs, nothing where it has none, and their members.
 
-    member: the name of the module's own member.
+    member: the name of the module's own member. Raises: TypeError, and what the module raises.
     """
-    blobs = module.blobs()
+    blobs, token = module.blobs(), module.compatibility()
+    if not isinstance(blobs, Mapping) or not isinstance(token, str):
+        raise TypeError("its blobs are no dictionary of bytes, or its compatibility is no text")
     if not blobs:
         return {}, []
+    if not all(isinstance(name, str) and isinstance(data, bytes) for name, data in blobs.items()):
+        raise TypeError("its blobs are no dictionary of bytes by name")
     named = {name: f"{member}.blob{number}" for number, name in enumerate(blobs)}
     members = [Member(named[name], [data]) for name, data in blobs.items()]
-    return {BLOBS: named, COMPATIBILITY: module.compatibility()}, members
+    return {BLOBS: named, COMPATIBILITY: token}, members
 
 
 def restore_blobs(module: RuntimeModule, fields: Fields, contents: Contents, owner: str) -> None:
@@ -39,12 +43,12 @@ def restore_blobs(module: RuntimeModule, fields: Fields, contents: Contents, own
     Warns: PerformanceWarning where it must compile anew, or runs slower than with blobs made here.
     """
     token = fields.text(COMPATIBILITY)
-    fit = verdict(module, token)
-    found = f"{owner}: blobs for {token!r} are {fit} here ({module.compatibility()!r})"
-    if fit == UNUSABLE:
-        warnings.warn(f"{found}; it compiles anew", PerformanceWarning, stacklevel=2)
-        return
     try:
+        fit = verdict(module, token)
+        found = f"{owner}: blobs for {token!r} are {fit} here ({module.compatibility()!r})"
+        if fit == UNUSABLE:
+            warnings.warn(f"{found}; it compiles anew", PerformanceWarning, stacklevel=2)
+            return
         module.restore(_members(fields, contents))
     except Exception as error:  # a vendor's code; all that it needs is in the artifact without them
         warnings.warn(f"{owner}: blobs cannot be used, it compiles anew: {describe(error)}", PerformanceWarning, 2)

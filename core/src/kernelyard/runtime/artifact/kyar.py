@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernelyard.errors import ArtifactError, BackendUnavailableError
+from kernelyard.errors import ArtifactError, BackendUnavailableError, KernelyardError, describe
 from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS, RuntimeModule
 from kernelyard.runtime.abi.spec import Fields, corrupted, is_digest
 from kernelyard.runtime.artifact import loader, safetensors_format
@@ -98,12 +98,28 @@ def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], l
             f"a module of kind {module.kind!r} cannot be saved: nothing installed could load it again",
             hint=f"its distribution needs an entry point {module.kind!r} in the group {loader.GROUP!r}",
         )
-    data = module.save_to_bytes()
-    _try_to_load(module, data, requires)
     name = f"modules/{number}-{module.kind}"
+    try:
+        return _saved(module, name, requires)
+    except KernelyardError:
+        raise
+    except Exception as error:  # a vendor's code
+        raise ArtifactError(
+            f"a module of kind {module.kind!r} cannot be saved",
+            where=f"{requires.distribution} {requires.version}",
+            found=describe(error),
+            hint=f"pip install --upgrade {requires.distribution}, or compile the model without this backend",
+        ) from error
+
+
+def _saved(module: RuntimeModule, name: str, requires: loader.Requirement) -> tuple[dict[str, Any], list[Member]]:
     from kernelyard.runtime.artifact.blobs import describe_blobs  # loading does without
 
+    data = module.save_to_bytes()
+    _try_to_load(module, data, requires)
     told, blobs = describe_blobs(module, name)
+    if not isinstance(module.needs, str):
+        raise TypeError(f"its needs are {type(module.needs).__name__}, not a text")
     entry = {
         "kind": module.kind,
         "member": name,

@@ -29,7 +29,7 @@ from kernelyard.runtime.execute.device_graph import Addresses, CapturedProgram
 from kernelyard.runtime.execute.device_io_binding import DeviceIOBinding
 from kernelyard.runtime.execute.execution_context import MIN_ARENA_NBYTES, ExecutionContext
 from kernelyard.runtime.execute.fallback import RefusedError, fall_back
-from kernelyard.runtime.execute.step_errors import bind_error, label_of
+from kernelyard.runtime.execute.step_errors import bind_error, check_bound, label_of
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Program, Step
 
@@ -154,7 +154,7 @@ class Binder:
             context = self._by_outputs.get(count)
             if context is None:
                 context = self._by_outputs[count] = replace(self._on_device, num_outputs=count)
-            return module.bind(step.symbol, args, values, context)
+            return check_bound(module.bind(step.symbol, args, values, context))
         if module.device_kind != "cpu":
             raise DeviceError(
                 f"the {module.kind} module does not run here", found=module.device_kind, expected=self.driver.kind
@@ -165,7 +165,7 @@ class Binder:
             for number, arg in enumerate(args)
         ]
         on_host = [BoundTensor(memory.address_of(c), c.shape, a.dtype) for c, a in zip(copies, args, strict=True)]
-        call = module.bind(step.symbol, on_host, values, self._on_host)
+        call = check_bound(module.bind(step.symbol, on_host, values, self._on_host))
         moved = [(number, arg.address, copy) for number, (arg, copy) in enumerate(zip(args, copies, strict=True))]
         inputs, outputs = moved[: len(step.inputs)], moved[len(step.inputs) :]
         down = [partial(self.driver.download, at, copy) for number, at, copy in inputs if number not in known]

@@ -311,7 +311,7 @@ class BoundProgram:
         parts: list[tuple[Step, TimedStep, list[np.ndarray], list[np.ndarray]]] = []
         for number, (step, label) in enumerate(zip(self._plan.program.steps, self._binder.labels, strict=True)):
             call = self._bound.call(number)
-            timed = TimedStep(CallTable(call.steps, [label] * len(call.steps)), call.describe, call.counters)
+            timed = TimedStep(CallTable(call.steps, [label] * len(call.steps)), label, call.describe, call.counters)
             parts.append((step, timed, list(map(self._array, step.inputs)), list(map(self._array, step.outputs))))
         return parts
 

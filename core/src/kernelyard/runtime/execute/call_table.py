@@ -206,7 +206,7 @@ def _run_python(steps: Sequence[Run], labels: Sequence[StepLabel], first: int, l
             number += 1
     except ExecutionError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # who calls a model does not mean to exit
         raise step_error("a step failed", labels[number], describe(error)) from error
 
 
@@ -225,10 +225,12 @@ class TimedStep:
     def __init__(
         self,
         table: CallTable,
+        label: StepLabel,
         describe: Callable[[], Sequence[Part]] | None = None,
         counters: Callable[[], Sequence[tuple[Part, float]]] | None = None,
     ) -> None:
         self._table = table
+        self._label = label
         self._describe = describe
         self._counters = counters
 
@@ -238,10 +240,22 @@ class TimedStep:
     def timed(self) -> tuple[float, Sequence[tuple[Part, float]]]:
         """Return the seconds, and those of each part where they are known."""
         seconds = self._table.run_timed()
+        try:
+            return sum(seconds), self._inside(seconds)
+        except Exception as error:  # a vendor's code
+            raise step_error("a step cannot say what is in it", self._label, describe(error)) from error
+
+    def _inside(self, seconds: Sequence[float]) -> tuple[tuple[Part, float], ...]:
         if self._counters is not None:
-            return sum(seconds), tuple(self._counters())
+            return tuple((_part(part), float(spent)) for part, spent in self._counters())
         parts = self._describe() if self._describe is not None else ()
-        return sum(seconds), tuple(zip(parts, seconds, strict=True)) if parts else ()
+        return tuple(zip(map(_part, parts), seconds, strict=True)) if parts else ()
+
+
+def _part(part: object) -> Part:
+    if not isinstance(part, Part):
+        raise TypeError(f"it returned {type(part).__name__}, not a Part")
+    return part
 
 
 def _signed(word: int) -> int:

@@ -19,8 +19,8 @@ from kernelyard.dims import DimTable, symbols_of
 from kernelyard.errors import KernelyardError, ShapeError
 from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi import memory
-from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall, NativeKernel
-from kernelyard.runtime.execute.step_errors import bind_error, label_of
+from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall, NativeKernel, RuntimeModule
+from kernelyard.runtime.execute.step_errors import bind_error, check_bound, label_of
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Program, Step
 
@@ -110,13 +110,24 @@ class StepBinder:
         size = 0
         for number, step in enumerate(program.steps):
             module = executable.modules[step.module]
-            native = module.native_kernel(step.symbol)
+            native = self._native(step, module)
             if native is not None:
                 one_thread = executable.binds_for_one_thread(module)
                 kernel = self._kernels[number] = _Kernel(step, native, 1 if one_thread else context.threads, size)
                 size = kernel.numbers_at + native.num_numbers
         self._block = np.zeros(size, np.int64)
         self._lay_out()
+
+    def _native(self, step: Step, module: RuntimeModule) -> NativeKernel | None:
+        try:
+            native = module.native_kernel(step.symbol)
+            if native is None or isinstance(native, NativeKernel):
+                return native
+            raise TypeError(f"its native_kernel is {type(native).__name__}, not a NativeKernel")
+        except KernelyardError:
+            raise
+        except Exception as error:
+            raise bind_error(step.symbol, label_of(step, self.executable.modules), error) from error
 
     def _find_uses(self) -> dict[int, list[tuple[int, int]]]:
         program = self.program
@@ -198,7 +209,7 @@ class StepBinder:
         if self.executable.binds_for_one_thread(module):
             context = replace(context, threads=1)
         try:
-            return module.bind(step.symbol, args, values, context)
+            return check_bound(module.bind(step.symbol, args, values, context))
         except KernelyardError as error:
             error.where = error.where or step.label or None
             raise

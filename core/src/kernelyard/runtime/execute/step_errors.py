@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernelyard.errors import ExecutionError, describe
 from kernelyard.records import NamedTuple
+from kernelyard.runtime.abi.module import BoundCall, NativeCall
 
 if TYPE_CHECKING:
     from kernelyard.runtime.abi.module import RuntimeModule
@@ -48,6 +49,24 @@ def step_error(message: str, label: StepLabel, found: str) -> ExecutionError:
         without = f"backends that leave {label.kind} out, or kernelyard -p no:{label.kind}"
         hint = f"pip install --upgrade {owner.distribution}, or compile the model again without it ({without})"
     return ExecutionError(message, where=where, found=found, hint=hint)
+
+
+def check_bound(call: object) -> BoundCall:
+    """Return what a module's `bind` returned, of which the steps can be run.
+
+    A native call without a function would be taken for a jump. Raises: TypeError, for `bind_error`.
+    """
+    if not isinstance(call, BoundCall):
+        raise TypeError(f"it returned {type(call).__name__}, not a BoundCall")
+    if not isinstance(call.steps, (list, tuple)):
+        raise TypeError(f"the steps of its BoundCall are {type(call.steps).__name__}, not a list")
+    for step in call.steps:
+        is_native = isinstance(step, NativeCall) and hasattr(step.function, "__index__") and step.function != 0
+        if not is_native and not callable(step):
+            raise TypeError(f"{step!r} is no step: neither a NativeCall of a function nor something to call")
+    if not (isinstance(call.rebind, Mapping) and isinstance(call.slots, Mapping)):
+        raise TypeError("rebind and slots of its BoundCall are dictionaries by the number of the argument")
+    return call
 
 
 def bind_error(symbol: str, label: StepLabel, error: Exception) -> ExecutionError:

@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelyard.dims.c_text import C_FUNCTIONS
-from kernelyard.errors import ArtifactError, LibraryWarning
+from kernelyard.errors import ArtifactError, KernelyardError, LibraryWarning, describe
 from kernelyard.runtime.abi.native_unit import NativeUnit
 from kernelyard.runtime.artifact import kyar
 from kernelyard.runtime.artifact.container import SECTION
+from kernelyard.runtime.artifact.loader import requirement
 from kernelyard.runtime.export.tables import write_tables
 from kernelyard.runtime.jit.c_compiler import compile_library
 from kernelyard.runtime.program.program import Program
 from kernelyard.runtime.program.vm_function import VMFunction
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.abi.module import RuntimeModule
     from kernelyard.runtime.execute.executable import Executable
 
 EXPORTS = "{ global: ky_*; kyc_*; local: *; };\n"
@@ -43,7 +45,7 @@ def export_library(
     options: Sequence[str] = (),
 ) -> None:
     """See `Executable.export_library`."""
-    units = {number: module.native_unit() for number, module in enumerate(executable.modules)}
+    units = {number: _unit(module) for number, module in enumerate(executable.modules)}
     native = {number: unit for number, unit in units.items() if unit is not None}
     reasons = {
         entry.name: reason
@@ -63,6 +65,24 @@ def export_library(
     if standalone is None and reasons:
         found = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         warnings.warn(f"C programs cannot call all of {os.fspath(path)}. {found}", LibraryWarning, stacklevel=3)
+
+
+def _unit(module: RuntimeModule) -> NativeUnit | None:
+    try:
+        unit = module.native_unit()
+        if unit is None or isinstance(unit, NativeUnit):
+            return unit
+        raise TypeError(f"it returned {type(unit).__name__}, not a NativeUnit")
+    except KernelyardError:
+        raise
+    except Exception as error:  # a vendor's code
+        owner = requirement(module.kind)
+        raise ArtifactError(
+            f"a module of kind {module.kind!r} cannot be exported",
+            where=f"{owner.distribution} {owner.version}" if owner else None,
+            found=describe(error),
+            hint="compile the model without this backend",
+        ) from error
 
 
 def _refuse(reasons: Mapping[str, str]) -> None:
