@@ -2,12 +2,13 @@
 
     python benchmarks/serve_load.py latency|rate|overload [--workers N] [--rounds 7] [--seconds 1] [--requests 100000]
 
-Latency: medians of interleaved rounds on one connection, less those of a direct call. Rate: requests per second and
-processor time of the server for each, in turns with onnxruntime behind FastAPI; the client is wrk where that is
-installed: one in Python takes longer for a request than a server does. Overload: three times as many connections as
-keep the server busy, with clients that leave or send slowly, bad bodies, and models that are exchanged; each request
-has to be answered or refused by a status, and memory has to stay as it is. With --workers N some of them are killed
-meanwhile, and latency is that by way of the front.
+Latency: medians of interleaved rounds on one connection, less those of a direct call; gRPC by grpcio's client, and by
+h2load where that is installed (Debian's nghttp2-client), beside servers that only give back what they get. Rate:
+requests per second and processor time of the server for each, in turns with onnxruntime behind FastAPI; the client is
+wrk where that is installed: one in Python takes longer for a request than a server does. Overload: three times as many
+connections as keep the server busy, with clients that leave or send slowly, bad bodies, and models that are exchanged;
+each request has to be answered or refused by a status, and memory has to stay as it is. With --workers N some of them
+are killed meanwhile, and latency is that by way of the front.
 """
 
 from __future__ import annotations
@@ -24,19 +25,23 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
 import onnx
 import onnx.parser
-from peers.serving import PATH, Connection, post, process, requests_of, serve
+from peers.serving import PATH, Connection, post, process, requests_of, resident, serve
 
 import kernelyard as ky
 
 WIDTH = 64
-HAND_WRITTEN = Path(__file__).parent / "peers" / "fastapi_server.py"
+PEERS = Path(__file__).parent / "peers"
+HAND_WRITTEN, ECHO = PEERS / "fastapi_server.py", PEERS / "grpc_echo.py"
+GRPC_PATH = "/inference.GRPCInferenceService/ModelInfer"
 
 
 def model_file(folder: Path, width: int, layers: int) -> Path:
@@ -73,45 +78,63 @@ def measure_latency(folder: Path, rounds: int, seconds: float, workers: int) -> 
     x = np.ones((1, WIDTH), np.float32)
     exe = ky.compile(model_file(folder, WIDTH, 2))
     exe.save(folder / "net.kyar")
-    options = ("--workers", str(workers)) if workers else ("--grpc-port", "0")
-    with process(*serve(folder / "net.kyar", *options)) as server:
+    ours = serve(folder / "net.kyar", "--grpc-port", "0", *(("--workers", str(workers)) if workers else ()))
+    with ExitStack() as stack:
+        server = stack.enter_context(process(*ours))
         connection, requests = Connection(server.ports["http"]), requests_of(x)
-        calls: dict[str, Callable[[], object]] = {"direct": lambda: exe.run({"h0": x})}
-        calls["HTTP, bytes"] = lambda: connection.ask(requests["bytes"])
-        calls["HTTP, JSON"] = lambda: connection.ask(requests["json"])
-        if not workers:
-            calls["gRPC"] = grpc_call(server.ports["grpc"], x)
-            calls["gRPC, a method that does nothing"] = grpc_call(server.ports["grpc"], None)
-        found: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(rounds):
-            for name, call in calls.items():
-                found[name].append(median_seconds(call, seconds))
+        medians_of: dict[str, Callable[[], float]] = {}
+        for name, call in {
+            "direct": lambda: exe.run({"h0": x}),
+            "HTTP, bytes": lambda: connection.ask(requests["bytes"]),
+            "HTTP, JSON": lambda: connection.ask(requests["json"]),
+        }.items():
+            medians_of[name] = partial(median_seconds, call, seconds)
+        servers = {"": server}
+        for kind in ("threads", "asyncio", "uvloop"):
+            servers[f", grpcio's own echo, {kind}"] = stack.enter_context(process(str(ECHO), kind))
+        for name, each in servers.items():
+            port = each.ports["grpc"]
+            medians_of[f"gRPC{name}"] = partial(median_seconds, grpc_call(port, x), seconds)
+            if shutil.which("h2load"):
+                medians_of[f"gRPC{name}, client in C"] = partial(h2load_seconds, port, x, seconds, folder)
+        found = [{name: median() for name, median in medians_of.items()} for _ in range(rounds)]
         connection.socket.close()
-    medians = {name: 1e3 * statistics.median(times) for name, times in found.items()}
+    medians = {name: 1e3 * statistics.median(each[name] for each in found) for name in medians_of}
     print("| call | p50, ms | added, ms |\n|---|---:|---:|")
     for name, median in medians.items():
         print(f"| {name} | {median:.3f} | {median - medians['direct']:.3f} |")
 
 
-def grpc_call(port: int, x: np.ndarray | None) -> Callable[[], object]:
-    """Return a call over gRPC, of a message that is made once; without x, of a method that does nothing."""
+def grpc_request(x: np.ndarray) -> Any:
+    """Return an inference request as a message."""
+    from kernelyard_serve.grpc_messages import message
+
+    request = message("ModelInferRequest")(model_name="net", raw_input_contents=[x.tobytes()])
+    request.inputs.add(name="h0", datatype="FP32", shape=x.shape)
+    return request
+
+
+def grpc_call(port: int, x: np.ndarray) -> Callable[[], object]:
+    """Return a call over gRPC by grpcio, of a message that is made once; the answer's bytes are not parsed."""
     import grpc
 
-    from kernelyard_serve.grpc_messages import SERVICE, message
+    data = grpc_request(x).SerializeToString()
+    call = grpc.insecure_channel(f"127.0.0.1:{port}").unary_unary(GRPC_PATH)
+    return lambda: call(data)
 
-    method = "ServerLive" if x is None else "ModelInfer"
-    request = message(f"{method}Request")()
-    if x is not None:
-        request.model_name = "net"
-        request.raw_input_contents.append(x.tobytes())
-        request.inputs.add(name="h0", datatype="FP32", shape=x.shape)
-    channel = grpc.insecure_channel(f"127.0.0.1:{port}")
-    call = channel.unary_unary(
-        f"/{SERVICE}/{method}",
-        request_serializer=message(f"{method}Request").SerializeToString,
-        response_deserializer=message(f"{method}Response").FromString,
-    )
-    return lambda: call(request)
+
+def h2load_seconds(port: int, x: np.ndarray, seconds: float, folder: Path) -> float:
+    """Return the median of calls over gRPC by h2load. Source: its manual; gRPC's protocol over HTTP2."""
+    data = grpc_request(x).SerializeToString()
+    body, log = folder / "message", folder / "times"
+    body.write_bytes(b"\0" + len(data).to_bytes(4, "big") + data)
+    log.unlink(missing_ok=True)
+    count = max(100, round(seconds * 1000))
+    command = ["h2load", "-n", str(count), "-c1", "-m1", "-d", str(body), f"--log-file={log}"]
+    command += ["-H", "content-type: application/grpc", "-H", "te: trailers", f"http://127.0.0.1:{port}{GRPC_PATH}"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert f"{count} succeeded" in found, found
+    return 1e-6 * statistics.median(int(line.split("\t")[2]) for line in log.read_text().splitlines())
 
 
 # --- rate -------------------------------------------------------------------------------------------------------------
@@ -254,6 +277,7 @@ def measure_overload(folder: Path, requests: int, workers: int) -> None:
         port = server.ports["http"]
         answers_per_second(port, good, room, 3.0)
         memory = [server.resident()]
+        behind = [max(map(resident, server.workers()), default=0.0)]  # of the largest worker
         reloads, left, killed = 0, list[str](), 0
 
         def between(sent: int) -> None:
@@ -264,6 +288,7 @@ def measure_overload(folder: Path, requests: int, workers: int) -> None:
                 path.with_suffix(".new").replace(path)
                 server.popen.send_signal(signal.SIGHUP)
                 if alive := server.workers():
+                    behind.append(max(map(resident, alive)))
                     os.kill(alive[reloads % len(alive)], signal.SIGKILL)
                     killed += 1
                 memory.append(server.resident())
@@ -278,7 +303,7 @@ def measure_overload(folder: Path, requests: int, workers: int) -> None:
         f"p50 {1e3 * times[len(times) // 2]:.1f} ms, p99 {1e3 * times[int(0.99 * len(times))]:.1f} ms of the accepted,"
     )
     print(f"deadline {1e3 * deadline:.0f} ms; {reloads} reloads; {killed} workers killed")
-    print(f"MiB: {', '.join(f'{m:.0f}' for m in memory)}")
+    print(f"MiB: {', '.join(f'{m:.0f}' for m in memory)}; largest worker: {', '.join(f'{m:.0f}' for m in behind)}")
 
 
 def main() -> None:

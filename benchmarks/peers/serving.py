@@ -76,6 +76,14 @@ class Connection:
         return status
 
 
+def resident(pid: int) -> float:
+    """Return the memory of a process in MiB, 0 where it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    except OSError:
+        return 0.0
+
+
 # --- servers ----------------------------------------------------------------------------------------------------------
 class Process:
     """A server in a process of its own, and the processor time that it takes."""
@@ -97,7 +105,7 @@ class Process:
 
     def resident(self) -> float:
         """Return its memory in MiB."""
-        return int(Path(f"/proc/{self.popen.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return resident(self.popen.pid)
 
     def workers(self) -> list[int]:
         """Return the processes that it has started."""

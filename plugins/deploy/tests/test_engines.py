@@ -63,6 +63,17 @@ def test_numbers_are_cast_as_numpy_allows_for_one_kind(given: Any, right: bool, 
         Predictor(artifact)({"x": given})
 
 
+def test_columns_of_lists_are_arrays(artifact: Path) -> None:
+    """Engines give what Parquet has as lists as an array of arrays."""
+    rows = np.empty(3, object)
+    for number, row in enumerate(X):
+        rows[number] = row if number else row.tolist()
+    np.testing.assert_allclose(Predictor(artifact)({"x": rows})["output_0"], expected(X), rtol=1e-5)
+    rows[1] = X[1, :2]
+    with pytest.raises(ky.errors.InputTypeError):
+        Predictor(artifact)({"x": rows})
+
+
 def test_a_batch_of_ray_data(artifact: Path) -> None:
     """Ray Data makes the class in an actor, of `fn_constructor_args`, and calls it with columns; others are left out."""
     actor = Predictor(*sent((str(artifact),)))
@@ -162,6 +173,33 @@ if __name__ == "__main__":
     assert done.returncode == 0, done.stderr
     x = np.random.default_rng(0).standard_normal((5000, 4))
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.deploy_tools
+def test_ray_data_itself(artifact: Path, tmp_path: Path) -> None:
+    """Actors of Ray map the predictor over batches of a Parquet file."""
+    code = """
+import sys
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray.data
+from kernelyard_deploy import Predictor
+
+x = np.random.default_rng(0).standard_normal((1000, 4)).astype(np.float32)
+ray.init(num_cpus=3, include_dashboard=False)
+pq.write_table(pa.table({"x": x.tolist()}), sys.argv[2])
+rows = ray.data.read_parquet(sys.argv[2], override_num_blocks=4)
+pool = ray.data.ActorPoolStrategy(size=2)
+rows = rows.map_batches(Predictor, fn_constructor_args=(sys.argv[1], 1), compute=pool, batch_size=100)
+found = np.stack([row["output_0"] for row in rows.take_all()])
+ray.shutdown()
+wanted = Predictor(sys.argv[1])({"x": x})["output_0"]
+assert found.shape == wanted.shape
+order = [np.lexsort(each.T) for each in (found, wanted)]
+np.testing.assert_allclose(found[order[0]], wanted[order[1]], rtol=1e-5)
+"""
+    run(code, artifact, tmp_path / "rows.parquet")
 
 
 @pytest.mark.deploy_tools

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -240,6 +242,41 @@ def test_bentoml_serves_the_model(artifact: Path, tmp_path: Path, monkeypatch: p
     assert "kernelyard-native-cpu>=" in (folder / "requirements.txt").read_text()
 
 
+BENTOML = """
+import json, os, signal, socket, subprocess, sys, time, urllib.request
+
+with socket.create_server(("127.0.0.1", 0)) as free:
+    port = free.getsockname()[1]
+command = [sys.executable, "-m", "bentoml", "serve", ".", "--host", "127.0.0.1", "--port", str(port), "--api-workers", "1"]
+server = subprocess.Popen(command, cwd=sys.argv[1], start_new_session=True, stdout=subprocess.DEVNULL)
+try:
+    until = time.monotonic() + 120
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5)
+            break
+        except OSError:
+            assert time.monotonic() < until and server.poll() is None
+            time.sleep(0.2)
+    body = json.dumps({"x": json.loads(sys.argv[2])}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", body, {"Content-Type": "application/json"})
+    print(urllib.request.urlopen(request, timeout=60).read().decode())
+finally:
+    os.killpg(server.pid, signal.SIGTERM)
+    server.wait(60)
+"""
+
+
+@pytest.mark.deploy_tools
+def test_bentoml_itself_serves_the_model(artifact: Path, tmp_path: Path) -> None:
+    folder = export(artifact, "bentoml", tmp_path / "service", FACTS)
+    command = [sys.executable, "-c", BENTOML, str(folder), json.dumps(X.tolist())]
+    environment = {**os.environ, "BENTOML_HOME": str(tmp_path / "home"), "BENTOML_DO_NOT_TRACK": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(json.loads(done.stdout)["output_0"], expected(X), rtol=1e-5)
+
+
 @pytest.mark.usefixtures("bentoml")
 def test_bentoml_gets_python_names(
     compiled: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -298,11 +335,24 @@ def test_an_oci_layout_holds_a_model_pack(artifact: Path, tmp_path: Path) -> Non
     assert {path.name for path in (layout / "blobs/sha256").iterdir()} == named
 
 
+@pytest.mark.deploy_tools
+def test_skopeo_itself_copies_the_layout(artifact: Path, tmp_path: Path) -> None:
+    """It checks every digest and size of what it copies."""
+    layout = export(artifact, "oci", tmp_path / "layout", FACTS)
+    assert shutil.which("skopeo"), "apt-get install skopeo"
+    command = ["skopeo", "copy", "--quiet", f"oci:{layout}:1.2", f"oci:{tmp_path / 'copy'}:1.2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    names = [{path.name for path in (each / "blobs/sha256").iterdir()} for each in (layout, tmp_path / "copy")]
+    assert names[0] == names[1]
+
+
 # --- C ----------------------------------------------------------------------------------------------------------------
 def test_c_gets_a_library_and_its_header(artifact: Path, tmp_path: Path) -> None:
     folder = export(artifact, "c", tmp_path / "c", FACTS)
     assert {path.name for path in folder.iterdir()} == {"libscorer.so", "kernelyard.h", "README.txt"}
     assert "ky_run" in (folder / "kernelyard.h").read_text()
+    assert "main(x: float32 ['n', 4]) -> (output_0: float32 ['n', 3])" in (folder / "README.txt").read_text()
     np.testing.assert_allclose(ky.load(folder / "libscorer.so")(X).numpy(), expected(X), rtol=1e-5)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -148,10 +149,16 @@ def _shapes(executable: Executable, values: Mapping[str, int]) -> dict[str, tupl
 
 
 def _as_array(value: Any, dtype: str) -> Any:
-    """Return a NumPy array of the input's dtype where the given one is of the same kind; what else it is `run` says."""
+    """Return a NumPy array of the input's dtype where the given one is of the same kind; what else it is `run` says.
+
+    Rows that are arrays or lists themselves, as columns of lists come out of Parquet and pandas, become one array.
+    """
     array = np.asarray(value) if isinstance(value, (list, tuple, int, float, bool)) else value
     if not isinstance(array, np.ndarray):
         return array
+    if array.dtype == object and array.size and array.ndim == 1:
+        with suppress(ValueError):  # rows of several lengths
+            array = np.stack([np.asarray(row) for row in array])
     wanted = dtypes.to_numpy(dtype)
     if array.dtype != wanted and array.dtype.kind in "biuf" and np.can_cast(array.dtype, wanted, "same_kind"):
         return array.astype(wanted)
