@@ -90,12 +90,13 @@ def test_sequences_are_ours_behind_the_convolution_that_makes_them():
 @pytest.mark.parametrize(
     ("weights", "window", "runner"),
     [
-        ((16, 8, 2, 2), {"strides": (2, 2)}, "dnnl"),
-        ((16, 8, 3, 3), {"strides": (2, 2)}, "native-cpu"),
+        ((16, 16, 2, 2), {"strides": (2, 2)}, "dnnl"),
+        ((16, 16, 3, 3), {"strides": (2, 2)}, "dnnl"),
+        ((16, 8, 4, 4), {"strides": (2, 2)}, "native-cpu"),
         ((16, 1, 4, 4), {"strides": (2, 2), "groups": 16}, "native-cpu"),
     ],
 )
-def test_transposed_convolutions_that_libraries_compute_as_gradients_are_ours(weights, window, runner):
+def test_transposed_convolutions_of_few_filters_or_in_groups_are_ours(weights, window, runner):
     b = FunctionBuilder()
     y = b.op("nn.conv2d_transpose", b.input("x", (1, 16, 9, 9)), weight(*weights), **window)
     module = IRModule({"main": b.function(y)})
@@ -104,14 +105,15 @@ def test_transposed_convolutions_that_libraries_compute_as_gradients_are_ours(we
 
 
 def convolution(channels, sizes, filters=None, groups=1, window=3, stride=1):
-    b = FunctionBuilder()
     rank = len(sizes)
-    weights = weight(filters or channels, channels // groups, *[window] * rank)
+    windows = window if isinstance(window, tuple) else (window,) * rank
+    b = FunctionBuilder()
+    weights = weight(filters or channels, channels // groups, *windows)
     y = b.op(
         f"nn.conv{rank}d",
         b.input("x", (1, channels, *sizes)),
         weights,
-        padding=(window // 2,) * 2 * rank,
+        padding=tuple(size // 2 for size in windows) * 2,
         strides=(stride,) * rank,
         groups=groups,
     )
@@ -127,6 +129,8 @@ OURS = {
     "depthwise along three axes": convolution(8, (4, 6, 5), groups=8),
     "an image in groups of 4 channels": convolution(32, (9, 8), groups=8),
     "an image, 2 filters": convolution(32, (9, 8), filters=2),
+    "an image, depthwise, 2 filters for each channel": convolution(32, (9, 8), filters=64, groups=32),
+    "electrodes: a wide window over one channel": convolution(1, (9, 80), filters=8, window=(1, 32)),
 }
 THEIRS = {
     "an axis of open length": convolution(32, (symbol("n"),)),
@@ -135,6 +139,8 @@ THEIRS = {
     "long sums in groups": convolution(768, (20,), groups=2),
     "an image": convolution(32, (9, 8)),
     "an image, depthwise": convolution(32, (9, 8), groups=32),
+    "an image of one channel": convolution(1, (9, 80), filters=8),
+    "a wide window over many channels": convolution(16, (9, 80), filters=8, window=(1, 32)),
     "an image in groups of 16 channels": convolution(32, (9, 8), groups=2),
     "an image, 2 filters of one element": convolution(32, (9, 8), filters=2, window=1),
     "three axes": convolution(8, (4, 6, 5)),

@@ -30,7 +30,9 @@ MOST_BYTES = 1 << 20
 SHORT = 64
 # Of convolutions in groups: the channels of a group of images, and the products of a sum along one axis or three.
 MOST_CHANNELS, MOST_PRODUCTS = 4, 1 << 10
-MOST_FILTERS = 3
+MOST_FILTERS, MOST_TRANSPOSED_FILTERS = 3, 8
+# Of convolutions of a single channel: the window along its one axis.
+WIDE = 16
 # A batch, places and features: of more axes are images, too.
 RANK_OF_SEQUENCES = 3
 
@@ -49,6 +51,7 @@ QUANTIZED_SEQUENCES = Efficiency(0.7, "quantized sequences go through memory bet
 ONE_AXIS = Efficiency(0.6, "a 1-D convolution is computed as one of images that are one element high")
 FEW_CHANNELS = Efficiency(0.3, "oneDNN has no code of its own for groups of so few channels")
 FEW_FILTERS = Efficiency(0.4, "a convolution computes 8 filters at least, and there are fewer")
+ONE_CHANNEL = Efficiency(0.3, "a wide window over a single channel leaves most of oneDNN's vectors idle")
 GRADIENT = Efficiency(0.05, "this transposed convolution is computed by the slower backward-data primitive")
 ROW_BY_ROW = Efficiency(0.4, "a reduction goes row by row")
 LIGHT = Efficiency(0.75, "the region has no convolution and no pooling, and its values go through memory")
@@ -131,32 +134,40 @@ def _convolution_along_one_axis(call: Call) -> Efficiency:
 
 def _grouped_convolution(call: Call) -> Efficiency:
     """There is code for depthwise convolutions of images alone: along one axis, or three, they take 3 to 60 times as
-    long as they need to. Images in groups of 2 to 4 channels take 1.0 to 1.5 times as long."""
-    inner = [size for size in call.args[1].tensor_type.shape[1:] if isinstance(size, int)]
-    if call.tensor_type.dtype != DTYPE or len(inner) != call.args[1].tensor_type.rank - 1:
+    long as they need to, and where each channel has several filters 4 to 12 times. Images in groups of 2 to 4 channels
+    take 1.0 to 1.5 times as long."""
+    weight, groups = call.args[1].tensor_type, call.attrs["groups"]
+    inner = [size for size in weight.shape[1:] if isinstance(size, int)]
+    if call.tensor_type.dtype != DTYPE or len(inner) != weight.rank - 1:
         return USUAL
-    is_image = call.op_name == "nn.conv2d"
-    is_weak = 1 < inner[0] <= MOST_CHANNELS if is_image else math.prod(inner) <= MOST_PRODUCTS
+    is_image, is_depthwise = call.op_name == "nn.conv2d", inner[0] == 1 and weight.shape[0] == groups
+    is_weak = inner[0] <= MOST_CHANNELS and not is_depthwise if is_image else math.prod(inner) <= MOST_PRODUCTS
     return FEW_CHANNELS if is_weak else USUAL
 
 
 def _convolution(call: Call) -> Efficiency:
-    """Up to 3 filters of an image larger than one element take 1.2 times as long as they need to."""
+    """Up to 3 filters of an image larger than one element take 1.2 times as long as they need to; a window along one
+    axis of a single channel, as over electrodes and waves, 1.5 to 5 times."""
     if call.attrs["groups"] != 1:
         return _grouped_convolution(call)
-    filters, _, *window = call.args[1].tensor_type.shape
-    is_few = call.op_name == "nn.conv2d" and isinstance(filters, int) and filters <= MOST_FILTERS
-    return FEW_FILTERS if call.tensor_type.dtype == DTYPE and is_few and set(window) != {1} else USUAL
+    filters, channels, *window = call.args[1].tensor_type.shape
+    if call.tensor_type.dtype != DTYPE or call.op_name != "nn.conv2d" or not isinstance(filters, int):
+        return USUAL
+    sizes = [size for size in window if isinstance(size, int) and size != 1]
+    if channels == 1 and len(sizes) == 1 and sizes[0] >= WIDE:
+        return ONE_CHANNEL
+    return FEW_FILTERS if filters <= MOST_FILTERS and set(window) != {1} else USUAL
 
 
 def _transposed_convolution(call: Call) -> Efficiency:
-    """There is code for one group whose windows are whole numbers of strides; others take 7 to 70 times as long."""
-    attrs, windows = call.attrs, call.args[1].tensor_type.shape[2:]
-    is_whole = all(
-        isinstance(size, int) and size % stride == 0 for size, stride in zip(windows, attrs["strides"], strict=True)
-    )
-    is_direct = is_whole and attrs["groups"] == 1 and set(attrs["dilation"]) == {1}
-    return USUAL if call.tensor_type.dtype != DTYPE or is_direct else GRADIENT
+    """There is code for one group; others take 7 to 70 times as long. Up to 8 filters take 1.7 to 8 times as long as
+    they need to."""
+    attrs, filters = call.attrs, call.args[1].tensor_type.shape[1]
+    if call.tensor_type.dtype != DTYPE:
+        return USUAL
+    if attrs["groups"] != 1 or set(attrs["dilation"]) != {1}:
+        return GRADIENT
+    return FEW_FILTERS if isinstance(filters, int) and filters <= MOST_TRANSPOSED_FILTERS else USUAL
 
 
 def _reduction(call: Call) -> Efficiency:
