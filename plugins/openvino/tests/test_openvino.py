@@ -48,6 +48,8 @@ def test_what_openvino_lacks_is_declined():
     assert_declined(explained("exp", ((2, 3), "float64")), "openvino", "dtype")
     assert_declined(explained("pad", ((2, 3), "float32"), pads=(1, 0, 1, 0), mode="wrap"), "openvino", "attribute")
     image = (1, 3, 2, 3), "float32"
+    assert_declined(explained("clip", image, min=1.0, max=-1.0), "openvino", "attribute")
+    assert_declined(explained("nn.celu", image, alpha=-0.5), "openvino", "attribute")
     for rows in (2, symbol("n")):
         reflected = explained("pad", ((rows, 3), "float32"), pads=(2, 0, 0, 1), mode="reflect")
         assert_declined(reflected, "openvino", "attribute")
@@ -72,6 +74,10 @@ def test_sizes_that_follow_from_scales():
     ("op", "attributes"),
     [
         ("pad", {"pads": (0, 1, 6, 0, 1, 6), "mode": "reflect"}),
+        ("clip", {"min": 0.5, "max": 0.5}),
+        ("nn.celu", {"alpha": 0.25}),
+        *((op, {name: 0.0}) for op in ("nn.hard_sigmoid", "nn.hard_swish") for name in ("alpha", "beta")),
+        ("nn.hard_sigmoid", {"alpha": -0.4, "beta": 0.75}),
         ("nn.selu", {"alpha": 0.0}),
         ("nn.selu", {"alpha": 1.5, "gamma": 0.0}),
         ("nn.avg_pool1d", {"pool_size": (2,), "strides": (2,), "padding": (1, 0), "ceil_mode": True}),

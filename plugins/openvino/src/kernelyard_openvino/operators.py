@@ -65,7 +65,8 @@ def celu(x, alpha):
 
 @kernel("nn.hard_sigmoid")
 def hard_sigmoid(x, alpha, beta):
-    return ops.hard_sigmoid(x, np.float32(alpha), np.float32(beta))
+    # A hard_sigmoid takes its defaults in place of 0.
+    return ops.clamp(ops.add(ops.multiply(x, np.float32(alpha)), np.float32(beta)), 0.0, 1.0)
 
 
 @kernel("nn.hard_swish")
@@ -85,8 +86,6 @@ def prelu(x, slope):  # OpenVINO's own has one slope for each channel
 
 @kernel("nn.selu")
 def selu(x, alpha, gamma):
-    if alpha and gamma:
-        return ops.selu(x, np.float32(alpha), np.float32(gamma))
     return ops.multiply(ops.elu(x, alpha), np.float32(gamma))  # a selu takes its defaults in place of 0
 
 

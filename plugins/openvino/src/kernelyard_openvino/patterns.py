@@ -54,6 +54,11 @@ def _divides_by_what_counts(call):
     return not (call.attrs["ceil_mode"] and call.attrs["count_include_pad"] and any(call.attrs["padding"]))
 
 
+def _has_range(call):
+    least, most = call.attrs["min"], call.attrs["max"]
+    return least is None or most is None or least <= most
+
+
 def _reflects_once(call):
     """Return whether an axis has more elements than are reflected on either side of it."""
     shape, pads = call.args[0].tensor_type.shape, call.attrs["pads"]
@@ -64,7 +69,9 @@ def _reflects_once(call):
 
 
 CONDITIONS = {  # of attributes together, with what is said where they do not hold
+    "clip": (_has_range, "OpenVINO has no clip to nothing"),
     "image.resize": (_is_scaled_size, "OpenVINO takes the sizes of image.resize from its scales"),
+    "nn.celu": (lambda call: call.attrs["alpha"] > 0, "OpenVINO is given celu as an elu, which bends the other way"),
     "pad": (_reflects_once, "OpenVINO reflects fewer elements than an axis has"),
     **dict.fromkeys(
         ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d"),
