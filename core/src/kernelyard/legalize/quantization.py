@@ -46,21 +46,21 @@ def fake_quantize(b: RuleBuilder, x: Operand, *, block: int, bits: int) -> Buffe
     quantized = quantize_blocks(b, x, block, bits)
     shape = (*quantized.scales.shape, block)
     wide = b.compute(
-        shape, lambda *at: cast(code_of(quantized.codes, at[:-1], at[-1]), "float32") * quantized.scales[at[:-1]]
+        shape, lambda *at: cast(code_of(quantized.codes, at[:-1], at[-1]), x.dtype) * quantized.scales[at[:-1]]
     )
     return b.compute(x.shape, lambda *at: wide[(*at[:-1], at[-1] // block, at[-1] % block)])
 
 
 class QuantizedBlocks(NamedTuple):
-    """Blocks of the last axis: codes in int8 (..., blocks, digits, block), and what one is worth in float32
-    (..., blocks). Codes of 16 bits have two digits to the base 256, the higher one first."""
+    """Blocks of the last axis: codes in int8 (..., blocks, digits, block), and what one is worth (..., blocks).
+    Codes of 16 bits have two digits to the base 256, the higher one first."""
 
     codes: Buffer
     scales: Buffer
 
 
 def quantize_blocks(b: PrimFuncBuilder, x: Operand | Buffer, block: int, bits: int) -> QuantizedBlocks:
-    """Return the blocks of float32 as `fake_quantize` rounds them; the last one is filled with zeros."""
+    """Return the blocks of float32 or float64 as `fake_quantize` rounds them; the last one is filled with zeros."""
     (*outer, size), largest_code, digits = x.shape, LARGEST_CODES[bits], bits // 8
     shape = (*outer, dims.ceildiv(size, block))
     is_whole = dims.floordiv(size, block) * block == size
@@ -73,7 +73,7 @@ def quantize_blocks(b: PrimFuncBuilder, x: Operand | Buffer, block: int, bits: i
     largest = b.reduce("max", shape, (block,), lambda at, point: unary("abs", element((*at, *point))), name="largest")
     inverse = b.compute(
         shape,
-        lambda *at: select(largest[at] < LEAST_OF_BLOCK, 0.0, const(largest_code, "float32") / largest[at]),
+        lambda *at: select(largest[at] < LEAST_OF_BLOCK, 0.0, const(largest_code, x.dtype) / largest[at]),
         name="inverse",
     )
 

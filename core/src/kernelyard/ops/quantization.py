@@ -86,8 +86,8 @@ def _fake_quantize(x: np.ndarray, *, block: int, bits: int) -> np.ndarray:
     size, largest_code = x.shape[-1], LARGEST_CODES[bits]
     blocks = np.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, -size % block)]).reshape(*x.shape[:-1], -1, block)
     largest = np.abs(blocks).max(axis=-1, keepdims=True, initial=0)
-    inverse = np.where(largest < LEAST_OF_BLOCK, np.float32(0), largest_code / largest)
-    real = np.rint(blocks * inverse) * (largest * np.float32(1 / largest_code))
+    inverse = np.where(largest < LEAST_OF_BLOCK, x.dtype.type(0), largest_code / largest)
+    real = np.rint(blocks * inverse) * (largest * x.dtype.type(1 / largest_code))
     return real.reshape(*x.shape[:-1], -1)[..., :size]
 
 
@@ -118,6 +118,7 @@ def _fake_quantize_samples() -> Iterator[Sample]:
     yield Sample((np.zeros((2, 32), np.float32),), label="zeros")
     yield Sample((floats(4, 30, dtype="float16"),), {"block": 128}, "float16, one block")
     yield Sample((floats(3, 70),), {"bits": 16}, "16 bits")
+    yield Sample((floats(2, 35, dtype="float64"),), {"bits": 16}, "float64")
 
 
 def _lookup_samples() -> Iterator[Sample]:
