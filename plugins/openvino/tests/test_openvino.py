@@ -48,6 +48,7 @@ def test_what_openvino_lacks_is_declined():
     assert_declined(explained("exp", ((2, 3), "float64")), "openvino", "dtype")
     assert_declined(explained("pad", ((2, 3), "float32"), pads=(1, 0, 1, 0), mode="wrap"), "openvino", "attribute")
     image = (1, 3, 2, 3), "float32"
+    assert_declined(explained("nn.max_pool2d", ((0, 3, 4, 4), "float32"), pool_size=(2, 2)), "openvino", "shape")
     assert_declined(explained("clip", image, min=1.0, max=-1.0), "openvino", "attribute")
     assert_declined(explained("nn.celu", image, alpha=-0.5), "openvino", "attribute")
     for rows in (2, symbol("n")):

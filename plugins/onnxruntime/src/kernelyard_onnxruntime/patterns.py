@@ -24,6 +24,7 @@ from kernelyard.plugins.api import (
     TupleGetItem,
     TupleType,
     Var,
+    is_nonnegative,
     is_op,
     tensors_of,
     with_operands,
@@ -81,6 +82,8 @@ def _refused(call: Call) -> Decline | None:
         return Decline("rank", "onnxruntime confuses the axes of a transposed batch that is multiplied by a vector")
     if name.endswith("_transpose") and not _is_padded_within_a_step(call):
         return Decline("attribute", f"onnxruntime refuses an output padding of a step and more when it runs {name}")
+    if name == "pad" and call.attrs["mode"] == "reflect" and not _is_reflected_once(call):
+        return Decline("attribute", "onnxruntime refuses to reflect more than an axis has when it runs a pad")
     if "_pool" in name and call.attrs["ceil_mode"]:
         return Decline("attribute", f"onnxruntime counts other windows in {name} with ceil_mode")
     return None
@@ -89,6 +92,12 @@ def _refused(call: Call) -> Decline | None:
 def _is_padded_within_a_step(call: Call) -> bool:
     window = zip(*(call.attrs[name] for name in ("output_padding", "strides", "dilation")), strict=True)
     return all(extra < max(stride, dilation) for extra, stride, dilation in window)
+
+
+def _is_reflected_once(call: Call) -> bool:
+    shape = call.args[0].tensor_type.shape
+    beyond = [size - 1 - pad for size, pad in zip((*shape, *shape), call.attrs["pads"], strict=True)]
+    return all(map(is_nonnegative, beyond))
 
 
 def _refused_zero(call: Call) -> Decline | None:

@@ -36,6 +36,8 @@ def check(match):
         expected = DTYPES[call.op_name][i] if call.op_name in DTYPES else FLOAT
         if dtype not in expected:
             return Decline("dtype", f"operand {i} of {call.op_name} is {dtype}, not {' or '.join(expected)}", operand)
+        if 0 in operand.tensor_type.shape:
+            return Decline("shape", f"operand {i} of {call.op_name} is empty", operand)
     for name, values in VALUES.get(call.op_name, {}).items():
         if call.attrs[name] not in values:
             return Decline("attribute", f"{name} of {call.op_name} is {call.attrs[name]}, not one of {values}")
