@@ -80,6 +80,8 @@ class Sketch:
                 raise ValueError("the references would compute for too long")
             if op.name == "astype" and not _holds(attrs["dtype"], self.value(args[0])):
                 raise ValueError("where an integer does not hold a float, the result is not defined")
+            if op.name == "topk" and not attrs.get("sorted", True):
+                raise ValueError("in which order these come is not defined")
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's, of means of nothing
                 result = op.reference(*map(self.value, args), **call.attrs)
