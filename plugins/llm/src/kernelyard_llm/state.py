@@ -12,8 +12,9 @@ from kernelyard_llm.cache import CachePages
 from kernelyard_llm.configuration import DECODE, EXTEND, HEAD, PAGE, ModelConfig
 from kernelyard_llm.errors import LanguageModelError
 
-# Tokens that are computed at once: enough for products to be bound by arithmetic, few enough for caches.
-CHUNK = 256
+# Tokens that are computed at once: enough for products to be bound by arithmetic. Scores of more leave the second-level
+# cache, and more of them are computed in vain, for tokens that come later.
+CHUNK = 32
 
 
 class State:

@@ -13,7 +13,7 @@ from kernelyard_llm.engine.pages import NO_PAGE, PagePool, PageTable
 # Each has a plan of its own, whose memory stays; what is missing is filled up with rows that nobody reads.
 _SMALL = (1, 2, 4)
 _STEP = 4
-_CHUNKS = (16, 32, 64, 128, 256)
+_CHUNKS = (4, 8, 16, 32)
 CHUNK = _CHUNKS[-1]
 _PLANS = 256
 

@@ -19,6 +19,8 @@ from kernelyard_llm.model import LanguageModel
 from kernelyard_llm.sampling import Sampler, Sampling, Scored
 
 _CACHE_TOKENS = 16384
+# Tokens of a prompt that are computed between two steps of the others.
+_TURN = 256
 
 
 @dataclass(frozen=True)
@@ -202,15 +204,18 @@ class Engine:
                 self._prefilling.append(made)
 
     def _prefill_one(self) -> None:
-        """Compute a chunk of one prompt: all have their turn."""
+        """Compute a part of one prompt: all have their turn."""
         if not self._prefilling:
             return
         made = self._prefilling.popleft()
-        begin = made.table.length
-        chunk = made.tokens[begin : begin + CHUNK]
+        end = min(made.table.length + _TURN, made.prompt)
         try:
-            hidden = self._runner.prefill(chunk, made.table)
-            made.table.advance(len(chunk), made.tokens)
+            while True:
+                chunk = made.tokens[made.table.length : end][:CHUNK]
+                hidden = self._runner.prefill(chunk, made.table)
+                made.table.advance(len(chunk), made.tokens)
+                if made.table.length >= end:
+                    break
             if made.table.length < made.prompt:
                 self._prefilling.append(made)
                 return
