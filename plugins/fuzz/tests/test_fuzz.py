@@ -144,6 +144,10 @@ def test_norms_of_what_hardly_varies_and_coordinates_may_show_their_rounding():
     norm = expected(one_op("nn.instance_norm", x, one, one).module, [x, one, one])[0]
     assert norm.worst(np.float32([[[1 + 4e-5]], [[1.0]]])) <= 1
     assert norm.worst(np.float32([[[1 + 1e-2]], [[1.0]]])) > 1
+    x, ones = np.full((1, 4, 5000), 1.5, np.float32), np.ones(4, np.float32)
+    groups = expected(one_op("nn.group_norm", x, ones, ones, num_groups=1).module, [x, ones, ones])[0]
+    assert groups.worst(groups.value.astype(np.float32) + np.float32(1e-3)) <= 1
+    assert groups.worst(groups.value.astype(np.float32) + np.float32(1e-1)) > 1
     image = np.zeros((1, 1, 1801), np.float32)
     image[..., ::2] = 900
     module = one_op("image.resize", image, sizes=(7,), method="linear").module

@@ -37,11 +37,17 @@ FLOORS = {
 }
 
 
-def _of_instance_norm(attrs: Attributes, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    """Return x * scale, of which mean * scale is subtracted: nearly all of it, where a channel hardly varies."""
-    axes = tuple(range(2, x.ndim))
-    deviation = np.sqrt(x.var(axes, keepdims=True) + attrs["epsilon"])
-    return np.abs(x) * np.abs(gamma).reshape(-1, *[1] * len(axes)) / deviation
+def _of_norm(attrs: Attributes, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    """Return x * scale, of which mean * scale is subtracted: nearly all of it, where a group of channels hardly varies.
+
+    The error of a mean grows with the root of the number of elements.
+    """
+    if not x.size:
+        return np.zeros(x.shape)
+    groups = x.reshape(x.shape[0], attrs.get("num_groups", x.shape[1]), -1)
+    deviation = np.sqrt(groups.var(-1, keepdims=True) + attrs["epsilon"])
+    scaled = (np.sqrt(groups.shape[-1]) * np.abs(groups) / deviation).reshape(x.shape)
+    return scaled * np.abs(gamma).reshape(-1, *[1] * (x.ndim - 2))
 
 
 def _of_resize(attrs: Attributes, x: np.ndarray) -> np.ndarray:
@@ -55,7 +61,8 @@ INNER: Mapping[str, Callable[..., np.ndarray]] = {
     "image.resize": _of_resize,
     "nn.gelu": lambda attrs, x: np.abs(x) / 2,
     "nn.gelu_tanh": lambda attrs, x: np.abs(x) / 2,
-    "nn.instance_norm": _of_instance_norm,
+    "nn.group_norm": _of_norm,
+    "nn.instance_norm": _of_norm,
     "nn.softplus": lambda attrs, x: np.full(x.shape, 4.0),  # 1 + exp(x), and the error of oneDNN's logarithm near 1
 }
 # The least numbers with all of their digits: what is smaller may be rounded to a few bits, or to 0.
