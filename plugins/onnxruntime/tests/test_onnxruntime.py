@@ -78,6 +78,8 @@ def test_what_it_lacks_is_declined() -> None:
     assert_declined(explained("fmod", ((2, 3), "int64"), ((2, 3), "int64")), "onnxruntime", "zero")
     lrn = {"size": 2, "alpha": 1e-4, "beta": 0.75, "bias": 1.0}
     assert_declined(explained("nn.lrn", ((1, 4, 2, 2), "float32"), **lrn), "onnxruntime", "attribute")
+    empty = ((1, 0, 5), "float32"), ((0,), "float32"), ((0,), "float32")
+    assert_declined(explained("nn.group_norm", *empty, num_groups=1), "onnxruntime", "shape")
     reflected = {"pads": (2, 0, 0, 1), "mode": "reflect"}
     for rows in (2, symbol("n")):
         assert_declined(explained("pad", ((rows, 3), "float32"), **reflected), "onnxruntime", "attribute")

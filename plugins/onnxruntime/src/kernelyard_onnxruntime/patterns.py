@@ -64,6 +64,8 @@ class _Checks:
                 return Decline(
                     "dtype", f"{call.op_name} of {type_.dtype}; onnxruntime is given {', '.join(sorted(DTYPES))}"
                 )
+            if 0 in type_.shape:
+                return Decline("shape", f"{call.op_name} of empty tensors, which some kernels of onnxruntime refuse")
         refused = _refused(call) or _refused_zero(call)
         if refused is not None:
             return refused
