@@ -238,6 +238,49 @@ def test_convolution(label, dtype, zero, activation, point, offloading):
     assert is_integer_code(offloading, exe, "conv")
 
 
+IN_FLOATS = ("3 x 3", "uneven padding", "one channel", "three dims")  # by Winograd's algorithm
+
+
+def asymmetric(b, x, label, dtype="uint8", axis=None):
+    """A convolution by weights that are more than int8 holds, less their zero points."""
+    channels, filters, image, kernel, attrs = WINDOWS[label]
+    shape = (filters, channels // attrs.get("groups", 1), *(kernel,) * len(image))
+    array = np.random.default_rng(len(label)).permutation(np.linspace(-128, 127, int(np.prod(shape)))).reshape(shape)
+    y = b.op(f"nn.conv{len(image)}d", decoded(b, x, SCALES["x"], 7), weight(b, array, dtype, -9, axis), **attrs)
+    return finish(b, y, np.ones((filters, *(1,) * len(image)), np.float32), None, "nn.relu", "uint8", 3)
+
+
+@pytest.mark.parametrize("label", sorted(WINDOWS.keys() - IN_FLOATS))
+@pytest.mark.parametrize(("dtype", "axis"), [("uint8", None), ("int8", None), ("uint8", 0)])
+def test_zero_points_of_filters_are_a_second_convolution(label, dtype, axis, offloading):
+    channels, _, image, *_ = WINDOWS[label]
+    op = f"nn.conv{len(image)}d"
+    module = offloading.module(lambda b, x: asymmetric(b, x, label, dtype, axis), stored((2, channels, *image)))
+    exe = ky.compile(module, backends=["dnnl"])
+    pairs = f"dequantize dequantize {op}"
+    found = sorted(" ".join(region.ops) for region in exe.report.regions)
+    assert found == [pairs, f"{pairs} add subtract nn.relu quantize"], str(exe.report)
+    offloading.right(module, exe)
+    names = [name for node, name in offloading.implementations(exe) if node.startswith("conv ")]
+    assert len(names) == 2
+    assert all("vnni" in name or "int8" in name or "amx" in name for name in names), names
+
+
+@pytest.mark.parametrize("label", IN_FLOATS)
+def test_zero_points_of_filters_for_winograd_are_declined(label, offloading):
+    channels, _, image, *_ = WINDOWS[label]
+    pattern = f"dnnl.quantized_conv{len(image)}d"
+    offloading.declined("attribute", pattern, lambda b, x: asymmetric(b, x, label), stored((1, channels, *image)))
+
+
+def test_filters_that_fit_without_their_zero_points_are_one_convolution(offloading):
+    def build(b, x):
+        w = weight(b, RNG.integers(-100, 100, (8, 4, 3, 3)), zero=1)
+        return finish(b, b.op("nn.conv2d", decoded(b, x, SCALES["x"], 7), w), result="uint8", zero=9)
+
+    offloading.taken("dnnl.quantized_conv2d", "dequantize dequantize nn.conv2d quantize", build, stored((1, 4, 6, 6)))
+
+
 PATTERNS = ("dnnl.quantized_conv1d", "dnnl.quantized_conv2d", "dnnl.quantized_conv3d")
 
 
@@ -340,14 +383,6 @@ REFUSALS = {
 def test_what_oneDNN_lacks(case, offloading):
     code, build = REFUSALS[case]
     offloading.declined(code, "dnnl.quantized_matmul", build, stored((5, 96)))
-
-
-def test_convolutions_have_no_zero_points_of_weights(offloading):
-    def build(b, x):
-        w = weight(b, RNG.integers(-100, 100, (8, 4, 3, 3)), zero=1)
-        return b.op("nn.conv2d", decoded(b, x, SCALES["x"], 7), w)
-
-    offloading.declined("attribute", "dnnl.quantized_conv2d", build, stored((1, 4, 6, 6)))
 
 
 WITHOUT_VNNI = """

@@ -44,6 +44,7 @@ from kernelyard_dnnl.nodes import node_of
 from kernelyard_dnnl.patterns import fusion_patterns
 from kernelyard_dnnl.runtime import DnnlRuntime
 from kernelyard_dnnl.split import SliceSplits
+from kernelyard_dnnl.weight_zero_points import SeparateZeroPoints
 
 JSON, C = FORMS = ("json", "c")
 LOOKUP = "dnnl.lookup"  # the pattern of what no primitive of oneDNN's computes
@@ -121,9 +122,14 @@ class DnnlBackend(Backend):
         return list(map(in_c, patterns)) if self._form == C else patterns
 
     def prepare(self, module: IRModule) -> IRModule:
-        """Make functions of one quantized tensor tables, which the runtime looks up by code of its own, and splits of
-        such tensors slices."""
-        steps = (SliceSplits(), *(() if self._form == C else (TabulateQuantized(),)), DeadCodeElimination())
+        """Make functions of one quantized tensor tables, which the runtime looks up by code of its own, splits of such
+        tensors slices, and zero points of filters convolutions."""
+        steps = (
+            SliceSplits(),
+            SeparateZeroPoints(),
+            *(() if self._form == C else (TabulateQuantized(),)),
+            DeadCodeElimination(),
+        )
         return Sequential(steps, "integers")(module)
 
     def check_region(self, region: Region) -> Answer:
