@@ -48,6 +48,7 @@ OWN = (
     *("diffusion_transformer", "conv_tasnet", "hifi_gan", "wavenet", "quartznet", "conformer", "deep_speech"),
     *("demucs", "gcn", "gat", "graph_sage", "gin", "edge_conv", "pointnet", "dlrm", "deep_fm", "nbeats", "tcn"),
     *("s4d", "selective_scan", "nerf", "keyword_spotter", "crnn", "bilstm_tagger", "seq2seq_gru", "wide_resnet"),
+    *("eegnet", "blaze_face", "vq_vae"),
 )
 # By hand, in the form that other exporters write.
 ONNX = ("lstm_20", "lstm_100", "lstm_bidirectional_100", "gru_20", "gru_100", "rnn_100", "lstm_peephole_50", "scan_50")

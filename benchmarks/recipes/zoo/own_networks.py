@@ -6,7 +6,7 @@ import importlib
 
 from recipes.zoo.torch_models import Made
 
-MODULES = ("images", "generators", "sound", "graphs", "series")
+MODULES = ("images", "generators", "sound", "graphs", "series", "narrow")
 
 
 def make(architecture: str) -> Made:
