@@ -148,6 +148,17 @@ def test_a_request_whose_deadline_passes_is_not_run() -> None:
     assert run(ONE_CALLER, scenario).calls == [(1, 9)]
 
 
+def test_a_request_whose_deadline_has_passed_is_not_even_run_at_once() -> None:
+    async def scenario(model: Model, batcher: Batcher) -> None:
+        model.gate.set()
+        for _ in range(5):  # calls that are known to be quick are run where they come in
+            await batcher.submit(feed(1, 9))
+        with pytest.raises(CallTimeoutError):
+            await batcher.submit(feed(1, 3), time.monotonic() - 1)
+
+    assert run(ONE_CALLER, scenario).calls == [(1, 9)] * 5
+
+
 def test_a_request_that_is_given_up_is_not_run() -> None:
     async def scenario(model: Model, batcher: Batcher) -> None:
         first = await behind_a_call(model, batcher)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import signal
 import threading
 import time
@@ -10,15 +12,27 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
 from serve_models import save, scale
 from served import Server, serving
 
+from kernelyard_serve import ServeOptions
+from kernelyard_serve.front import Front
+from kernelyard_serve.http_app import create_app
+from kernelyard_serve.http_body import BodyReader
+from kernelyard_serve.http_codec import to_json
 from kernelyard_serve.merged_metrics import lasting, merged, samples
+from kernelyard_serve.repository import ModelRepository
+from kernelyard_serve.worker_connection import Answer, WorkerLostError, request_bytes
+
+if TYPE_CHECKING:
+    from kernelyard_serve.fleet import Fleet
 
 X = np.array([[-1, 2, 0.5, 3, 1, 0, -2, 4]], np.float32)
+TENSOR = {"name": "x", "datatype": "FP32", "shape": [1, 8], "data": X.ravel().tolist()}
 
 
 @pytest.fixture
@@ -107,6 +121,63 @@ def test_killed_workers_are_replaced_and_no_request_is_lost(folder: Path, server
     assert set(callers.statuses) <= {200, 503}
     assert callers.statuses[200] > 100
     assert callers.factors == {2.0, 5.0}
+
+
+def test_the_next_worker_is_told_for_how_long_the_client_has_waited() -> None:
+    """Else a request whose worker is killed would be given its whole time anew."""
+    asked: list[bytes] = []
+
+    class FakeWorker:
+        async def ask(self, request: bytes) -> Answer:
+            asked.append(request)
+            if len(asked) == 1:
+                await asyncio.sleep(0.05)
+                raise WorkerLostError
+            return Answer(200, [], b"")
+
+    class FakeFleet:
+        def choose(self, without: object) -> FakeWorker:
+            return FakeWorker()
+
+    front = Front(cast("Fleet", FakeFleet()), BodyReader(1, 1, 1))
+    assert asyncio.run(front.ask(request_bytes("POST", b"/", [], b"body"))).status == 200
+    before, waited = (re.findall(rb"\r\nkernelyard-waited: ([0-9.]+)\r\n", request) for request in asked)
+    assert before == []
+    assert float(waited[0]) >= 0.05
+    assert asked[1].endswith(b"\r\n\r\nbody")
+
+
+@pytest.mark.parametrize(("has_front", "waited", "status"), [(True, 0.5, 200), (True, 2.5, 504), (False, 2.5, 200)])
+def test_a_worker_counts_the_time_at_another_one(tmp_path: Path, has_front: bool, waited: float, status: int) -> None:
+    """Only a front is believed: what clients send under that name is nothing to a server without workers."""
+    save(scale(2.0), tmp_path / "net.kyar")
+
+    async def scenario() -> int:
+        options = ServeOptions(timeout=2.0)
+        repository = ModelRepository(lambda: {"net": {"1": tmp_path / "net.kyar"}}, options)
+        await repository.load_all()
+        app = create_app(repository, options.body_reader(), has_front=has_front)
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": to_json({"inputs": [TENSOR]}), "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"kernelyard-waited", b"%f" % waited)]
+        path = "/v2/models/net/infer"
+        await app({"type": "http", "method": "POST", "path": path, "headers": headers}, receive, send)
+        repository.close()
+        return sent[0]["status"]
+
+    assert asyncio.run(scenario()) == status
+
+
+def test_a_front_does_not_hand_on_what_clients_say_they_waited(server: Server) -> None:
+    with server.client() as client:
+        answer = client("/v2/models/net/infer", {"inputs": [TENSOR]}, {"kernelyard-waited": "1000"})
+        assert scaled(answer) == 2
 
 
 def test_without_any_worker_requests_are_refused(server: Server) -> None:

@@ -138,6 +138,9 @@ class Batcher:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Arrays] = loop.create_future()
+        if deadline is not None and deadline <= time.monotonic():
+            future.set_exception(_too_late())
+            return future
         shapes = tuple([array.shape for array in feeds.values()])
         if self._is_quick(shapes):
             self._run_here(feeds, shapes, future)
@@ -302,8 +305,10 @@ def _rows(shapes: Shapes) -> int:
     return shapes[0][0] if shapes and shapes[0] else 1
 
 
+def _too_late() -> CallTimeoutError:
+    return CallTimeoutError("the request was not answered in time", hint="allow it more time, or send fewer at once")
+
+
 def _expire(request: Request) -> None:
     if not request.future.done():
-        request.future.set_exception(
-            CallTimeoutError("the request was not answered in time", hint="allow it more time, or send fewer at once")
-        )
+        request.future.set_exception(_too_late())

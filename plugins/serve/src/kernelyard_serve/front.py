@@ -7,6 +7,7 @@ more, of another; a request that ends two workers is refused: it may be what end
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -19,13 +20,13 @@ from kernelyard_serve.fleet import Fleet, Worker
 from kernelyard_serve.http_body import BodyReader, ClientLeftError, answer, answer_error, unless_left
 from kernelyard_serve.http_codec import to_json
 from kernelyard_serve.merged_metrics import lasting, merged, samples
-from kernelyard_serve.worker_connection import MESSAGES, Answer, WorkerLostError, request_bytes
+from kernelyard_serve.worker_connection import MESSAGES, WAITED, Answer, WorkerLostError, asked_again, request_bytes
 
 TRIES = 2
 _METRICS = request_bytes("GET", b"/metrics")
 # Of one connection, not of a request; source: RFC 9110, 7.6.1. Workers get a length and a host of the front's own.
 _OF_CONNECTION = frozenset(
-    b"connection keep-alive transfer-encoding te trailer upgrade expect content-length host".split()
+    [*b"connection keep-alive transfer-encoding te trailer upgrade expect content-length host".split(), WAITED]
 )
 _OF_SERVER = frozenset(b"connection content-length content-type date server transfer-encoding".split())
 _CONTROLS = ("load", "unload")
@@ -90,11 +91,12 @@ class Front:
     async def ask(self, request: bytes) -> Answer:
         """Return the answer of a worker, of another one where the first dies. Raises: ModelNotReadyError."""
         worker: Worker | None = None
+        start = time.monotonic()
         for tried in range(TRIES):
             self._retried += tried
             worker = self._fleet.choose(worker)
             try:
-                return await worker.ask(request)
+                return await worker.ask(asked_again(request, time.monotonic() - start) if tried else request)
             except WorkerLostError:
                 continue
         raise ModelNotReadyError("the workers that were asked died", found=f"{TRIES} of them, one after another")

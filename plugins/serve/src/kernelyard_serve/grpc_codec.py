@@ -14,7 +14,15 @@ from kernelyard_serve.batching import Arrays
 from kernelyard_serve.datatypes import datatype_of
 from kernelyard_serve.errors import RequestFormatError
 from kernelyard_serve.grpc_messages import message
-from kernelyard_serve.inference import InferenceRequest, check_outputs, check_tensor, from_bytes, in_order, timeout_of
+from kernelyard_serve.inference import (
+    Deadline,
+    InferenceRequest,
+    check_outputs,
+    check_tensor,
+    from_bytes,
+    in_order,
+    timeout_of,
+)
 
 # The field of InferTensorContents that holds elements of a dtype; others are sent as bytes alone.
 _CONTENTS = {
@@ -33,9 +41,9 @@ _CONTENTS = {
 
 
 def decode_request(
-    asked: Any, inputs: Mapping[str, TensorInfo], outputs: Sequence[str], remaining: float | None
+    asked: Any, inputs: Mapping[str, TensorInfo], outputs: Sequence[str], deadline: Deadline
 ) -> InferenceRequest:
-    """Return the request that a message holds. remaining: seconds until the client's deadline.
+    """Return the request that a message holds. deadline: of the client.
 
     Raises: RequestFormatError, InputNameError, InputTypeError, InputShapeError.
     """
@@ -55,8 +63,9 @@ def decode_request(
     wanted = tuple(each.name for each in asked.outputs) or tuple(outputs)
     check_outputs(wanted, outputs)
     parameters = {"timeout": _integer(asked.parameters["timeout"])} if "timeout" in asked.parameters else {}
-    limits = [each for each in (remaining, timeout_of(parameters)) if each is not None]
-    return InferenceRequest(in_order(inputs, feeds), wanted, asked.id, min(limits, default=None))
+    limits = [each for each in (deadline.remaining, timeout_of(parameters)) if each is not None]
+    limit = min(limits, default=None)
+    return InferenceRequest(in_order(inputs, feeds), wanted, asked.id, limit, waited=deadline.waited)
 
 
 def _integer(parameter: Any) -> int | None:

@@ -8,6 +8,7 @@ from kernelyard_serve.front import Front
 from kernelyard_serve.grpc_messages import message
 from kernelyard_serve.grpc_server import GRPCRefusedError
 from kernelyard_serve.grpc_service import model_of, parsed
+from kernelyard_serve.inference import Deadline
 from kernelyard_serve.message_bridge import CODE, REMAINING, RETRY, STATUS
 from kernelyard_serve.worker_connection import MESSAGES, Answer, request_bytes
 
@@ -20,7 +21,7 @@ class GRPCFront:
     def __init__(self, front: Front, fleet: Fleet) -> None:
         self._front, self._fleet = front, fleet
 
-    async def answer(self, method: str, data: bytes, remaining: float | None) -> bytes:
+    async def answer(self, method: str, data: bytes, deadline: Deadline) -> bytes:
         """Return the message that answers another. Raises: GRPCRefusedError, ModelNotReadyError, StoppingError, ..."""
         if method == "ServerLive":
             return message("ServerLiveResponse")(live=True).SerializeToString()
@@ -29,6 +30,7 @@ class GRPCFront:
             return message("ServerReadyResponse")(ready=is_ready).SerializeToString()
         if self._front.stopping:
             raise StoppingError("the server is stopping")
+        remaining = deadline.remaining
         fields = [] if remaining is None else [(REMAINING, b"%.6f" % max(remaining, 0.0))]
         request = request_bytes("POST", f"{MESSAGES}{method}".encode(), fields, data)
         model = model_of(parsed(method, data)) if method in _CONTROLS else None

@@ -12,9 +12,10 @@ from kernelyard_serve.errors import ServeSetupError, as_ours, retry_after, statu
 from kernelyard_serve.grpc_messages import SERVICE
 from kernelyard_serve.grpc_service import METHODS
 from kernelyard_serve.http_body import BodyReader
+from kernelyard_serve.inference import Deadline
 
-Answerer: TypeAlias = "Callable[[str, bytes, float | None], Awaitable[bytes]]"
-"""`await answer(method, message, seconds until the deadline)`: the message of the answer."""
+Answerer: TypeAlias = "Callable[[str, bytes, Deadline], Awaitable[bytes]]"
+"""`await answer(method, message, deadline)`: the message of the answer."""
 
 
 class GRPCRefusedError(Exception):
@@ -61,7 +62,7 @@ def _handler(method: str, answer: Answerer, bodies: BodyReader) -> Any:
     async def handle(data: bytes, context: Any) -> Any:
         try:
             with bodies.holding(data):
-                return await answer(method, data, context.time_remaining())
+                return await answer(method, data, Deadline(context.time_remaining()))
         except GRPCRefusedError as error:
             refused = error
         except Exception as error:

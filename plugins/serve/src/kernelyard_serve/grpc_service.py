@@ -12,10 +12,11 @@ from kernelyard_serve.errors import RequestFormatError, as_ours, status_of
 from kernelyard_serve.grpc_codec import decode_request, encode_answer
 from kernelyard_serve.grpc_messages import message
 from kernelyard_serve.http_app import CLIENT_LEFT, EXTENSIONS, NAME
+from kernelyard_serve.inference import Deadline
 from kernelyard_serve.repository import READY, ModelRepository
 from kernelyard_serve.served_model import ServedModel
 
-Method = Callable[[Any, float | None], Awaitable[Any]]
+Method = Callable[[Any, Deadline], Awaitable[Any]]
 METHODS = (
     *("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer"),
     *("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
@@ -33,23 +34,23 @@ def parsed(method: str, data: bytes) -> Any:
 
 
 class Service:
-    """The methods of the protocol, named as it names them; each is given the seconds until the client's deadline."""
+    """The methods of the protocol, named as it names them; each is given the deadline of the client."""
 
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
         self._methods: dict[str, Method] = {name: getattr(self, name) for name in METHODS}
 
-    async def answer(self, method: str, data: bytes, remaining: float | None) -> bytes:
+    async def answer(self, method: str, data: bytes, deadline: Deadline) -> bytes:
         """Return the answer of a method to a message. Raises: RequestFormatError, and those of the method."""
-        return (await self._methods[method](parsed(method, data), remaining)).SerializeToString()
+        return (await self._methods[method](parsed(method, data), deadline)).SerializeToString()
 
-    async def ModelInfer(self, request: Any, remaining: float | None) -> Any:  # noqa: N802
+    async def ModelInfer(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """Run a model."""
         start = time.monotonic()
         served = self._repository.get(request.model_name, request.model_version)
         status = CLIENT_LEFT  # unless it is answered
         try:
-            asked = decode_request(request, served.inputs, served.outputs, remaining)
+            asked = decode_request(request, served.inputs, served.outputs, deadline)
             answer = encode_answer(served.name, served.version, asked, await served.submit(asked))
             status = 200
             return answer
@@ -60,22 +61,22 @@ class Service:
         finally:
             served.metrics.answered("grpc", status, time.monotonic() - start)
 
-    async def ServerLive(self, request: Any, remaining: float | None) -> Any:  # noqa: N802
+    async def ServerLive(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """The process answers."""
         return message("ServerLiveResponse")(live=True)
 
-    async def ServerReady(self, request: Any, remaining: float | None) -> Any:  # noqa: N802
+    async def ServerReady(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """All models are loaded and warm, and the server is not stopping."""
         return message("ServerReadyResponse")(ready=self._repository.is_ready)
 
-    async def ServerMetadata(self, request: Any, remaining: float | None) -> Any:  # noqa: N802
+    async def ServerMetadata(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """Metadata of the server."""
         return message("ServerMetadataResponse")(name=NAME, version=ky.__version__, extensions=EXTENSIONS)
 
     def _served(self, request: Any) -> ServedModel:
         return self._repository.get(request.name, request.version)
 
-    async def ModelReady(self, request: Any, remaining: float | None) -> Any:  # noqa: N802
+    async def ModelReady(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """A model is loaded and warm."""
         try:
             self._served(request)
@@ -83,25 +84,25 @@ class Service:
             return message("ModelReadyResponse")(ready=False)
         return message("ModelReadyResponse")(ready=True)
 
-    async def ModelMetadata(self, request: Any, remaining: float | None) -> Any:  # noqa: N802
+    async def ModelMetadata(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """Metadata of a model."""
         served = self._served(request)
         facts = served.metadata(self._repository.versions(served.name))
         del facts["placement"]  # as text among the properties
         return message("ModelMetadataResponse")(**facts)
 
-    async def RepositoryIndex(self, request: Any, remaining: float | None) -> Any:  # noqa: N802
+    async def RepositoryIndex(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """All versions of all models, with their states."""
         entries = [each for each in self._repository.index() if each.state == READY or not request.ready]
         return message("RepositoryIndexResponse")(models=[each._asdict() for each in entries])
 
-    async def RepositoryModelLoad(self, request: Any, remaining: float | None) -> Any:  # noqa: N802
+    async def RepositoryModelLoad(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """Load a model, or what is new of it."""
         name = self._controlled(request)
         await self._repository.load(name)
         return message("RepositoryModelLoadResponse")(model_name=name, isLoaded=True)
 
-    async def RepositoryModelUnload(self, request: Any, remaining: float | None) -> Any:  # noqa: N802
+    async def RepositoryModelUnload(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """Serve a model no more."""
         name = self._controlled(request)
         await self._repository.unload(name)

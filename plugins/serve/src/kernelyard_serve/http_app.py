@@ -28,6 +28,7 @@ from kernelyard_serve.http_body import (
     error_facts,
     header,
     unless_left,
+    waited,
 )
 from kernelyard_serve.http_codec import HEADER_LENGTH, decode_request, encode_answer, read_json, to_json
 from kernelyard_serve.inference import InferenceRequest
@@ -43,10 +44,10 @@ _JSON_HEADERS = {"content-type": JSON.decode()}
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def create_app(repository: ModelRepository, bodies: BodyReader) -> ASGIApp:
-    """Return the application that serves the models of a repository."""
+def create_app(repository: ModelRepository, bodies: BodyReader, *, has_front: bool = False) -> ASGIApp:
+    """Return the application that serves the models of a repository. has_front: all requests come from a front."""
     pages = Pages(repository, bodies)
-    infer = Inference(repository, bodies, pages.refused)
+    infer = Inference(repository, bodies, pages.refused, has_front)
     one, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
     get: dict[str, Endpoint] = {
         "/v2/health/live": pages.live,
@@ -97,8 +98,9 @@ class _Quick:
 class Inference:
     """The endpoint of inference requests, an ASGI application of its own: it is what has to be quick."""
 
-    def __init__(self, repository: ModelRepository, bodies: BodyReader, refused: Counter[int]) -> None:
+    def __init__(self, repository: ModelRepository, bodies: BodyReader, refused: Counter[int], has_front: bool) -> None:
         self._repository, self._bodies, self._refused = repository, bodies, refused
+        self._has_front = has_front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -111,6 +113,8 @@ class Inference:
             served = self._repository.get(where["model"], where.get("version", ""))
             length = header(scope, _HEADER_LENGTH)
             request = decode_request(body, length, served.inputs, served.outputs)
+            if self._has_front:
+                request = request._replace(waited=waited(scope))
             results = await unless_left(served.submit(request), receive)
             status = await self._answer(send, served, request, results)
         except ClientLeftError:

@@ -21,6 +21,7 @@ from kernelyard_serve.errors import (
     status_of,
 )
 from kernelyard_serve.http_codec import to_json
+from kernelyard_serve.worker_connection import WAITED
 
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
@@ -53,6 +54,11 @@ async def unless_left(future: asyncio.Future[T], receive: Receive) -> T:
 def header(scope: Scope, name: bytes) -> str | None:
     """Return the value of a header, None where there is none."""
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
+
+
+def waited(scope: Scope) -> float:
+    """Return the seconds that the front of a worker has had a request, where it asked another worker before."""
+    return float(header(scope, WAITED) or 0.0)
 
 
 class BodyReader:

@@ -13,7 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernelyard_serve.errors import as_ours, retry_after, status_of
 from kernelyard_serve.grpc_service import METHODS, Service
-from kernelyard_serve.http_body import BINARY, BodyReader, ClientLeftError, answer, header, unless_left
+from kernelyard_serve.http_body import BINARY, BodyReader, ClientLeftError, answer, header, unless_left, waited
+from kernelyard_serve.inference import Deadline
 from kernelyard_serve.worker_connection import MESSAGES
 
 REMAINING, STATUS, CODE, RETRY = b"kernelyard-remaining", b"kernelyard-status", b"kernelyard-code", b"retry-after"
@@ -35,7 +36,8 @@ class MessageBridge:
         try:
             data = await self._bodies.read(scope, receive)
             seconds = header(scope, REMAINING)
-            asked = self._service.answer(method, data, float(seconds) if seconds else None)
+            deadline = Deadline(float(seconds) if seconds else None, waited(scope))
+            asked = self._service.answer(method, data, deadline)
             found = await unless_left(asyncio.ensure_future(asked), receive)
             await answer(send, 200, found, BINARY)
         except ClientLeftError:

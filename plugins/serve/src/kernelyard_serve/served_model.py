@@ -89,7 +89,8 @@ class ServedModel:
         if self.not_batched is None:
             check_rows(request.feeds)
         limits = [each for each in (request.timeout, self._timeout) if each is not None]
-        return self.batcher.submit(request.feeds, time.monotonic() + min(limits) if limits else None)
+        start = time.monotonic() - request.waited
+        return self.batcher.submit(request.feeds, start + min(limits) if limits else None)
 
     def metadata(self, versions: list[str]) -> dict[str, Any]:
         """Return what the protocol tells of a model, and where its operators run. versions: all that are served."""

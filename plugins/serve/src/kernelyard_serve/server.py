@@ -125,7 +125,7 @@ async def _serve(
         repository.stopping = True
 
     bodies = repository.options.body_reader()
-    app = create_app(repository, bodies)
+    app = create_app(repository, bodies, has_front=address.fd is not None)
     if address.messages:
         from kernelyard_serve.message_bridge import MessageBridge, Service
 
