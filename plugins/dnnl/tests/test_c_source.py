@@ -54,6 +54,12 @@ def two_convolutions(b, x):
     return b.op("nn.relu", b.op("add", second, first))
 
 
+def convolution_beside_zeros(b, x):
+    first = b.op("nn.relu", b.op("nn.conv2d", x, constant(16, 16, 3, 3, scale=0.1), **window(2)))
+    second = b.op("nn.conv2d", first, constant(20, 16, 3, 3, scale=0.1), **window(2))
+    return b.op("add", second, b.op("pad", first, pads=(0, 1, 0, 0, 0, 3, 0, 0)))
+
+
 IMAGE = (2, 16, 9, 9)
 CASES = {
     "conv1d": ([(2, 8, 11)], lambda b, x: b.op("nn.conv1d", x, constant(4, 8, 3), **window(1))),
@@ -75,6 +81,7 @@ CASES = {
         lambda b, x: b.op("nn.conv2d_transpose", x, constant(16, 8, 2, 2), **window(2, 0, 2), output_padding=(0, 0)),
     ),
     "residual": ([IMAGE], two_convolutions),
+    "residual_that_grows": ([IMAGE], convolution_beside_zeros),
     "weight_is_an_input": ([IMAGE, (16, 16, 3, 3)], lambda b, x, w: b.op("nn.conv2d", x, w, **window(2))),
     "matmul_bias_relu": (
         [(7, 33)],

@@ -105,6 +105,14 @@ class Twin:
         row = self.builder.kernel("slice", (2, 12, 1, 1), {"x": wide}, axes=(2, 3), begin=(3, 1), strides=(1, 1))
         self.node("binary", x * x[:, :, 3:4, 0:1], {"a": entry, "b": row}, algorithm="mul", post_ops=[])
 
+    def padded(self):
+        """Half of the channels between zeros, added to the whole."""
+        entry, x = self.any()
+        half = self.builder.kernel("slice", (2, 6, 5, 5), {"x": entry}, axes=(1,), begin=(3,), strides=(1,))
+        whole = self.builder.kernel("pad", (2, 12, 5, 5), {"x": half}, begin=(0, 2, 0, 0))
+        wide = np.pad(x[:, 3:9], ((0, 0), (2, 4), (0, 0), (0, 0)))
+        self.node("binary", x + wide, {"a": entry, "b": whole}, algorithm="add", post_ops=[])
+
     def joined(self):
         (a, x), (b, y) = self.any(), self.any()
         both = self.builder.kernel("concat", (2, 24, 5, 5), {"x0": a, "x1": b}, axis=1)
@@ -115,7 +123,7 @@ class Twin:
         self.node("conv", result, operands, rank=2, groups=1, post_ops=[], **window)
 
 
-STEPS = ("conv", "conv", "eltwise", "binary", "scaled", "turned", "joined", "sliced", "strided")
+STEPS = ("conv", "conv", "eltwise", "binary", "scaled", "turned", "joined", "sliced", "strided", "padded")
 
 
 @pytest.mark.parametrize("seed", range(40))

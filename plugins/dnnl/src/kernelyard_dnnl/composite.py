@@ -118,7 +118,10 @@ def _decoded(stage: Stage, before: Mapping[Expr, Call]) -> Stage:
 
 def kind_of(value: Expr) -> PrimitiveKind | None:
     """Return the kind of primitive that computes a value by itself; None where oneDNN does not."""
-    return kinds_by_operator().get(value.op.name) if isinstance(value, Call) and isinstance(value.op, Op) else None
+    if not isinstance(value, Call) or not isinstance(value.op, Op):
+        return None
+    kind = kinds_by_operator().get(value.op.name)
+    return kind if kind is not None and kind.computes(value) else None
 
 
 def kind_that_made(value: Expr, match: Match) -> PrimitiveKind | None:

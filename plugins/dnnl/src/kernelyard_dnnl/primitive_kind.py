@@ -15,7 +15,7 @@ from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl.lowering import Lower
 
 if TYPE_CHECKING:
-    from kernelyard.plugins.api import Expr, KernelNode, Pattern
+    from kernelyard.plugins.api import Call, Expr, KernelNode, Pattern
     from kernelyard_dnnl.candidate import Candidate
     from kernelyard_dnnl.composite import Composite
 
@@ -68,7 +68,8 @@ class PrimitiveKind(NamedTuple):
     name, which several kinds may share; none: each operator has its own. reader: an operator that the primitive does
     while it reads its operands (`patterns.READERS`). bias_axis: of the result, along which a first sum is the
     primitive's bias. dtypes: those taken. is_light: a generated kernel does it on its way.
-    has_one_dtype: operands and result have the same one of these. enumerators: of the C API,
+    computes: whether a call of one of the operators may be the primitive's, by its attributes alone: asked of the
+    neighbours of others, too. has_one_dtype: operands and result have the same one of these. enumerators: of the C API,
     which `tests/test_native.py` compares with the headers. on_integers: the operators that oneDNN computes on
     operands of 8 bits which are dequantized, and whose result it may quantize. anchor, write: the pattern and the node,
     where they are not those of a call with these operands and attributes.
@@ -80,6 +81,7 @@ class PrimitiveKind(NamedTuple):
     operands: tuple[str, ...]
     lower: Lower
     attributes: Callable[[Composite], Mapping[str, Any]] = lambda _: {}
+    computes: Callable[[Call], bool] = lambda _: True
     check: Check = _no_objection
     check_surroundings: Check = _no_objection
     follows: Follows = Follows.NOTHING

@@ -36,6 +36,7 @@ MODULES: Mapping[str, str] = {
     "reorder": "movement",
     "reshape": "movement",
     "slice": "movement",
+    "pad": "padding",
 }
 
 
