@@ -273,6 +273,37 @@ def test_what_a_loop_carries_may_grow() -> None:
     agree(model, *({"x": rng(n, 2), "turns": np.array(turns)} for n, turns in ((2, 3), (1, 0), (4, 70))))
 
 
+@pytest.mark.parametrize("ends_early", [False, True])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_placeholder_that_the_first_iteration_replaces(is_read: bool, ends_early: bool) -> None:
+    """Exporters start a variable that has no value yet as a scalar."""
+    body = graph(
+        [
+            node("Add", ["v", "step"], ["v2"]),
+            node("Add", ["v2", "held"] if is_read else ["v2", "step"], ["held2"]),
+            node("Cast", ["i"], ["number"], to=FLOAT),
+            node("Add", ["held2", "number"], ["item"]),
+            *(
+                [node("ReduceMax", ["v2"], ["top"], keepdims=0), node("Less", ["top", "most"], ["go2"])]
+                if ends_early
+                else [node("Identity", ["go"], ["go2"])]
+            ),
+        ],
+        [info("i", INT64, []), info("go", BOOL, []), info("v", FLOAT, None), info("held", FLOAT, None)],
+        ["go2", "v2", "held2", "item"],
+    )
+    weights = {
+        "turns": np.array(100),
+        "placeholder": np.array(0, np.float32),
+        "step": np.array(1, np.float32),
+        "most": np.array(7, np.float32),
+    }
+    outputs = ["last", "held_last", "items"]
+    nodes = [node("Loop", ["turns", "", "x", "placeholder"], outputs, body=body)]
+    model = model_of(nodes, [info("x", FLOAT, ["n", 2])], outputs, weights)
+    agree(model, {"x": rng(3, 2)}, {"x": rng(1, 2) + 9})
+
+
 def test_loops_inside_loops() -> None:
     inner = graph(
         [node("Add", ["w", "v"], ["w2"]), node("Identity", ["g"], ["g2"])],

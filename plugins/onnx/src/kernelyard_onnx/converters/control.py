@@ -6,7 +6,7 @@ What depends on data becomes branches and loops of the program.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Constant, Expr, RejectedError, Var
 from kernelyard_onnx.converters.branches import run_time_if
-from kernelyard_onnx.converters.loops import Loop
+from kernelyard_onnx.converters.loops import ChangedTypeError, Loop
 from kernelyard_onnx.converters.scan_products import hoist_products
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.node import Node
@@ -64,11 +64,32 @@ def loop(node: Node) -> Sequence[Value | None]:
         return node.importer.outline(body, node.scope, params, lambda _: [number, Constant(np.array(True)), *states])
 
     try:
-        return Loop(node, limit, goes_on, starts, turn).run()
+        return _run(Loop(node, limit, goes_on, starts, turn), body)
     except RejectedError as error:
         if error.inputs or not str(error):
             raise
         node.undecided(str(error), *deciding)
+
+
+def _run(loop: Loop, body: onnx.GraphProto) -> list[Expr]:
+    """Emit a loop; where an iteration is certain, and changes a type that a placeholder had, it stands before the loop.
+
+    Raises: RejectedError.
+    """
+    node, count = loop.node, len(loop.starts)
+    problems = node.importer.problems
+    listed = len(problems)
+    try:
+        return loop.run()
+    except ChangedTypeError:
+        if not loop.is_entered():
+            raise
+    del problems[listed:]
+    given = [Constant(np.int64(loop.first)), Constant(np.bool_(True)), *loop.starts]
+    more, *results = [_tensor(node, value) for value in node.importer.run_subgraph(body, node.scope, given)]
+    rest = replace(loop, goes_on=more, starts=results[:count], first=loop.first + 1).run()
+    stacks = zip(results[count:], rest[count:], strict=True)
+    return [*rest[:count], *(node.concat([node.unsqueeze(item, 0), stack], 0) for item, stack in stacks)]
 
 
 def _unrolled(

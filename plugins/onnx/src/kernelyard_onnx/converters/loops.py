@@ -16,6 +16,7 @@ from kernelyard.plugins.api import (
     Expr,
     Function,
     FunctionBuilder,
+    RejectedError,
     TensorType,
     TupleType,
     Type,
@@ -34,11 +35,16 @@ Body = Callable[[Sequence[Var], Var, Sequence[Var]], OutlinedGraph]
 Its results are the condition to continue, the next states, and the scan outputs."""
 
 
+class ChangedTypeError(RejectedError):
+    """An iteration changes the rank or the element type of what a loop carries. Never leaves the importer."""
+
+
 @dataclass
 class Loop:
     """One loop of a program.
 
     limit: the most iterations, or None. goes_on: whether to begin. starts: the states before the first iteration.
+    first: the index of that iteration; those before it stand in front of the loop.
     """
 
     node: Node
@@ -46,12 +52,13 @@ class Loop:
     goes_on: Expr
     starts: Sequence[Expr]
     body: Body
-    _opened: set[Dim] = field(default_factory=set)
+    first: int = 0
+    _opened: set[Dim] = field(default_factory=set, init=False)
 
     def run(self) -> list[Expr]:
         """Return the states after the last iteration, then the scan outputs, each stacked along a new first axis.
 
-        Raises: RejectedError when the types of the states never settle.
+        Raises: RejectedError when the types of the states never settle; ChangedTypeError when more than sizes differ.
         """
         graph, header, states = self._settled()
         items = graph.results[1 + len(states) :]
@@ -66,11 +73,18 @@ class Loop:
         body = importer.add_private(f"{label}_body", graph.function(captured, after))
         types = [var.type for var in (*header, *states, *captured)]
         condition = importer.add_private(f"{label}_condition", self._condition(types))
-        before: list[Expr] = [Constant(np.array(0)), self.node.reshape(self.goes_on, ()), *self._limits(), *self.starts]
+        before: list[Expr] = [Constant(np.array(self.first)), self.node.reshape(self.goes_on, ())]
+        before += [*self._limits(), *self.starts]
         outer = self.node.builder
         result = outer.while_(condition, body, [*before, *captured], TupleType((*types, *stacks)), len(stacks))
         results = [outer.get(result, index) for index in range(len(types) + len(stacks))]
         return [*results[len(header) : len(header) + len(states)], *results[len(types) :]]
+
+    def is_entered(self) -> bool:
+        """Tell if at least one iteration is certain."""
+        known = self.node.builder.known
+        limit = np.array(1) if self.limit is None else known.constant(self.limit)
+        return limit is not None and int(limit.reshape(-1)[0]) > 0 and _is_true(known.constant(self.goes_on))
 
     def _limits(self) -> list[Expr]:
         return [] if self.limit is None else [self.node.cast(self.node.reshape(self.limit, ()), "int64")]
@@ -94,7 +108,7 @@ class Loop:
 
     def _wider(self, old: TensorType, new: TensorType) -> TensorType:
         if old.dtype != new.dtype or old.rank != new.rank:
-            self.node.reject(f"a loop-carried value is {old!r} before an iteration, and {new!r} after it")
+            raise ChangedTypeError(f"a loop-carried value is {old!r} before an iteration, and {new!r} after it")
         return TensorType(tuple(map(self._wider_size, old.shape, new.shape)), old.dtype)
 
     def _wider_size(self, old: Dim, new: Dim) -> Dim:
@@ -112,7 +126,7 @@ class Loop:
         is_counted = next_goes_on is goes_on or _is_true(graph.builder.known.constant(next_goes_on))
         if limit is None or not is_counted or not _is_true(known.constant(self.goes_on)):
             return None
-        return limit[0] if at_least(limit[0], 0) else dims.maximum(limit[0], 0)
+        return limit[0] - self.first if at_least(limit[0], self.first) else dims.maximum(limit[0] - self.first, 0)
 
     def _stack_type(self, item: Expr, turns: Dim | None, outside: frozenset[str]) -> TensorType:
         """Return the type of a scan output; sizes that only the body knows become known after the loop."""
