@@ -116,6 +116,13 @@ def test_concat(axis, builder, rng):
     check(builder, builder.kernel("concat", expected.shape, operands, axis=axis), expected, *xs)
 
 
+def test_concat_of_nothing(builder):
+    """Sizes that come when it runs may leave no element in any operand."""
+    x, y = np.empty((2, 0), np.float32), np.empty((2, 0), np.float32)
+    z = builder.kernel("concat", (2, 0), {"x0": builder.input(x.shape), "x1": builder.input(y.shape)}, axis=1)
+    check(builder, z, np.concatenate([x, y], 1), x, y)
+
+
 def test_concat_of_one_tensor_twice(builder, rng):
     x = rng.standard_normal((2, 3), dtype=np.float32)
     entry = builder.input(x.shape)

@@ -59,6 +59,8 @@ def axis_of(composite: Composite) -> int:
 def lower_concat(node: Node, graph: Lowering) -> Value:
     """Lowers a concat node, in the layout that most of its operands have."""
     axis = node.attrs["axis"] % len(node.shape)
+    if 0 in node.shape:  # with sizes that only come then; there may be no operand left to choose a layout by
+        return apply_steps(graph, steps_of(node), graph.new(dense(node.shape, node.dtype)))
     roles = {entry["role"] for entry in node.post_ops if "role" in entry}
     names = [role for role in node.operands if role not in roles]
     operands = [graph.strided(node.operands[role]) for role in names if 0 not in node.operands[role].shape]
