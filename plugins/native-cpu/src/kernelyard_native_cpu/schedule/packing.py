@@ -24,9 +24,10 @@ from kernelyard_native_cpu.schedule.tiling import MOST_HEIGHT, best_tile, reused
 
 # What fits into the first cache is quick to read in any order.
 _LEAST_ELEMENTS = 4096
-# An axis that no block divides is made longer where this few rows read a matrix of so many bytes.
+# An axis that no block divides is made longer for a matrix of so many bytes, and for at most so many rows: results of
+# more no longer fit into a cache, and the copy without what lies beyond the axis takes longer than what is saved.
 _LEAST_PADDED_BYTES = 1 << 20
-_MOST_ROWS_PADDED = 16
+_MOST_ROWS_PADDED = 4096
 _MOST_WASTE = 0.02
 # What is computed in float32: weights, and what they are dequantized from.
 _PACKED_DTYPES = ("float32", "bfloat16", "float16", "int8", "int32")
@@ -64,7 +65,7 @@ def _packing(
 ) -> Packing | None:
     buffer = function.inputs[position]
     for axis, place in _own_axes(stage, buffer, constants):
-        is_padded = paddable_axis(function, buffer, place) is not None and _has_few_rows(stage, axis, buffer)
+        is_padded = paddable_axis(function, buffer, place) is not None and _is_worth_padding(stage, axis, buffer)
         blocks = _block_sizes(stage, axis, is_padded, machine)
         packed = {size: _packed_loops(function, position, Packing(place, size), machine) for size in blocks}
         usable = {size: loops for size, loops in packed.items() if loops.vector == axis}
@@ -90,10 +91,10 @@ def _own_axes(stage: Stage, buffer: Buffer, constants: Collection[Buffer]) -> It
             yield index.name, place
 
 
-def _has_few_rows(stage: Stage, axis: str, matrix: Buffer) -> bool:
-    """Return True where a large matrix meets few rows: then reading it takes the time, and its rows are far apart."""
+def _is_worth_padding(stage: Stage, axis: str, matrix: Buffer) -> bool:
+    """Return True for a large matrix, whose rows are far apart, unless very many rows meet it."""
     rows = dims.product(each.extent for each in stage.spatial if each.name != axis)
-    return isinstance(rows, int) and rows <= _MOST_ROWS_PADDED and size_of(matrix.nbytes) >= _LEAST_PADDED_BYTES
+    return size_of(rows) <= _MOST_ROWS_PADDED and size_of(matrix.nbytes) >= _LEAST_PADDED_BYTES
 
 
 def _block_sizes(stage: Stage, axis: str, is_padded: bool, machine: Machine) -> list[int]:
