@@ -64,6 +64,11 @@ class Candidate:
         """Return True for calls of operators that oneDNN has a primitive for, and of composites of ours."""
         return kind_that_made(value, self.match) is not None
 
+    @property
+    def is_between_ours(self) -> bool:
+        """Return True where oneDNN may make an operand and read the result."""
+        return all(any(map(self.may_be_ours, side)) for side in (self.makers, self.users))
+
     def is_unmade(self, value: Expr) -> bool:
         """Return True for what the program is given."""
         return isinstance(value, Var)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,13 @@ class Value:
             return self
         descriptor = self.descriptor.reshaped(shape)
         return None if descriptor is None else self.seen_as(descriptor)
+
+    def part(self, start: Sequence[int], shape: Shape) -> Value:
+        """Return a box of the tensor, whose strides are known: some of the same bytes."""
+        strides = self.descriptor.strides
+        assert strides is not None
+        offset = self.offset + sum(first * stride for first, stride in zip(start, strides, strict=True))
+        return Value(self.buffer, MemoryDescriptor(shape, self.descriptor.dtype, strides), offset)
 
     def array(self) -> np.ndarray:
         """Return the elements of a constant, as NumPy sees them."""

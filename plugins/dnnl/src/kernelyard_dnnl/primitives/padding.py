@@ -33,7 +33,7 @@ def check_surroundings(pad: Candidate) -> Refusal | None:
     """Images that oneDNN has made and reads again, in an order of its own: a generated kernel would take them out of it
     and back, which is two more passes."""
     data = pad.call.args[0].tensor_type
-    if not all(any(map(pad.may_be_ours, side)) for side in (pad.makers, pad.users)):
+    if not pad.is_between_ours:
         return Refusal("neighbours", "pad without oneDNN primitives on both sides")
     if not 3 <= data.rank <= 5:
         return Refusal("rank", f"padding of rank {data.rank}, which is no image among convolutions")
@@ -70,8 +70,8 @@ def lower_pad(node: Node, graph: Lowering) -> Value:
     order = x.descriptor.order
     result = graph.new(dense(node.shape, node.dtype, order))
     for start, shape in _borders(begin, x.shape, node.shape):
-        graph.copy_into(_zeros(graph, dense(shape, node.dtype, order)), _part(result, start, shape))
-    graph.copy_into(x, _part(result, begin, x.shape))
+        graph.copy_into(_zeros(graph, dense(shape, node.dtype, order)), result.part(start, shape))
+    graph.copy_into(x, result.part(begin, x.shape))
     return result
 
 
@@ -82,14 +82,6 @@ def _borders(begin: Shape, inner: Shape, outer: Shape) -> Iterator[tuple[Shape, 
             shape = (*inner[:axis], amount, *outer[axis + 1 :])
             if 0 not in shape:
                 yield (*begin[:axis], start, *(0 for _ in outer[axis + 1 :])), shape
-
-
-def _part(whole: Value, start: Shape, shape: Shape) -> Value:
-    """Return a box of a tensor: some of the same bytes."""
-    strides = whole.descriptor.strides
-    assert strides is not None
-    offset = whole.offset + sum(first * stride for first, stride in zip(start, strides, strict=True))
-    return Value(whole.buffer, MemoryDescriptor(shape, whole.descriptor.dtype, strides), offset)
 
 
 def _zeros(graph: Lowering, descriptor: MemoryDescriptor) -> Value:
