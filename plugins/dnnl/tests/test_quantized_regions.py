@@ -257,12 +257,14 @@ NETWORKS = {"bottlenecks": bottlenecks, "inverted residuals": inverted_residuals
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_networks_are_one_region_in_one_layout(network, offloading):
-    """All that is reordered is the image, when it is quantized, and the scores, when they are dequantized."""
+    """All that is reordered is the image, when it is quantized, and the scores, when they are dequantized; joining copies
+    its operands in any case.
+    """
     module = offloading.module(NETWORKS[network], (1, 3, 64, 64))
     exe = ky.compile(module, backends=["dnnl"])
     assert {node.backend for node in exe.report.nodes} <= {"dnnl", "view"}, str(exe.report)
     ran = offloading.implementations(exe)
-    reorders = [label for label, _ in ran if label.startswith("reorder")]
+    reorders = [label for label, _ in ran if label.startswith("reorder") and "concat" not in label]
     assert len(reorders) == 2, ran
     assert not [name for label, name in ran if label.startswith("conv") and not ("vnni" in name or "int8" in name)]
     offloading.right(module, exe)

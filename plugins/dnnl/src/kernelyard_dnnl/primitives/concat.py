@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from kernelyard_dnnl.composite import Composite
 
 CACHE_LINE = 64  # bytes
-MIN_RUN = 16  # elements that are copied at a time; below, oneDNN is slower than a generated kernel
+MIN_RUN = 16  # elements that are copied at a time; below, a generated kernel copies faster
+# Elements that oneDNN copies at a time, on average: below, a reorder for each operand takes 0.1 to 0.6 of the time of
+# its concat, on one thread or two; with twice as many, those of DenseNet took longer.
+SHORT_RUN = 32
 MULTIPLE_SOURCE = enums.ARG["multiple_src"]
 
 
 def check(concat: Candidate) -> Refusal | None:
-    """Any number of tensors along one axis, unless they would be interleaved a few elements at a time."""
+    """Any number of tensors along one axis; interleaved a few elements at a time only where images stay inside."""
     composite = concat.composite
     if 0 in concat.result.shape:
         return Refusal("empty", "tensors of which none has elements")
@@ -36,10 +39,19 @@ def check(concat: Candidate) -> Refusal | None:
     if is_stack and any(map(concat.may_be_ours, (*concat.makers, *concat.users))):
         return None  # the runtime lays whole tensors one after the other, and leaves the rest to who reads them
     orders = [concat.order_of(operand) for operand in composite.operands]
-    length = _run_length(composite, max((order for order in orders if order is not None), default=None))
-    if length is None or length >= MIN_RUN:
+    order = max((order for order in orders if order is not None), default=None)
+    length = _run_length(composite, order)
+    if length is None or length >= MIN_RUN or _is_image_between(concat, order):
         return None
     return Refusal("slow", f"contiguous runs of {length:g} elements; below {MIN_RUN} a generated kernel copies faster")
+
+
+def _is_image_between(concat: Candidate, order: tuple[int, ...] | None) -> bool:
+    """Return True for channels of images that oneDNN makes and reads, which a generated kernel would take out of their
+    layout and bring back."""
+    rank = concat.result.rank
+    is_innermost = order is not None and rank > 2 and order[-1] == axis_of(concat.composite) != rank - 1
+    return is_innermost and concat.is_between_ours
 
 
 def _run_length(composite: Composite, order: tuple[int, ...] | None) -> float | None:
@@ -65,12 +77,29 @@ def lower_concat(node: Node, graph: Lowering) -> Value:
     names = [role for role in node.operands if role not in roles]
     operands = [graph.strided(node.operands[role]) for role in names if 0 not in node.operands[role].shape]
     order = _concat_order(operands, axis)
-    sources = [graph.reordered(x, dense(x.shape, x.descriptor.dtype, order)) for x in operands]
     result = graph.new(dense(node.shape, node.dtype, order))
+    if order[-1] == axis and len(order) > 2 and node.shape[axis] < SHORT_RUN * len(operands):
+        _copy_each(graph, operands, result, axis)
+    else:
+        _copy_all(graph, operands, result, axis)
+    return apply_steps(graph, steps_of(node), result)
+
+
+def _copy_each(graph: Lowering, operands: list[Value], result: Value, axis: int) -> None:
+    """Copies each operand into a view of the result, from whatever order of dims it has."""
+    begin = [0] * len(result.shape)
+    for operand in operands:
+        graph.copy_into(operand, result.part(begin, operand.shape))
+        begin[axis] += operand.shape[axis]
+
+
+def _copy_all(graph: Lowering, operands: list[Value], result: Value, axis: int) -> None:
+    """Emits oneDNN's own primitive, which copies run after run."""
+    order = result.descriptor.order
+    sources = [graph.reordered(x, dense(x.shape, x.descriptor.dtype, order)) for x in operands]
     layouts = Descriptors(tuple(source.descriptor for source in sources))
     primitive = graph.primitive("concat", result.descriptor, len(sources), axis, layouts)
     graph.emit(primitive, {MULTIPLE_SOURCE + i: source for i, source in enumerate(sources)} | {DESTINATION: result})
-    return apply_steps(graph, steps_of(node), result)
 
 
 def _concat_order(operands: list[Value], axis: int) -> Shape:
