@@ -14,6 +14,7 @@ from typing import NamedTuple
 DISTRIBUTIONS = ("nvidia-cuda-nvdisasm", "nvidia-cuda-nvdisasm-cu12", "nvidia-cuda-nvdisasm-cu13")
 _LABEL = re.compile(r"^\.(L_\S+):")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(@!?U?P\w+ )?\s*([A-Z][A-Z0-9_.]*)(.*?);")
+_REGISTERS = re.compile(r"SHI_REGISTERS=(\d+)")
 _TARGET = re.compile(r"\.(L_\w+)")
 
 
@@ -43,6 +44,8 @@ class Code:
     """The instructions of a kernel."""
 
     def __init__(self, text: str) -> None:
+        registers = _REGISTERS.search(text)
+        self.registers = int(registers[1]) if registers else 0  # of a thread, when the kernel starts
         self.instructions: list[Instruction] = []
         self._labels: dict[str, int] = {}
         for line in text.splitlines():

@@ -41,7 +41,14 @@ struct Graph { std::vector<std::function<void()>> work; };
 struct Slot { long long value, nbytes; };                                            // as the emulator's launches take
 struct Start { unsigned grid[3], block[3], shared_nbytes, records_tensors, order; };  // them
 typedef const char* (*Emulated)(const Start*, const Slot*);
-struct Function { std::string name; Emulated run; int parameters; Address context; unsigned most_shared = 48 << 10; };
+struct alignas(64) TensorMap {  // as the emulator has them
+  Address address; long long nbytes;
+  unsigned rank, element_nbytes;
+  uint64_t sizes[5], strides[5];
+  unsigned box[5], is_swizzled;
+};
+// maps: a bit for each parameter that is one.
+struct Function { std::string name; Emulated run; int parameters; unsigned maps; Address context; unsigned most_shared = 48 << 10; };
 struct Module { void* library; Address context; };
 
 const int DEVICES = 2;
@@ -123,14 +130,19 @@ void copy(Address to, Address from, size_t nbytes) {
 }
 
 // --- kernels ----------------------------------------------------------------------------------------------------------
-void launch(const Function& function, const Start& how, std::vector<Slot> slots) {
-  for (Slot& slot : slots) {
+void launch(const Function& function, const Start& how, std::vector<Slot> slots, std::vector<TensorMap> maps) {
+  for (size_t n = 0, map = 0; n < slots.size(); ++n) {
     Address start;
-    const Block* block = block_at(slot.value, &start);
+    const bool is_map = function.maps >> n & 1;
+    const Address address = is_map ? maps[map].address : slots[n].value;
+    const Block* block = block_at(address, &start);
+    if (!block && is_map) return complain(function.name + ": a tensor map of memory that is not allocated");
     if (!block) continue;  // a number
     if (block->is_freed) return complain(function.name + ": an argument lies in memory that was given back before");
     if (block->context != function.context) return complain(function.name + ": an argument lies on another device");
-    slot.nbytes = start + block->nbytes - slot.value;
+    const long long nbytes = start + block->nbytes - address;
+    if (!is_map) slots[n].nbytes = nbytes;
+    else maps[map].nbytes = nbytes, slots[n].value = (long long)&maps[map++];
   }
   if (const char* message = function.run(&how, slots.data())) complain(function.name + ": " + message);
 }
@@ -368,8 +380,9 @@ Result cuModuleGetFunction(Function** function, Module* module, const char* name
   LOCKED;
   const Emulated run = (Emulated)dlsym(module->library, ("emulate_" + std::string(name)).c_str());
   const int* parameters = (const int*)dlsym(module->library, ("parameters_of_" + std::string(name)).c_str());
-  if (!run || !parameters) return NOT_FOUND;
-  return *function = new Function{name, run, *parameters, module->context}, SUCCESS;
+  const unsigned* maps = (const unsigned*)dlsym(module->library, ("maps_of_" + std::string(name)).c_str());
+  if (!run || !parameters || !maps) return NOT_FOUND;
+  return *function = new Function{name, run, *parameters, *maps, module->context}, SUCCESS;
 }
 Result cuFuncSetAttribute(Function* function, int attribute, int value) {
   if (attribute != 8 || value < 0 || (unsigned)value > MOST_SHARED) return INVALID_VALUE;
@@ -384,9 +397,30 @@ Result cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, un
   if (!x || !y || !z || x > INT32_MAX || y > MOST_BLOCKS_ACROSS || z > MOST_BLOCKS_ACROSS) return INVALID_VALUE;
   if (!threads || threads > MOST_THREADS || threads_z > 64 || shared > function->most_shared) return INVALID_VALUE;
   std::vector<Slot> slots(function->parameters);
-  for (int n = 0; n < function->parameters; ++n) slots[n] = {*(long long*)parameters[n], 0};  // they may change now
+  std::vector<TensorMap> maps;
+  for (int n = 0; n < function->parameters; ++n)  // they may change now
+    if (function->maps >> n & 1) maps.push_back(*(const TensorMap*)parameters[n]);
+    else slots[n] = {*(long long*)parameters[n], 0};
   const Start how = {{x, y, z}, {threads_x, threads_y, threads_z}, shared, 0, 0};
-  return put(stream_of(stream), [=] { launch(*function, how, slots); });
+  return put(stream_of(stream), [=] { launch(*function, how, slots, maps); });
+}
+// Of float16 and bfloat16, in lines of up to 128 bytes that are swizzled.
+Result cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, Address address, const uint64_t* sizes,
+                              const uint64_t* strides, const unsigned* box, const unsigned* steps, int interleave, int swizzle,
+                              int, int) {
+  LOCKED;
+  const unsigned nbytes = 2;
+  if ((type != 6 && type != 9) || interleave != 0 || swizzle != 3) return INVALID_VALUE;
+  if ((Address)map % 64 || address % 16 || rank < 1 || rank > 5 || box[0] * nbytes > 128 || box[0] * nbytes % 16) return INVALID_VALUE;
+  *map = {address, 0, rank, nbytes, {}, {nbytes}, {}, 1};
+  for (unsigned axis = 0; axis < rank; ++axis) {
+    const uint64_t stride = axis ? strides[axis - 1] : 16;
+    if (!sizes[axis] || sizes[axis] > 1ull << 32 || !box[axis] || box[axis] > 256 || steps[axis] != 1) return INVALID_VALUE;
+    if (stride % 16 || stride >= 1ull << 40) return INVALID_VALUE;
+    map->sizes[axis] = sizes[axis], map->box[axis] = box[axis];
+    if (axis) map->strides[axis] = stride;
+  }
+  return state();
 }
 
 // --- entry points -----------------------------------------------------------------------------------------------------

@@ -23,7 +23,12 @@ from kernelyard_native_cuda.drivers.gpu import Gpu
 SOURCE = Path(__file__).with_name("late_driver.cpp")
 SONAME = "libcuda.so.1"  # what is loaded under this name already is what cuda-bindings gets
 KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(")
-PARAMETERS = "template <class... A> constexpr int parameters_of(void (*)(A...)) { return sizeof...(A); }"
+PARAMETERS = """template <class... A> constexpr int parameters_of(void (*)(A...)) { return sizeof...(A); }
+template <class... A> constexpr unsigned maps_of(void (*)(A...)) {
+  unsigned all = 0, n = 0;
+  ((all |= (unsigned)emulation::Argument<A>::KIND.is_map << n++), ...);
+  return all;
+}"""
 
 
 class EmulatedCompiler:
@@ -37,7 +42,11 @@ class EmulatedCompiler:
     def cubin(self, source: str, arch: str, options: Sequence[str] = ()) -> bytes:
         """See `KernelCompiler.cubin`."""
         kernels = tuple(KERNEL.findall(source))
-        counts = (f"EXPORTED const int parameters_of_{kernel} = parameters_of({kernel});" for kernel in kernels)
+        counts = (
+            f"EXPORTED const int parameters_of_{kernel} = parameters_of({kernel});"
+            f"EXPORTED const unsigned maps_of_{kernel} = maps_of({kernel});"
+            for kernel in kernels
+        )
         return self._emulator.compiled("\n".join((emulated_text(Image(source, kernels, {})), PARAMETERS, *counts)))
 
 

@@ -18,6 +18,7 @@ from kernelyard.tir import PrimFunc
 from kernelyard_cuda import compiler as cuda_compiler
 from kernelyard_native_cuda.generator import NativeCudaGenerator
 from kernelyard_native_cuda.runtime import NativeCudaModule
+from kernelyard_native_cuda.schedule import wgmma
 
 from .disassembly import Code, disassembled, find_disassembler
 from .test_conv_and_attention import attention
@@ -74,9 +75,9 @@ BUDGETS = {
 }
 
 
-def code_of(function: PrimFunc, folder: Path) -> Code:
+def code_of(function: PrimFunc, folder: Path, **options: bool) -> Code:
     """The code of a function's only kernel."""
-    module = NativeCudaGenerator().generate({"f": function}, Target("cuda", arch=ARCH), {})
+    module = NativeCudaGenerator().generate({"f": function}, Target("cuda", arch=ARCH), options)
     assert isinstance(module, NativeCudaModule)
     (kernel,) = module.image.kernels
     return disassembled(module.image.cubins[ARCH], (kernel,), folder)[kernel]
@@ -114,6 +115,25 @@ def test_instructions_of_a_loop_for_each_of_tensor_cores(tmp_path, name):
     assert code.count("HMMA", inside=loop) == products
     assert len(loop) / products <= most
     assert code.shortest(loop) / products <= most_on_shortest_way
+
+
+@pytest.mark.parametrize("order", [("mk", "nk"), ("mk", "kn"), ("km", "kn")])
+@pytest.mark.parametrize("shape", wgmma.SHAPES, ids=lambda shape: f"{shape.rows}x{shape.columns}")
+def test_loops_of_warp_groups(tmp_path, monkeypatch, shape, order):
+    """An instruction of tensor cores has 64 rows and 16 elements of the sum; a step is 64, two of which may be unrolled."""
+    monkeypatch.setattr(wgmma, "choose", lambda it, machine: shape)
+    function = product(*order, "float16", {"m": 4096, "n": 4096, "k": 4096})
+    code = code_of(function, tmp_path, wgmma=True)
+    assert code.count(*LOCAL_MEMORY) == 0
+    assert code.count("USETMAXREG") == 2
+    assert code.registers * shape.threads * shape.blocks <= 1 << 16
+    loop = code.loop_with("HGMMA")
+    products = code.count("HGMMA", inside=loop)
+    assert products % (4 * shape.rows // (64 * shape.consumers)) == 0
+    assert products > 0
+    assert len(loop) / products <= 20
+    assert code.count("LDS", "STS", "LDG", "BAR", inside=loop) == 0
+    assert code.count("STG.E.128") == code.count("STG") > 0
 
 
 def test_epilogues_of_products_store_sixteen_bytes(tmp_path):

@@ -173,7 +173,16 @@ def test_the_reason_names_the_cores(dtype, tf32, words):
 def test_every_rule_asked_says_why_it_does_not_apply():
     function = product("mk", "kn", "float16", {"m": 256, "n": 256, "k": 256})
     (asked,) = schedule(function, "kernel", ANY_MACHINE).choices
-    assert [rule for rule, _ in asked] == ["sort", "scan", "attention", "gemv", "low_batch_gemv", "conv", "matmul"]
+    assert [rule for rule, _ in asked] == [
+        "sort",
+        "scan",
+        "attention",
+        "gemv",
+        "low_batch_gemv",
+        "conv",
+        "wgmma",
+        "matmul",
+    ]
     assert all(reason for _, reason in asked)
     assert f"// matmul: {asked[-1][1]}" in schedule(function, "kernel", ANY_MACHINE).kernels[0].text
 

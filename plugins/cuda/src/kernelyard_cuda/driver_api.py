@@ -69,7 +69,7 @@ class Launch(ABC):
 
     @abstractmethod
     def move(self, place: int, address: int) -> None:
-        """Give the tensor in that place of the arguments another address, for the next calls."""
+        """Give the tensor in that place of the arguments, or of that map, another address, for the next calls."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,20 @@ class Argument(NamedTuple):
     nbytes: int = 0
 
 
+class TensorMap(NamedTuple):
+    """A kernel argument by which boxes of a tensor are copied to shared memory at once (TMA), in lines of 128 bytes.
+
+    sizes: of the axes, the one along memory first. strides: of the others, in bytes. box: elements along each axis.
+    Source: CUDA Driver API documentation, "Tensor Map Object Management": cuTensorMapEncodeTiled.
+    """
+
+    tensor: Argument
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+
 class Grid(NamedTuple):
     """A launch configuration: blocks and threads of a block along x, y and z, and bytes of dynamic shared memory."""
 
@@ -103,8 +117,8 @@ class LoadedKernels(ABC):
     """An image on a device."""
 
     @abstractmethod
-    def prepare(self, kernel: str, grid: Grid, arguments: Sequence[Argument]) -> Launch:
-        """Prepare a kernel launch; the arguments, eight bytes each, are packed once, now."""
+    def prepare(self, kernel: str, grid: Grid, arguments: Sequence[Argument], maps: Sequence[TensorMap] = ()) -> Launch:
+        """Prepare a kernel launch; the arguments, eight bytes each, and the maps behind them are packed once, now."""
 
 
 class CudaDriver(DeviceDriver):

@@ -18,6 +18,8 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)  # along x, y and z
 MOST_THREADS = 1024
 MOST_SHARED_NBYTES = 227 << 10
+MOST_BOX = 256  # elements of a tensor map's box along an axis
+MAP_DTYPES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,26 @@ class StepInfo:
 
 
 @dataclass(frozen=True)
+class TensorMapInfo:
+    """See `kernelyard_cuda.driver_api.TensorMap`. tensor: by number, as those of a launch are."""
+
+    tensor: int
+    dtype: str
+    sizes: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    box: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Symbolic dims become their text."""
+        sizes, strides = map(_dims_to_json, (self.sizes, self.strides))
+        return {"tensor": self.tensor, "dtype": self.dtype, "sizes": sizes, "strides": strides, "box": list(self.box)}
+
+
+@dataclass(frozen=True)
 class LaunchInfo:
     """A kernel over blocks along x, y and z, of `threads` threads and `shared_nbytes` of dynamic shared memory.
 
-    tensors: what it takes first, by number: parameters of the function, its locals, its constants. numbers: what
+    tensors: what it takes first, by number: parameters of the function, its locals, its constants. numbers, maps: what
     follows. step: neighbours with the same one are launched in turn, for each of its steps.
     """
 
@@ -48,6 +66,13 @@ class LaunchInfo:
     tensors: tuple[int, ...]
     numbers: tuple[Dim, ...]
     step: StepInfo | None = None
+    maps: tuple[TensorMapInfo, ...] = ()
+
+    def places_of(self, tensor: int) -> tuple[int, ...]:
+        """Return the places of a tensor among the kernel's arguments, maps of it included."""
+        first_map = len(self.tensors) + len(self.numbers)
+        places = [*enumerate(self.tensors), *enumerate((each.tensor for each in self.maps), first_map)]
+        return tuple(place for place, number in places if number == tensor)
 
     def grid(self, values: Mapping[str, int]) -> Grid | None:
         """Return the launch grid; None if it is empty.
@@ -79,6 +104,7 @@ class LaunchInfo:
             "tensors": list(self.tensors),
             "numbers": [_dim_to_json(dim) for dim in self.numbers],
             **(step or {}),
+            **({"maps": [each.to_json() for each in self.maps]} if self.maps else {}),
         }
 
 
@@ -117,6 +143,10 @@ def _dim_to_json(dim: Dim) -> int | str:
     return dim if isinstance(dim, int) else str(dim)
 
 
+def _dims_to_json(sizes: tuple[Dim, ...]) -> list[int | str]:
+    return [_dim_to_json(size) for size in sizes]
+
+
 def read_function_info(value: Any, where: str) -> FunctionInfo:
     """Return a function's data from outside. Raises: ArtifactCorruptedError."""
     fields = Fields(value, where)
@@ -151,7 +181,20 @@ def read_launch(value: Any, where: str, tensors: int) -> LaunchInfo:
         fields.indices("tensors", limit=tensors),
         fields.each("numbers", read_dim),
         _read_step(fields.any("step"), f"{where}.step") if "step" in fields else None,
+        fields.each("maps", lambda item, place: _read_map(item, place, tensors)) if "maps" in fields else (),
     )
+
+
+def _read_map(value: Any, where: str, tensors: int) -> TensorMapInfo:
+    fields = Fields(value, where)
+    sizes, strides = fields.each("sizes", read_dim), fields.each("strides", read_dim)
+    box = fields.indices("box", limit=MOST_BOX + 1)
+    if not 2 <= len(sizes) == len(strides) + 1 == len(box) <= 5 or 0 in box:
+        raise corrupted(where, f"{len(sizes)} sizes, {len(strides)} strides, a box {box}", "a box of 2 to 5 axes")
+    dtype = fields.text("dtype")
+    if dtype not in MAP_DTYPES:
+        raise corrupted(where, dtype, " or ".join(MAP_DTYPES))
+    return TensorMapInfo(fields.integer("tensor", least=0, most=max(tensors - 1, 0)), dtype, sizes, strides, box)
 
 
 def _read_step(value: Any, where: str) -> StepInfo:

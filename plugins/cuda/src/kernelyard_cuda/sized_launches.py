@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kernelyard.dims import DimTable, symbols_of
+from kernelyard.dims import Dim, DimTable, symbols_of
 from kernelyard.runtime.api import align
-from kernelyard_cuda.driver_api import Argument, Grid
+from kernelyard_cuda.driver_api import Argument, Grid, TensorMap
 from kernelyard_cuda.function_info import FunctionInfo, LaunchInfo
 
 
 class SizedLaunch(NamedTuple):
-    """A launch whose grid is not empty. numbers: what its kernel takes after the tensors."""
+    """A launch whose grid is not empty. numbers: what its kernel takes after the tensors. maps: of each of its maps,
+    the sizes and strides.
+    """
 
     info: LaunchInfo
     grid: Grid
     numbers: tuple[Argument, ...]
+    maps: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+
+    def tensor_maps(self, tensors: Sequence[Argument]) -> list[TensorMap]:
+        """Return the maps, given the tensors of the function."""
+        pairs = zip(self.info.maps, self.maps, strict=True)
+        return [TensorMap(tensors[info.tensor], info.dtype, *sized, info.box) for info, sized in pairs]
 
 
 class SizedLaunches(NamedTuple):
@@ -42,10 +50,10 @@ class LaunchSizes:
     def __init__(self, function: FunctionInfo) -> None:
         self._function = function
         self._locals = DimTable(function.locals)
-        self._tables = {id(each): DimTable((*each.blocks, *each.numbers)) for each in function.launches}
+        self._tables = {id(each): DimTable(tuple(_dims_of(each))) for each in function.launches}
         dims = [*function.locals]
         for launch in function.launches:
-            dims += [*launch.blocks, *launch.numbers, *((launch.step.extent,) if launch.step else ())]
+            dims += [*_dims_of(launch), *((launch.step.extent,) if launch.step else ())]
         steps = {launch.step.symbol for launch in function.launches if launch.step}
         self._symbols = sorted({name for dim in dims for name in symbols_of(dim)} - steps)
         self._last: tuple[list[int | None], SizedLaunches] | None = None
@@ -67,8 +75,22 @@ class LaunchSizes:
             total += align(size)
         launches: list[SizedLaunch] = []
         for info, here in self._function.in_order(values):
-            x, y, z, *numbers = self._tables[id(info)](here)
+            x, y, z, *rest = self._tables[id(info)](here)
             grid = info.checked_grid((x, y, z))
             if grid is not None:  # a grid of nothing is an error to the driver
-                launches.append(SizedLaunch(info, grid, tuple(map(Argument, numbers))))
+                values_left = iter(rest)
+                numbers = tuple(Argument(next(values_left)) for _ in info.numbers)
+                launches.append(SizedLaunch(info, grid, numbers, _sized_maps(info, values_left)))
         return SizedLaunches(tuple(launches), tuple(places), total)
+
+
+def _dims_of(launch: LaunchInfo) -> Iterator[Dim]:
+    yield from (*launch.blocks, *launch.numbers)
+    for each in launch.maps:
+        yield from (*each.sizes, *each.strides)
+
+
+def _sized_maps(info: LaunchInfo, values: Iterator[int]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    return tuple(
+        (tuple(next(values) for _ in each.sizes), tuple(next(values) for _ in each.strides)) for each in info.maps
+    )

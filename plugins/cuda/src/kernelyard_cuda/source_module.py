@@ -95,8 +95,13 @@ class CudaSourceModule(BindableModule):
             tensors.append(Argument(held.address, held.nbytes))
         kernels = self._load(driver)
         launches = [
-            kernels.prepare(info.kernel, grid, [*[tensors[n] for n in info.tensors], *numbers])
-            for info, grid, numbers in sized.launches
+            kernels.prepare(
+                each.info.kernel,
+                each.grid,
+                [*[tensors[n] for n in each.info.tensors], *each.numbers],
+                each.tensor_maps(tensors),
+            )
+            for each in sized.launches
         ]
         return BoundCall([*launches], [context, self], Movers(len(args), sized.launches, launches))
 
@@ -160,7 +165,7 @@ class Movers(Mapping[int, Callable[[int], None]]):
         if not 0 <= number < self._count:
             raise KeyError(number)
         pairs = zip(self._sized, self._launches, strict=True)
-        places = [(step, n) for each, step in pairs for n, tensor in enumerate(each.info.tensors) if tensor == number]
+        places = [(step, place) for each, step in pairs for place in each.info.places_of(number)]
 
         def move(address: int) -> None:
             for step, place in places:

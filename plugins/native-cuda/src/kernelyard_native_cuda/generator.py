@@ -15,8 +15,8 @@ from kernelyard.plugins.codegen_api import Buffer, CodeGenerator, PrimFunc
 from kernelyard.runtime.api import RuntimeModule, TensorSpec
 from kernelyard_cuda.compiler import CUDA, find_kernel_compiler
 from kernelyard_cuda.default_archs import default_archs
-from kernelyard_cuda.function_info import FunctionInfo, LaunchInfo
-from kernelyard_native_cuda.codegen.kernel import identifier
+from kernelyard_cuda.function_info import FunctionInfo, LaunchInfo, TensorMapInfo
+from kernelyard_native_cuda.codegen.kernel import WrittenKernel, identifier
 from kernelyard_native_cuda.drivers import EMULATOR, open_device
 from kernelyard_native_cuda.runtime import NativeCudaModule
 from kernelyard_native_cuda.schedule.machine import machine_of
@@ -50,29 +50,36 @@ class NativeCudaGenerator(CodeGenerator):
 
         Option "text": whether the module carries the text beside the cubins, which the emulator needs (True). Option
         "tf32": whether matmuls of float32 may be rounded to tf32, for tensor cores (False).
+        "wgmma": whether products for sm_90 alone run on warp groups (False).
         """
         for arch in target.archs:
             _check_arch(arch)
         infos: list[FunctionInfo] = []
-        texts: list[str] = []
-        machine = machine_of(target.archs, _option(options, "tf32", False))
+        kernels: list[WrittenKernel] = []
+        machine = machine_of(target.archs, _option(options, "tf32", False), _option(options, "wgmma", False))
         for number, (name, function) in enumerate(functions.items()):
             scheduled = schedule(function, f"{identifier(name)}_{number}", machine)
             infos.append(_info(name, scheduled))
-            texts += [kernel.text for kernel in scheduled.kernels]
+            kernels += scheduled.kernels
         prelude = (path.read_text(encoding="utf-8") for path in (PRELUDE, TILES, RADIX_SORT))
-        source = "\n".join((*prelude, GENERATED, *texts))
-        cubins = _cubins(source, target.archs)
+        needs = dict.fromkeys(text for kernel in kernels for text in kernel.needs)
+        source = "\n".join((*prelude, *needs, GENERATED, *(kernel.text for kernel in kernels)))
+        cubins = _cubins(source, target.archs, is_for_one_arch=any(kernel.maps for kernel in kernels))
         return NativeCudaModule(infos, source if _keeps_text(options, cubins) else "", cubins)
 
 
-def _cubins(source: str, archs: Sequence[str]) -> dict[str, bytes]:
-    """Return the cubin for each architecture, compiled in parallel; none without a compiler."""
+def _cubins(source: str, archs: Sequence[str], is_for_one_arch: bool) -> dict[str, bytes]:
+    """Return the cubin for each architecture, compiled in parallel; none without a compiler.
+
+    is_for_one_arch: whether there are instructions of one architecture alone, which its name with an "a" allows. Code
+    for sm_90a runs on every GPU of sm_90, which has no later minor version.
+    """
     compiler = find_kernel_compiler() if archs else None
     if compiler is None:
         return {}
     with ThreadPoolExecutor(len(archs)) as pool:
-        return dict(zip(archs, pool.map(lambda arch: compiler.cubin(source, arch), archs), strict=True))
+        names = [f"{arch.rstrip('a')}a" if is_for_one_arch else arch for arch in archs]
+        return dict(zip(archs, pool.map(lambda name: compiler.cubin(source, name), names), strict=True))
 
 
 def _keeps_text(options: Mapping[str, Any], cubins: Mapping[str, bytes]) -> bool:
@@ -110,6 +117,7 @@ def _info(name: str, scheduled: Scheduled) -> FunctionInfo:
             tuple(numbers[each] for each in kernel.arguments if isinstance(each, Buffer)),
             tuple(each for each in kernel.arguments if not isinstance(each, Buffer)),
             kernel.step,
+            tuple(TensorMapInfo(numbers[m.buffer], m.buffer.dtype, m.sizes, m.strides, m.box) for m in kernel.maps),
         )
         for kernel in scheduled.kernels
     )

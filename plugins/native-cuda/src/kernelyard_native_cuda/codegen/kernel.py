@@ -18,10 +18,20 @@ MOST_INT = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
+class WrittenMap:
+    """A tensor as a kernel copies boxes of it: see `kernelyard_cuda.driver_api.TensorMap`."""
+
+    buffer: Buffer
+    sizes: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    box: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class WrittenKernel:
-    """arguments: tensors, then numbers, as the kernel takes them. blocks: how many of `threads` threads are started,
-    along x, y and z. shared_nbytes: of dynamic shared memory. step: the loop for each of whose steps it is launched, in
-    turn with its neighbours.
+    """arguments: tensors, then numbers, as the kernel takes them, and then maps. blocks: how many of `threads` threads
+    are started, along x, y and z. shared_nbytes: of dynamic shared memory. step: the loop for each of whose steps it is
+    launched, in turn with its neighbours. needs: text that comes before it, once for all kernels that need it.
     """
 
     name: str
@@ -31,6 +41,8 @@ class WrittenKernel:
     shared_nbytes: int
     arguments: tuple[Buffer | Dim, ...]
     step: StepInfo | None = None
+    maps: tuple[WrittenMap, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 def where(kernel: WrittenKernel, holds: Dim) -> WrittenKernel:
@@ -61,10 +73,15 @@ class Kernel:
         self._written = written
         self._tensors: dict[Buffer, str] = {}
         self._numbers: dict[Dim, str] = {}
+        self._maps: dict[WrittenMap, str] = {}
 
     def tensor(self, buffer: Buffer) -> str:
         """Return the name of a tensor's memory."""
         return self._tensors.setdefault(buffer, f"{identifier(buffer.name)}_{len(self._tensors)}")
+
+    def map(self, wanted: WrittenMap) -> str:
+        """Return the name of a tensor map."""
+        return self._maps.setdefault(wanted, f"map{len(self._maps)}")
 
     def dim(self, dim: Dim) -> str:
         """Return the text of a dim; symbolic ones are numbers that the kernel is given."""
@@ -110,16 +127,21 @@ class Kernel:
         """Return a name for a point's number, in as few bits as will do."""
         return self.writer.define("int" if self.counts_in_int(axes) else "long long", text)
 
-    def finish(self, name: str, blocks: Dim, shared_nbytes: int = 0, most_registers_for: int = 1) -> WrittenKernel:
-        """Return the kernel with its head. most_registers_for: how many blocks a multiprocessor is to have room for."""
+    def finish(
+        self, name: str, blocks: Dim, shared_nbytes: int = 0, room_for: int = 0, needs: tuple[str, ...] = ()
+    ) -> WrittenKernel:
+        """Return the kernel with its head. room_for: the blocks that a multiprocessor is to have registers for; 0: one
+        that may have as many as the compiler likes.
+        """
         params = [
             f"GLOBAL({'' if buffer in self._written else 'const '}{stored(buffer.dtype)}) {tensor}"
             for buffer, tensor in self._tensors.items()
         ]
         params += [f"const long long {number}" for number in self._numbers.values()]
-        bounds = str(self.threads) if most_registers_for == 1 else f"{self.threads}, {most_registers_for}"
+        params += [f"const __grid_constant__ TensorMap {name}" for name in self._maps.values()]
+        bounds = f"{self.threads}, {room_for}" if room_for else str(self.threads)
         head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({", ".join(params)})'
         body = "\n".join(f"  {line}" for line in self.writer.text.splitlines())
         arguments = (*self._tensors, *self._numbers)
-        text = f"{head} {{\n{body}\n}}\n"
-        return WrittenKernel(name, text, (blocks, 1, 1), self.threads, shared_nbytes, arguments)
+        text, grid, maps = f"{head} {{\n{body}\n}}\n", (blocks, 1, 1), tuple(self._maps)
+        return WrittenKernel(name, text, grid, self.threads, shared_nbytes, arguments, maps=maps, needs=needs)

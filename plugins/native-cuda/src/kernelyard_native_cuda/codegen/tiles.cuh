@@ -3,7 +3,7 @@
 #ifdef KERNELYARD_EMULATION
 #include "emulated_tensor_cores.h"
 #else
-extern __shared__ __align__(128) unsigned char dynamic_shared[];
+extern __shared__ __align__(1024) unsigned char dynamic_shared[];
 __device__ inline unsigned shared_address(unsigned place) {
   return (unsigned)__cvta_generic_to_shared(dynamic_shared) + place;
 }

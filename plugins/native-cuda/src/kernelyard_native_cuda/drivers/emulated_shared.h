@@ -61,7 +61,9 @@ static void touch(long long place, unsigned nbytes) {
 // --- bytes ------------------------------------------------------------------------------------------------------------
 struct Byte {
   unsigned long long written, read;  // the epochs
-  Thread *writer, *reader;           // reader: null for several
+  Stamp writer, reader;              // reader: the last one
+  bool read_alone, read_in_warp;     // by one thread; by those of one warp
+  unsigned fences;                   // of the writer, when it wrote
   Thread* awaited;                   // whose asynchronous copy is to write it; null for none
 };
 static const unsigned MOST_DYNAMIC = 227 << 10;
@@ -83,28 +85,38 @@ static void read_bytes(void* to, unsigned place, unsigned nbytes) {
     Byte& byte = bytes[at];
     check_awaited(at, "shared memory is read before the asynchronous copy that writes it is waited for");
     if (byte.written < block_epoch) fail("shared memory is read that nobody wrote", at, dynamic_size);
-    if (byte.written == epoch && byte.writer != current)
+    if (byte.written == epoch && !is_over(byte.writer))
       fail("shared memory is read before a barrier after another thread wrote it", at, dynamic_size);
-    if (byte.read != epoch) byte.reader = current;
-    else if (byte.reader != current) byte.reader = nullptr;
-    byte.read = epoch;
+    const bool is_first = byte.read != epoch;
+    byte.read_alone = is_first || (byte.read_alone && byte.reader.by == current);
+    byte.read_in_warp = is_first || (byte.read_in_warp && warp_of(byte.reader.by) == warp_of(current));
+    byte.read = epoch, byte.reader = stamp_of(current);
   }
   memcpy(to, dynamic + place, nbytes);
 }
-static void check_write(unsigned place, unsigned nbytes) {
-  check_span(place, nbytes);
+// The last reader tells of all, where all were of one warp.
+static bool was_read(const Byte& byte) {
+  return byte.read != epoch || (byte.read_alone && byte.reader.by == current) || (byte.read_in_warp && is_over(byte.reader));
+}
+static void check_unused(unsigned place, unsigned nbytes) {
   for (unsigned at = place; at < place + nbytes; ++at) {
     Byte& byte = bytes[at];
     check_awaited(at, "shared memory is written while an asynchronous copy is to write it");
-    if (byte.written == epoch && byte.writer != current)
+    if (byte.written == epoch && !is_over(byte.writer))
       fail("two threads write one element of shared memory", at, dynamic_size);
-    if (byte.read == epoch && byte.reader != current)
-      fail("shared memory is written before a barrier after another thread read it", at, dynamic_size);
+    if (!was_read(byte)) fail("shared memory is written before a barrier after another thread read it", at, dynamic_size);
   }
+  if (extension.check_write) extension.check_write(place, nbytes);
 }
-static void mark_written(unsigned place, unsigned nbytes) {
-  for (unsigned at = place; at < place + nbytes; ++at)
-    bytes[at].written = epoch, bytes[at].writer = current, bytes[at].awaited = nullptr;
+static void check_write(unsigned place, unsigned nbytes) {
+  check_span(place, nbytes);
+  check_unused(place, nbytes);
+}
+static void mark_written(unsigned place, unsigned nbytes, Thread* by = current) {
+  for (unsigned at = place; at < place + nbytes; ++at) {
+    Byte& byte = bytes[at];
+    byte.written = epoch, byte.writer = stamp_of(by), byte.fences = by->fences, byte.awaited = nullptr;
+  }
 }
 static void write_bytes(unsigned place, const void* from, unsigned nbytes) {
   check_write(place, nbytes);

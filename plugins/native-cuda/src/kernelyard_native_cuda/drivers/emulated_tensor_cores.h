@@ -9,6 +9,10 @@ static unsigned rows[MOST_THREADS];
 
 static float half_values[1 << 16];
 static bool has_half_values;
+static void fill_half_values() {
+  for (unsigned bits = 0; !has_half_values && bits < 1u << 16; ++bits) half_values[bits] = value_of(Half{(unsigned short)bits});
+  has_half_values = true;
+}
 
 static inline unsigned warp_start() { return (unsigned)(current - threads) & ~(WARP_THREADS - 1); }
 template <class T> struct Lanes {  // the elements of a register
@@ -49,10 +53,7 @@ template <bool TRANSPOSED> static void ldmatrix(unsigned (&to)[4], unsigned plac
 // total += a * b for 16 rows, 8 columns and 32 bytes of the sum.
 template <class T, class Total> static void mma(Total (&total)[4], const unsigned (&a)[4], const unsigned* b) {
   typedef emulation::Lanes<T> Lanes;
-  if (!emulation::has_half_values) {
-    for (unsigned bits = 0; bits < 1u << 16; ++bits) emulation::half_values[bits] = value_of(Half{(unsigned short)bits});
-    emulation::has_half_values = true;
-  }
+  emulation::fill_half_values();
   emulation::Registers& own = emulation::registers[emulation::current - emulation::threads];
   memcpy(own.a, a, sizeof own.a), memcpy(own.b, b, sizeof own.b);
   emulation_meet(0xffffffffu);

@@ -78,14 +78,14 @@ template <class T> struct Global {
 
 // --- arguments --------------------------------------------------------------------------------------------------------
 struct Slot { long long value, nbytes; };  // nbytes: of the memory that a pointer points to
-struct Given { Slot slot; const char* name; Touched* touched; };
-struct Kind { size_t element_nbytes; bool is_written; };  // element_nbytes: 0 for what is no tensor
+struct Given { Slot slot; const char* name; Touched* touched; Slot tensor; };  // tensor: where it lies, of a map too
+struct Kind { size_t element_nbytes; bool is_written, is_map; };  // element_nbytes: 0 for what is no tensor
 template <class A> struct Argument {
-  static constexpr Kind KIND = {0, false};
+  static constexpr Kind KIND = {0, false, false};
   static A of(const Given& given) { return (A)given.slot.value; }
 };
 template <class T> struct Argument<Global<T>> {
-  static constexpr Kind KIND = {sizeof(T), !std::is_const<T>::value};
+  static constexpr Kind KIND = {sizeof(T), !std::is_const<T>::value, false};
   static Global<T> of(const Given& given) {
     return {(T*)given.slot.value, given.slot.nbytes / (long long)sizeof(T), given.touched, given.name};
   }
@@ -96,15 +96,16 @@ struct Records {
   std::vector<std::vector<Touched>> all;
   void start(Given* given, const Kind* kinds, int count) {
     for (int n = 0; n < count; ++n) {
+      given[n].tensor = kinds[n].is_map ? *(const Slot*)given[n].slot.value : given[n].slot;
+      for (int other = 0; other < n; ++other)
+        if (kinds[n].is_written || kinds[other].is_written) check_apart(given[n], given[other]);
       if (!kinds[n].element_nbytes) continue;
       all.emplace_back(given[n].slot.nbytes / kinds[n].element_nbytes);
       given[n].touched = all.back().data();
-      for (int other = 0; other < n; ++other)
-        if (kinds[n].is_written || kinds[other].is_written) check_apart(given[n], given[other]);
     }
   }
   static void check_apart(const Given& one, const Given& other) {  // the nbytes of numbers are 0
-    const Slot a = one.slot, b = other.slot;
+    const Slot a = one.tensor, b = other.tensor;
     if (a.nbytes && b.nbytes && a.value < b.value + b.nbytes && b.value < a.value + a.nbytes)
       snprintf(message, sizeof message, "tensors %s and %s overlap, although the kernel takes them as __restrict__ and writes one",
                one.name, other.name);

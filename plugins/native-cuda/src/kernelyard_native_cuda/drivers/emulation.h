@@ -12,6 +12,7 @@
 #define __global__
 #define __device__
 #define __shared__ static
+#define __grid_constant__
 #define __launch_bounds__(...)
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 #define GLOBAL(T) emulation::Global<T>
@@ -61,25 +62,30 @@ static void prepare(Context& context, char* stack, size_t size, void (*start)())
 #endif
 
 // --- a block of threads -----------------------------------------------------------------------------------------------
-enum State { READY, AT_BARRIER, IN_WARP, DONE };
+enum State { READY, AT_BARRIER, IN_WARP, WAITING, DONE };  // WAITING: at an mbarrier, or for wgmma
 struct Thread {
   Context context; State state; uint3 index; unsigned lane_mask; unsigned long long slot;
-  unsigned syncs;  // of its whole warp so far, by __syncwarp
+  unsigned syncs;   // of its whole warp so far, by __syncwarp
+  unsigned fences;  // so far, between what it writes to shared memory and what copies and wgmma read there
 };
 static const unsigned MOST_THREADS = 1024, WARP_THREADS = 32;
 static const size_t STACK = 128 << 10;
-static Thread threads[MOST_THREADS];
+static Thread threads[MOST_THREADS + 1];  // and one that stands for bulk copies
 static char* stacks;
 static Thread* current;
 static Context scheduler;
 static uint3 grid, block, block_index;
 static unsigned count;  // of threads in a block
 static unsigned long long epoch = 1;  // barriers so far, in all blocks: what happened in another epoch is in order
+static bool is_last_first;  // the order of blocks, and of copies
 static unsigned long long block_epoch;  // the epoch in which the block began: shared memory of before is not its own
 static void (*body)(void*);
 static void* arguments;
 static char message[512];
-static void forget_copies(), count_touches();
+static void forget_copies(), count_touches(), start_clocks();
+// What asynchronous work of sm_90 adds, where a kernel has any: whether something happened that threads wait for, what is
+// wrong at a block's end, and what a write of shared memory would disturb.
+static struct { void (*start)(); bool (*release)(); void (*check_end)(); void (*check_write)(unsigned place, unsigned nbytes); } extension;
 
 static void leave() { change(current->context, scheduler); }
 [[noreturn]] __attribute__((noinline, cold)) static void fail(const char* what, long long index, long long size) {
@@ -114,8 +120,11 @@ static bool release_warps() {
 
 // Whether the block went on at its barrier; where it cannot, `message` says why.
 static bool release_barrier() {
-  unsigned waiting = 0, done = 0;
-  for (unsigned i = 0; i < count; ++i) waiting += threads[i].state == AT_BARRIER, done += threads[i].state == DONE;
+  unsigned waiting = 0, done = 0, asynchronous = 0;
+  for (unsigned i = 0; i < count; ++i) {
+    waiting += threads[i].state == AT_BARRIER, done += threads[i].state == DONE;
+    asynchronous += threads[i].state == WAITING;
+  }
   if (waiting == count) {
     count_touches();
     ++epoch;
@@ -124,17 +133,22 @@ static bool release_barrier() {
   }
   if (done != count)
     snprintf(message, sizeof message,
-             "%u of %u threads of block (%u, %u, %u) wait at __syncthreads, %u at a warp collective, %u have ended", waiting,
-             count, block_index.x, block_index.y, block_index.z, count - waiting - done, done);
+             "%u of %u threads of block (%u, %u, %u) wait at __syncthreads, %u at an mbarrier or for wgmma, %u at a warp "
+             "collective, %u have ended",
+             waiting, count, block_index.x, block_index.y, block_index.z, asynchronous, count - waiting - asynchronous - done,
+             done);
+  else if (extension.check_end) extension.check_end();
   return false;
 }
 
 static void run_block() {
   block_epoch = ++epoch;
   forget_copies();
+  start_clocks();
+  if (extension.start) extension.start();
   for (unsigned i = 0; i < count; ++i) {
     threads[i].state = READY;
-    threads[i].syncs = 0;
+    threads[i].syncs = threads[i].fences = 0;
     threads[i].index = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
     prepare(threads[i].context, stacks + i * STACK, STACK, start);
   }
@@ -150,12 +164,15 @@ static void run_block() {
           ran = true;
         }
       ran = release_warps() || ran;
+      if (!ran && extension.release) ran = extension.release();
+      if (message[0]) return;
     } while (ran);
   } while (release_barrier());
   count_touches();
 }
 
 }  // namespace emulation
+#include "emulated_clocks.h"
 #include "emulated_shared.h"
 #include "emulated_tensors.h"
 namespace emulation {
@@ -168,10 +185,6 @@ template <class T> struct Cell {
   bool read_alone, read_in_warp;     // by one thread; by those of one warp
   unsigned written_at, read_at;      // after so many syncs of the warp
 };
-static unsigned warp_of(const Thread* thread) { return (unsigned)(thread - threads) / WARP_THREADS; }
-// Whether the current thread's warp has met at a __syncwarp since a thread of it was at that of this number.
-static bool met_since(const Thread* thread, unsigned at) { return warp_of(thread) == warp_of(current) && current->syncs > at; }
-
 template <class T> struct Element {  // of a shared array, about to be read or written
   Cell<T>& cell;
   long long index, size;
@@ -243,6 +256,7 @@ static const char* run(const Start& how, Given* given, const Kind* kinds, int ar
   grid = {how.grid[0], how.grid[1], how.grid[2]}, block = {how.block[0], how.block[1], how.block[2]};
   count = block.x * block.y * block.z;
   dynamic_size = how.shared_nbytes;
+  is_last_first = how.order == LAST_FIRST;
   message[0] = 0;
   if (!stacks) stacks = (char*)malloc(STACK * MOST_THREADS);
   if (!stacks || count < 1 || count > MOST_THREADS) return "a block of more threads than there may be";
@@ -258,7 +272,7 @@ static const char* launch(void (*kernel)(A...), const Start* how, const Slot* sl
   const Kind kinds[] = {Argument<A>::KIND..., {}};
   const int many = sizeof...(A);
   Given given[many + 1];
-  for (int n = 0; n < many; ++n) given[n] = {slots[n], n < N ? names[n] : "", nullptr};
+  for (int n = 0; n < many; ++n) given[n] = {slots[n], n < N ? names[n] : "", nullptr, {}};
   Call<A...> it = {kernel, given};
   body = call_it<A...>, arguments = &it;
   return run(*how, given, kinds, many);

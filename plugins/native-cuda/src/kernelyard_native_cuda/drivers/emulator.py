@@ -29,7 +29,8 @@ from kernelyard.runtime.api import (
     aligned_bytes,
     plugin_cache,
 )
-from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
+from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels, TensorMap
+from kernelyard_native_cuda.drivers.tensor_maps import emulated
 
 CPP = Toolchain("C++", "CXX", ("g++", "c++"), "apt install g++ (Debian, Ubuntu), or set CXX to a C++ compiler")
 HEADER = Path(__file__).with_name("emulation.h")
@@ -201,11 +202,11 @@ class EmulatedKernels(LoadedKernels):
         self._library = library
         self._lock = Lock()
 
-    def prepare(self, kernel: str, grid: Grid, arguments: Sequence[Argument]) -> Launch:
+    def prepare(self, kernel: str, grid: Grid, arguments: Sequence[Argument], maps: Sequence[TensorMap] = ()) -> Launch:
         """See `LoadedKernels.prepare`."""
         function = getattr(self._library, f"emulate_{kernel}")
         function.restype = ctypes.c_char_p
-        return EmulatedLaunch(self._emulator, kernel, function, self._lock, grid, arguments)
+        return EmulatedLaunch(self._emulator, kernel, function, self._lock, grid, arguments, maps)
 
 
 class EmulatedLaunch(Launch):
@@ -219,10 +220,13 @@ class EmulatedLaunch(Launch):
         lock: Lock,
         grid: Grid,
         arguments: Sequence[Argument],
+        maps: Sequence[TensorMap] = (),
     ) -> None:
         self._emulator, self._kernel, self._function, self._lock = emulator, kernel, function, lock
         self._grid = (*grid.blocks, *grid.threads, grid.shared_nbytes)
-        words = [word for argument in arguments for word in argument]
+        self._maps = {place: emulated(each) for place, each in enumerate(maps, len(arguments))}
+        held = (Argument(ctypes.addressof(each)) for each in self._maps.values())
+        words = [word for argument in (*arguments, *held) for word in argument]
         self._slots = (ctypes.c_longlong * len(words))(*words)
 
     def __call__(self) -> None:
@@ -233,4 +237,7 @@ class EmulatedLaunch(Launch):
             raise ExecutionError("a kernel failed in the emulator", where=self._kernel, found=message.decode())
 
     def move(self, place: int, address: int) -> None:
-        self._slots[2 * place] = address
+        if place in self._maps:
+            self._maps[place].address = address
+        else:
+            self._slots[2 * place] = address

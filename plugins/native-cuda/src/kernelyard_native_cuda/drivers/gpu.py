@@ -23,8 +23,9 @@ import numpy as np
 
 from kernelyard.errors import DeviceError, ExecutionError
 from kernelyard.runtime.api import Device, EnvironmentVariable, address_of
-from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels
+from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels, TensorMap
 from kernelyard_native_cuda.drivers.staging import Staging
+from kernelyard_native_cuda.drivers.tensor_maps import EncodedMap
 
 INSTALL_HINT = "pip install 'kernelyard-native-cuda[cuda]', or run on kernelyard.cuda(\"emulator\")"
 # A kernel gets this much dynamic shared memory without asking for more.
@@ -314,7 +315,7 @@ class GpuKernels(LoadedKernels):
         self._module = module
         self._functions: dict[str, tuple[Any, int]] = {}  # with the dynamic shared memory that each may have
 
-    def prepare(self, kernel: str, grid: Grid, arguments: Sequence[Argument]) -> Launch:
+    def prepare(self, kernel: str, grid: Grid, arguments: Sequence[Argument], maps: Sequence[TensorMap] = ()) -> Launch:
         """See `LoadedKernels.prepare`."""
         function, most = self._functions.get(kernel) or (self._find(kernel), UNASKED_SHARED_NBYTES)
         if grid.shared_nbytes > most:
@@ -323,7 +324,7 @@ class GpuKernels(LoadedKernels):
             gpu.enter()
             gpu.call("cuFuncSetAttribute", function, limit, most)
         self._functions[kernel] = function, most
-        return GpuLaunch(self._gpu, kernel, function, grid, arguments)
+        return GpuLaunch(self._gpu, kernel, function, grid, arguments, maps)
 
     def _find(self, kernel: str) -> Any:
         self._gpu.enter()
@@ -338,14 +339,26 @@ def _array_types(count: int) -> tuple[type[ctypes.Array[ctypes.c_longlong]], typ
 class GpuLaunch(Launch):
     """See `Launch`."""
 
-    __slots__ = ("_call", "_gpu", "_grid", "_kernel", "_packed", "_pointers", "_words")
+    __slots__ = ("_call", "_encoded", "_gpu", "_grid", "_kernel", "_maps", "_packed", "_pointers", "_words")
 
-    def __init__(self, gpu: Gpu, kernel: str, function: Any, grid: Grid, arguments: Sequence[Argument]) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        kernel: str,
+        function: Any,
+        grid: Grid,
+        arguments: Sequence[Argument],
+        maps: Sequence[TensorMap] = (),
+    ) -> None:
         self._gpu, self._kernel, self._grid = gpu, kernel, grid
-        words_type, pointers_type = _array_types(max(len(arguments), 1))
+        words_type, pointers_type = _array_types(max(len(arguments) + len(maps), 1))
         self._words = words_type(*[argument[0] for argument in arguments])
         start = addressof(self._words)
         self._pointers = pointers_type(*range(start, start + WORD * len(self._words), WORD))
+        self._maps = dict(enumerate(maps, len(arguments)))
+        self._encoded: dict[int, EncodedMap] = {}
+        for place, each in self._maps.items():
+            self.move(place, each.tensor.value)
         self._call = (function, *grid.blocks, *grid.threads, grid.shared_nbytes)
         self._packed = addressof(self._pointers)
 
@@ -371,4 +384,8 @@ class GpuLaunch(Launch):
             ) from error
 
     def move(self, place: int, address: int) -> None:
-        self._words[place] = address
+        if place in self._maps:
+            self._encoded[place] = EncodedMap(self._gpu, self._maps[place], address)
+            self._pointers[place] = self._encoded[place].place
+        else:
+            self._words[place] = address

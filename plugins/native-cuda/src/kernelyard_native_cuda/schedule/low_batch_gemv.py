@@ -16,6 +16,7 @@ from kernelyard_native_cuda.schedule.gemv import MOST_VECTORS, Product, product_
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import contracted
 from kernelyard_native_cuda.schedule.rule import Schedule
+from kernelyard_native_cuda.schedule.wgmma import by_warp_groups
 
 
 def low_batch_gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
@@ -42,7 +43,9 @@ def _of_unknown(it: Contraction) -> Product | Declined | None:
 
 def _or_tiles(made: Schedule, product: Product, name: str, machine: Machine) -> Schedule:
     are_many = dims.minimum(1, dims.floordiv(product.few.extent, MOST_VECTORS + 1))
-    tiles = contracted(product.it, f"{name}_tiles", machine)
-    more = replace(tiles.kernel, text=f"// matmul: {tiles.reason}\n{tiles.kernel.text}")
+    rule, tiles = "wgmma", by_warp_groups(product.it, f"{name}_tiles", machine)
+    if isinstance(tiles, Declined):
+        rule, tiles = "matmul", contracted(product.it, f"{name}_tiles", machine)
+    more = replace(tiles.kernel, text=f"// {rule}: {tiles.reason}\n{tiles.kernel.text}")
     reason = f"up to {made.reason}; for more {tiles.reason}"
     return Schedule(1, where(made.kernel, 1 - are_many), reason, (where(more, are_many),))

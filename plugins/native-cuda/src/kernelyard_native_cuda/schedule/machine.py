@@ -8,17 +8,25 @@ from dataclasses import dataclass
 from kernelyard_cuda.driver_api import capability_of
 
 KIB = 1 << 10
+HOPPER = (9, 0)
 
 
 @dataclass(frozen=True)
 class Machine:
     """multiprocessors: of a usual GPU of the architecture. shared: bytes of shared memory of a multiprocessor, of which
     a block may have all but one KiB. allows_tf32: matmuls of float32 may be rounded to tf32, for tensor cores.
+    has_wgmma: code is to be for sm_90a alone, with its bulk copies and products by warp groups.
     """
 
     multiprocessors: int
     shared: int
     allows_tf32: bool = False
+    has_wgmma: bool = False
+
+    @property
+    def shared_for_block(self) -> int:
+        """The most that a block may have."""
+        return self.shared - KIB
 
     @property
     def shared_for_half(self) -> int:
@@ -42,7 +50,7 @@ _MACHINES = {
 ANY_MACHINE = Machine(108, 100 * KIB)
 
 
-def machine_of(archs: Sequence[str], allows_tf32: bool = False) -> Machine:
+def machine_of(archs: Sequence[str], allows_tf32: bool = False, allows_wgmma: bool = False) -> Machine:
     """Return the features common to some architectures; an unknown one has those of the newest known before it.
 
     Example:
@@ -50,7 +58,8 @@ def machine_of(archs: Sequence[str], allows_tf32: bool = False) -> Machine:
         (132, 108)
     """
     found = [_machine_of(arch) for arch in archs] or [ANY_MACHINE]
-    return Machine(min(m.multiprocessors for m in found), min(m.shared for m in found), allows_tf32)
+    has_wgmma = allows_wgmma and bool(archs) and all(capability_of(arch) == HOPPER for arch in archs)
+    return Machine(min(m.multiprocessors for m in found), min(m.shared for m in found), allows_tf32, has_wgmma)
 
 
 def _machine_of(arch: str) -> Machine:

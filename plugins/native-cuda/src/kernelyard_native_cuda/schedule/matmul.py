@@ -15,14 +15,20 @@ from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
 from kernelyard.plugins.codegen_api import Declined, Stage
-from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed, stored
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
-from kernelyard_native_cuda.schedule.lanes import finish_lanes, lanes_of
+from kernelyard_native_cuda.schedule.lanes import lanes_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.rule import Schedule
-from kernelyard_native_cuda.schedule.tile import Side, inside, runs_along_sum, write_fill, write_place
+from kernelyard_native_cuda.schedule.tile import (
+    Side,
+    finish_sums,
+    inside_tiles,
+    runs_along_sum,
+    write_fill,
+    write_place,
+)
 
 WARP = 32
 REGISTERS = 1 << 16  # of a multiprocessor
@@ -185,7 +191,7 @@ def _write_tensor(it: Contraction, shape: TensorShape, name: str, machine: Machi
     _write_sum(kernel, it, a, b, stages, batch)
     _write_slabs(kernel, it, a, b, batch)
     shared = max(stages * line * (shape.rows + shape.columns), total_nbytes)
-    return kernel.finish(name, a.tiles * b.tiles * it.batches, shared, 2 if shared <= machine.shared_for_half else 1)
+    return kernel.finish(name, a.tiles * b.tiles * it.batches, shared, 2 if shared <= machine.shared_for_half else 0)
 
 
 def _write_sum(kernel: Kernel, it: Contraction, a: Side, b: Side, stages: int, batch: dict[str, str]) -> None:
@@ -213,9 +219,9 @@ def _write_slabs(kernel: Kernel, it: Contraction, a: Side, b: Side, batch: dict[
         with writer.block(head):
             writer.line(f"const int row = unit / {b.tile // lanes}, column = unit % {b.tile // lanes} * {lanes};")
             writer.line("const long long a_own = a_start + Tile::row_of(slab, row), b_own = b_start + column;")
-            with writer.block(f"if ({_inside(kernel, it, a, b)})"):
+            with writer.block(f"if ({inside_tiles(kernel, it, a, b)})"):
                 writer.line(f"const auto sums = Tile::slab_at<{lanes}>(row, column);")
-                _finish(kernel, it, batch, lanes, "sums.at[{}]")
+                finish_sums(kernel, it, batch, lanes, "sums.at[{}]")
         writer.line("__syncthreads();")
 
 
@@ -244,28 +250,7 @@ def _write_plain(it: Contraction, shape: PlainShape, name: str, machine: Machine
         writer.line("#pragma unroll")
         with writer.block(f"for (int j = 0; j < {shape.each_across}; j += {lanes})"):
             writer.line("const long long a_own = a_start + Tile::row_of(i), b_own = b_start + Tile::column_of(j);")
-            with writer.block(f"if ({_inside(kernel, it, a, b)})"):
-                _finish(kernel, it, batch, lanes, "total[i][j + {}]")
-    room = 2 if shape.threads * 128 * 2 <= REGISTERS else 1
+            with writer.block(f"if ({inside_tiles(kernel, it, a, b)})"):
+                finish_sums(kernel, it, batch, lanes, "total[i][j + {}]")
+    room = 2 if shape.threads * 128 * 2 <= REGISTERS else 0
     return kernel.finish(name, a.tiles * b.tiles * it.batches, stages * stage_nbytes, room)
-
-
-def _inside(kernel: Kernel, it: Contraction, a: Side, b: Side) -> str:
-    conditions = [*inside(kernel, "a_own", it.a.extent, a.tile), *inside(kernel, "b_own", it.b.extent, b.tile)]
-    return " && ".join(conditions) or "true"
-
-
-def _finish(kernel: Kernel, it: Contraction, batch: dict[str, str], lanes: int, total: str) -> None:
-    """Write the epilogue at neighbours along b's rows. total: the text of the sum, {} being the lane."""
-    block = it.stage.first
-    dtype = block.output.dtype
-    axes = {**batch, **kernel.axes_at("a_own", it.a.own)}
-
-    def first(lane: str) -> str:
-        text = f"({computed(dtype)}){total.format(lane)}"
-        if block.init is None:
-            return text
-        start = kernel.expressions({**axes, **kernel.axes_at(f"(b_own + {lane})", it.b.own)}).value(block.init)
-        return operations.combined("sum", start, text, dtype)
-
-    finish_lanes(kernel, it.stage, axes, it.b.own, "b_own", lanes, first)

@@ -36,6 +36,7 @@ from kernelyard_native_cuda.schedule.sort import sort
 from kernelyard_native_cuda.schedule.split import split_stage
 from kernelyard_native_cuda.schedule.steps import at_step, fresh_symbol
 from kernelyard_native_cuda.schedule.transpose import transpose
+from kernelyard_native_cuda.schedule.wgmma import wgmma
 
 RULES: tuple[Rule, ...] = (
     sort,
@@ -44,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     gemv,
     low_batch_gemv,
     conv,
+    wgmma,
     matmul,
     general_reduction,
     elementwise,

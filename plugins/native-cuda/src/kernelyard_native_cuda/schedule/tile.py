@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Expr, IterVar, step_along
+from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel
-from kernelyard_native_cuda.codegen.types import is_narrow_float, stored
+from kernelyard_native_cuda.codegen.types import computed, is_narrow_float, stored
 from kernelyard_native_cuda.schedule.access import access_of, lanes_along, lanes_in
 from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, loads_of
+from kernelyard_native_cuda.schedule.lanes import finish_lanes
 
 PIECE = 16  # the most bytes that are copied at once
 LEAST_PIECE = 4
@@ -56,16 +58,16 @@ def extents_of(it: Contraction) -> dict[str, Dim]:
     return {axis.name: axis.extent for axis in it.stage.first.axes}
 
 
-def write_place(kernel: Kernel, it: Contraction, a: Side, b: Side) -> dict[str, str]:
-    """Write the block's tile origin, `a_start` and `b_start`; return the texts of the batch axes."""
+def write_place(kernel: Kernel, it: Contraction, a: Side, b: Side, number: str = "blockIdx.x") -> dict[str, str]:
+    """Write the origin of the tile of a number, `a_start` and `b_start`; return the texts of the batch axes."""
     writer = kernel.writer
     tiles_a, tiles_b = kernel.dim(a.tiles), kernel.dim(b.tiles)
-    writer.line(f"const long long tile = blockIdx.x % ({tiles_a} * {tiles_b}), band = tile / ({BAND} * {tiles_b});")
+    writer.line(f"const long long tile = {number} % ({tiles_a} * {tiles_b}), band = tile / ({BAND} * {tiles_b});")
     writer.line(f"const long long high = {tiles_a} - band * {BAND} < {BAND} ? {tiles_a} - band * {BAND} : {BAND};")
     writer.line(f"const long long inside_band = tile - band * {BAND} * {tiles_b};")
     writer.line(f"const long long a_start = (band * {BAND} + inside_band % high) * {a.tile};")
     writer.line(f"const long long b_start = inside_band / high * {b.tile};")
-    return kernel.axes_at(writer.define("long long", f"blockIdx.x / ({tiles_a} * {tiles_b})"), it.batch)
+    return kernel.axes_at(writer.define("long long", f"{number} / ({tiles_a} * {tiles_b})"), it.batch)
 
 
 def write_fill(kernel: Kernel, it: Contraction, side: Side, base: str, threads: int, batch: Mapping[str, str]) -> None:
@@ -155,3 +157,29 @@ def _write_elements(kernel: Kernel, expr: Expr, axes: Mapping[str, str], conditi
             text = to_stored(text, expr.dtype)
         writer.line(f"element = {text};")
     writer.line(f"put_shared<{type_}>({place}, element);")
+
+
+# --- epilogues --------------------------------------------------------------------------------------------------------
+def inside_tiles(kernel: Kernel, it: Contraction, a: Side, b: Side) -> str:
+    """Return the condition that a result of a tile is there, `a_own` and `b_own` being its rows of both operands."""
+    conditions = [*inside(kernel, "a_own", it.a.extent, a.tile), *inside(kernel, "b_own", it.b.extent, b.tile)]
+    return " && ".join(conditions) or "true"
+
+
+def finish_sums(kernel: Kernel, it: Contraction, batch: dict[str, str], lanes: int, total: str) -> None:
+    """Write the epilogue at neighbours along b's rows, from `a_own` and `b_own` on.
+
+    total: the text of the sum, {} being the lane.
+    """
+    block = it.stage.first
+    dtype = block.output.dtype
+    axes = {**batch, **kernel.axes_at("a_own", it.a.own)}
+
+    def first(lane: str) -> str:
+        text = f"({computed(dtype)}){total.format(lane)}"
+        if block.init is None:
+            return text
+        start = kernel.expressions({**axes, **kernel.axes_at(f"(b_own + {lane})", it.b.own)}).value(block.init)
+        return operations.combined("sum", start, text, dtype)
+
+    finish_lanes(kernel, it.stage, axes, it.b.own, "b_own", lanes, first)

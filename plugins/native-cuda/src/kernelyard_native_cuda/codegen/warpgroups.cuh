@@ -1,0 +1,186 @@
+// What kernels for sm_90a use: mbarriers, bulk copies of tensors (TMA), products by warp groups of 128 threads (wgmma), and a
+// tile of them that is fed by a thread of its own. It follows tiles.cuh. Places are byte offsets in dynamic shared memory.
+// Source: PTX ISA 8.8, "mbarrier", "cp.async.bulk.tensor", "Asynchronous warpgroup level matrix instructions".
+#ifdef KERNELYARD_EMULATION
+#include "emulated_bulk_copies.h"
+#include "emulated_wgmma.h"
+#else
+struct alignas(64) TensorMap { unsigned char opaque[128]; };
+
+__device__ inline void mbarrier_init(unsigned place, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(place)), "r"(arrivals) : "memory");
+}
+// Lets asynchronous copies and wgmma see what this thread did to shared memory.
+__device__ inline void fence_async() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+__device__ inline void mbarrier_arrive(unsigned place) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(place)) : "memory");
+}
+__device__ inline void mbarrier_expect(unsigned place, unsigned nbytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(place)), "r"(nbytes) : "memory");
+}
+__device__ inline void mbarrier_wait(unsigned place, unsigned parity) {
+  asm volatile(
+      "{\n.reg .pred is_over;\nask:\nmbarrier.try_wait.parity.shared::cta.b64 is_over, [%0], %1;\n@!is_over bra ask;\n}"
+      ::"r"(shared_address(place)), "r"(parity) : "memory");
+}
+#define BULK_COPY(RANK, form, coordinates, ...)                                                                             \
+  __device__ inline void bulk_copy(unsigned place, const TensorMap& map, unsigned barrier, const int (&at)[RANK]) {         \
+    asm volatile("cp.async.bulk.tensor." form ".shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {" coordinates \
+                 "}], [%2];" ::"r"(shared_address(place)), "l"(&map), "r"(shared_address(barrier)), __VA_ARGS__ : "memory"); \
+  }
+BULK_COPY(2, "2d", "%3, %4", "r"(at[0]), "r"(at[1]))
+BULK_COPY(3, "3d", "%3, %4, %5", "r"(at[0]), "r"(at[1]), "r"(at[2]))
+BULK_COPY(4, "4d", "%3, %4, %5, %6", "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]))
+#undef BULK_COPY
+
+// A matrix in lines of 128 bytes, eight of which are swizzled together. leading, stride: bytes from eight lines to the next,
+// along rows and along the sum, in the order that the layout has.
+__device__ inline unsigned long long wgmma_descriptor(unsigned place, unsigned leading, unsigned stride) {
+  return (shared_address(place) & 0x3ffffu) >> 4 | (unsigned long long)(leading >> 4) << 16 |
+         (unsigned long long)(stride >> 4) << 32 | 1ull << 62;
+}
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LEFT> __device__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
+template <int N> __device__ void wgmma_settle(float (&totals)[N]) {  // what reads the totals stays behind the wait
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(totals[i])::"memory");
+}
+template <class T, int N, bool A_ALONG, bool B_ALONG>
+__device__ void wgmma(float (&totals)[N / 2], unsigned long long a, unsigned long long b, bool adds);
+template <int MOST> __device__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MOST)); }
+template <int MOST> __device__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(MOST)); }
+#endif
+
+// `OWN` rows of an operand and 64 elements of the sum, of two bytes each, as bulk copies bring them: lines of 128 bytes along
+// the sum, or along the rows, in blocks of 64 rows then.
+template <class Type, int OWN_, bool ALONG_SUM_> struct BulkTile {
+  typedef Type T;
+  static const int OWN = OWN_, DEPTH = 64, COPIES = ALONG_SUM_ ? 1 : OWN / 64;
+  static const bool ALONG_SUM = ALONG_SUM_;
+  static const unsigned BYTES = OWN * DEPTH * 2, BLOCK = 64 * 128;
+  // copy(place, rows): starts the copy of a box, so many rows after the tile's first.
+  template <class Copy> static __device__ void each_copy(unsigned base, Copy copy) {
+#pragma unroll
+    for (int n = 0; n < COPIES; ++n) copy(base + n * BLOCK, n * 64);
+  }
+  // The descriptor from a row on, a multiple of 64, at 16 elements of the sum.
+  static __device__ unsigned long long matrix(unsigned base, int row, int step) {
+    const unsigned long long at_first =
+        ALONG_SUM ? wgmma_descriptor(base + row * 128, 16, 1024) : wgmma_descriptor(base + row / 64 * BLOCK, BLOCK, 1024);
+    return at_first + step * (ALONG_SUM ? 32 : 2048) / 16;  // the first field is the place, in pieces of 16 bytes
+  }
+};
+
+// The state of a ring of stages, for who fills it and for who empties it.
+template <int STAGES> struct Ring {
+  int stage = 0;
+  unsigned parity = 0;
+  __device__ void next() {
+    stage = stage + 1 == STAGES ? 0 : stage + 1;
+    parity ^= stage == 0;
+  }
+};
+
+// A tile of `CONSUMERS` warp groups, each with `A::OWN / CONSUMERS` rows of it. A warp group in front of them fills the
+// stages: one thread of it starts bulk copies when a stage is empty, ahead of the consumers, and on to the next tile while
+// they finish one.
+template <class A_, class B_, int CONSUMERS_, int STAGES_> struct WarpGroupTile {
+  typedef A_ A;
+  typedef B_ B;
+  typedef typename A::T T;
+  static const int CONSUMERS = CONSUMERS_, STAGES = STAGES_, GROUP = 128, THREADS = GROUP * (CONSUMERS + 1);
+  static const int ROWS = A::OWN / CONSUMERS, DOWN = ROWS / 64, COLUMNS = B::OWN, STEPS = A::DEPTH / 16;
+  static const unsigned STAGE = A::BYTES + B::BYTES, FULL = STAGES * STAGE, EMPTY = FULL + 8 * STAGES;
+  static const unsigned SLABS = (EMPTY + 8 * STAGES + 127) / 128 * 128;
+  typedef float Total[DOWN][COLUMNS / 2];
+  typedef Ring<STAGES> At;
+
+  static __device__ void start() {
+    if (threadIdx.x == 0) {
+      for (int stage = 0; stage < STAGES; ++stage) {
+        mbarrier_init(FULL + 8 * stage, 1);
+        mbarrier_init(EMPTY + 8 * stage, 4 * CONSUMERS);  // a thread of each warp
+      }
+      fence_async();
+    }
+    __syncthreads();
+  }
+  static __device__ bool is_producer() { return threadIdx.x < GROUP; }
+  static __device__ int warp() { return (threadIdx.x - GROUP) / WARP; }
+  // copies(stage, step): starts the copies of a step to a stage.
+  template <class Copies> static __device__ void fill(At& at, int steps, Copies copies) {
+    for (int step = 0; step < steps; ++step) {
+      mbarrier_wait(EMPTY + 8 * at.stage, at.parity ^ 1);  // the first time around, it is
+      mbarrier_expect(FULL + 8 * at.stage, STAGE);
+      copies(at.stage, step);
+      at.next();
+    }
+  }
+  // The sums of a step are waited for in the next one, whose products are issued by then.
+  static __device__ void multiply(Total& total, At& at, int steps) {
+    const int first = warp() / 4 * ROWS;
+    At last = at;
+    for (int step = 0; step < steps; ++step) {
+      mbarrier_wait(FULL + 8 * at.stage, at.parity);
+      const unsigned base = at.stage * STAGE;
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < STEPS; ++k)
+#pragma unroll
+        for (int i = 0; i < DOWN; ++i)
+          wgmma<T, COLUMNS, A::ALONG_SUM, B::ALONG_SUM>(total[i], A::matrix(base, first + i * 64, k),
+                                                        B::matrix(base + A::BYTES, 0, k), step > 0 || k > 0);
+      wgmma_commit();
+      if (step > 0) {
+        wgmma_wait<1>();
+        release(last);
+      }
+      last = at;
+      at.next();
+    }
+    wgmma_wait<0>();
+    release(last);
+#pragma unroll
+    for (int i = 0; i < DOWN; ++i) wgmma_settle(total[i]);
+  }
+  static __device__ void release(const At& at) {
+    if (threadIdx.x % WARP == 0) mbarrier_arrive(EMPTY + 8 * at.stage);
+  }
+
+  // A slab is 16 rows and 64 columns of a warp's own, in shared memory, for what follows the sum: pieces of 32 bytes are
+  // swizzled by an xor with the row.
+  static const int SLAB_COLUMNS = 64, SLABS_ACROSS = COLUMNS / SLAB_COLUMNS;
+  static const unsigned SLAB_BYTES = 16 * SLAB_COLUMNS * sizeof(float), BYTES = SLABS + 4 * CONSUMERS * SLAB_BYTES;
+  static __device__ unsigned slab_place(int row, int column) {
+    return SLABS + warp() * SLAB_BYTES + (row * SLAB_COLUMNS + (column ^ (row & 7) * 8)) * (unsigned)sizeof(float);
+  }
+  static __device__ int row_of(int down, int row) { return warp() / 4 * ROWS + down * 64 + warp() % 4 * 16 + row; }
+  static __device__ void put_slab(const float (&total)[COLUMNS / 2], int across) {
+    const int lane = threadIdx.x % WARP;
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < SLAB_COLUMNS / 8; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int i = across * (SLAB_COLUMNS / 2) + j * 4 + half * 2;
+        put_shared(slab_place(lane / 4 + half * 8, j * 8 + lane % 4 * 2), Pack<float, 2>{{total[i], total[i + 1]}});
+      }
+    __syncwarp();
+  }
+  template <int N> static __device__ Pack<float, N> slab_at(int row, int column) {
+    const int FEW = N < 4 ? N : 4;
+    const int turn = N == 8 ? threadIdx.x / 4 % 2 : 0;  // some threads read their second half first: from other banks
+    const unsigned place = slab_place(row, column);
+    const auto one = shared_at<Pack<float, FEW>>(place + turn * 16);
+    if constexpr (N <= 4) return one;
+    const auto other = shared_at<Pack<float, FEW>>(place + (1 - turn) * 16);
+    Pack<float, N> all;
+#pragma unroll
+    for (int lane = 0; lane < N; ++lane) all.at[lane] = (lane < 4) == (turn == 0) ? one.at[lane % 4] : other.at[lane % 4];
+    return all;
+  }
+};

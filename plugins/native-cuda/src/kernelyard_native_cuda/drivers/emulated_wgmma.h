@@ -1,0 +1,200 @@
+// wgmma on the CPU: products of matrices in shared memory, by the descriptors of their layouts, that run behind the threads
+// of a warp group. Totals are no numbers until they are waited for. Included by warpgroups.cuh.
+// Source: PTX ISA 8.8, "Asynchronous warpgroup level matrix instructions": matrix-descriptor format, shared memory layouts,
+// register fragments of m64nNk16.
+#pragma once
+#include <deque>
+#include <memory>
+
+namespace emulation {
+static const unsigned GROUP_THREADS = 128, GROUPS = MOST_THREADS / GROUP_THREADS, PIECE = 16;
+
+// --- who reads which pieces of 16 bytes --------------------------------------------------------------------------------
+struct Reading { unsigned long long epoch; unsigned time, under_way; };  // time: by the warp's clock, when it was over
+static Reading readings[MOST_DYNAMIC / PIECE][WARPS];
+static void check_readings(unsigned place, unsigned nbytes) {
+  check_barriers(place, nbytes);
+  for (unsigned piece = place / PIECE; piece * PIECE < place + nbytes; ++piece)
+    for (unsigned warp = 0; warp * WARP_THREADS < count; ++warp) {
+      const Reading& it = readings[piece][warp];
+      if (it.epoch < block_epoch) continue;
+      if (it.under_way) fail("shared memory is written while wgmma may read it", piece * PIECE, dynamic_size);
+      if (it.epoch == epoch && warp != warp_of(current) && clock_of(current).of[warp] < it.time)
+        fail("shared memory is written although wgmma of another warp may read it", piece * PIECE, dynamic_size);
+    }
+}
+static void check_piece(unsigned place) {
+  if (place + PIECE > dynamic_size) fail("wgmma reads outside dynamic shared memory", place, dynamic_size);
+  for (unsigned at = place; at < place + PIECE; ++at) {
+    const Byte& byte = bytes[at];
+    check_awaited(at, "wgmma reads shared memory before the copy that writes it is waited for");
+    if (byte.written < block_epoch) fail("wgmma reads shared memory that nobody wrote", at, dynamic_size);
+    if (byte.written == epoch && !is_over(byte.writer))
+      fail("wgmma reads shared memory that another thread may write", at, dynamic_size);
+    if (byte.writer.by != bulk_copies && byte.writer.by->fences <= byte.fences)
+      fail("wgmma reads what a thread wrote with no fence behind it", at, dynamic_size);
+  }
+}
+
+// --- matrices ---------------------------------------------------------------------------------------------------------
+struct Matrix { unsigned start, leading, stride; bool along_sum; };
+static Matrix matrix_of(unsigned long long descriptor, bool along_sum) {
+  if (descriptor >> 62 != 1) fail("a layout of wgmma that is not emulated", descriptor >> 62, 4);
+  const auto bytes_at = [&](int bit) { return (unsigned)(descriptor >> bit & 0x3fff) << 4; };
+  return {bytes_at(0), bytes_at(16), bytes_at(32), along_sum};
+}
+// Where the piece is that has an element, of 8 neighbours along the sum, or of 8 rows.
+static unsigned piece_of(const Matrix& it, unsigned row, unsigned k) {
+  const unsigned at = it.along_sum ? row / 8 * it.stride + row % 8 * 128 + k / 8 * 16
+                                   : row / 64 * it.leading + row % 64 / 8 * 16 + k / 8 * it.stride + k % 8 * 128;
+  return swizzled(it.start + at);
+}
+template <class T> static float element_of(const Matrix& it, unsigned row, unsigned k) {
+  T value;
+  memcpy(&value, dynamic + piece_of(it, row, k) + (it.along_sum ? k : row) % 8 * sizeof(T), sizeof(T));
+  return factor(value);
+}
+static void each_piece(const Matrix& it, unsigned first_row, unsigned rows, std::vector<unsigned>& pieces) {
+  for (unsigned row = first_row; row < first_row + rows; row += it.along_sum ? 1 : 8)
+    for (unsigned k = 0; k < 16; k += it.along_sum ? 8 : 1) pieces.push_back(piece_of(it, row, k));
+}
+
+// --- instructions under way -------------------------------------------------------------------------------------------
+// The totals of a thread while products are added to them. group: the last in which one is.
+struct Totals { float* registers; std::vector<float> values; unsigned group; };
+struct Product {
+  unsigned long long a, b;
+  unsigned columns, arrived;
+  bool adds;
+  Totals* totals[GROUP_THREADS];
+};
+struct Group { std::vector<unsigned> pieces; unsigned number; };  // what a warp reads
+static std::vector<std::unique_ptr<Totals>> totals_of[MOST_THREADS];
+static std::deque<Product> products_of[GROUPS];
+static unsigned long long issued[MOST_THREADS], computed[GROUPS];  // products so far
+static std::vector<Group> groups_of[WARPS];
+static unsigned group_of[MOST_THREADS];  // the number of the group that is not committed yet
+static unsigned long long ends_of[MOST_THREADS][64];  // products before the end of a group, by its number
+static bool is_fenced[MOST_THREADS];
+
+static void forget_products() {
+  forget_bulk();
+  for (auto& all : totals_of) all.clear();
+  for (auto& all : products_of) all.clear();
+  for (unsigned warp = 0; warp < WARPS; ++warp) groups_of[warp].clear();
+  memset(issued, 0, sizeof issued), memset(computed, 0, sizeof computed), memset(group_of, 0, sizeof group_of);
+  memset(is_fenced, 0, sizeof is_fenced);
+}
+template <class T, bool A_ALONG, bool B_ALONG> static void compute(const Product& it) {
+  const Matrix a = matrix_of(it.a, A_ALONG), b = matrix_of(it.b, B_ALONG);
+  std::vector<float> left(64 * 16), right(it.columns * 16);
+  for (unsigned k = 0; k < 16; ++k) {
+    for (unsigned row = 0; row < 64; ++row) left[row * 16 + k] = element_of<T>(a, row, k);
+    for (unsigned column = 0; column < it.columns; ++column) right[column * 16 + k] = element_of<T>(b, column, k);
+  }
+  for (unsigned thread = 0; thread < GROUP_THREADS; ++thread)
+    for (unsigned i = 0; i < it.columns / 2; ++i) {
+      const float* row = &left[(thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8) * 16];
+      const float* column = &right[(i / 4 * 8 + thread % 4 * 2 + i % 2) * 16];
+      float& total = it.totals[thread]->values[i];
+      total = it.adds ? total : 0.0f;
+      for (unsigned k = 0; k < 16; ++k) total += row[k] * column[k];
+    }
+}
+static Totals* totals_at(float* registers, unsigned many) {
+  const unsigned thread = current - threads;
+  for (auto& each : totals_of[thread])
+    if (each->registers == registers) return each->group = group_of[thread], each.get();
+  totals_of[thread].emplace_back(new Totals{registers, std::vector<float>(registers, registers + many), group_of[thread]});
+  for (unsigned i = 0; i < many; ++i) registers[i] = __int_as_float(0x7fc00000);
+  return totals_of[thread].back().get();
+}
+// The pieces that a warp's part of a product reads; marked as being read until the warp has waited.
+static void start_reading(const Matrix& a, const Matrix& b, unsigned columns) {
+  const unsigned thread = current - threads, warp = thread / WARP_THREADS;
+  Group group = {{}, group_of[thread]};
+  each_piece(a, thread % GROUP_THREADS / WARP_THREADS * 16, 16, group.pieces);
+  each_piece(b, 0, columns, group.pieces);
+  for (unsigned place : group.pieces) {
+    check_piece(place);
+    Reading& reading = readings[place / PIECE][warp];
+    reading.under_way = reading.epoch < block_epoch ? 1 : reading.under_way + 1;
+    reading.epoch = epoch;
+  }
+  groups_of[warp].push_back(group);
+}
+// Ends what a warp's products of all groups before one read.
+static void end_reading(unsigned before) {
+  const unsigned warp = warp_of(current), now = clock_of(current).of[warp];
+  std::vector<Group> left;
+  for (Group& group : groups_of[warp]) {
+    if (group.number >= before) left.push_back(group);
+    else
+      for (unsigned place : group.pieces) {
+        Reading& reading = readings[place / PIECE][warp];
+        reading.epoch = epoch, reading.time = now, --reading.under_way;
+      }
+  }
+  groups_of[warp] = left;
+}
+static void check_products() {
+  check_bulk();
+  for (unsigned thread = 0; thread < count; ++thread)
+    if (!message[0] && !totals_of[thread].empty())
+      snprintf(message, sizeof message, "a block ends while wgmma of thread %u is under way", thread);
+}
+static const int has_wgmma = (extension = {forget_products, release_waiting, check_products, check_readings}, 0);
+}  // namespace emulation
+
+// --- what kernels call ------------------------------------------------------------------------------------------------
+static unsigned long long wgmma_descriptor(unsigned place, unsigned leading, unsigned stride) {
+  return place >> 4 | (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 | 1ull << 62;
+}
+static void wgmma_fence() {
+  emulation_meet(0xffffffffu);
+  emulation::is_fenced[emulation::current - emulation::threads] = true;
+}
+template <class T, int N, bool A_ALONG, bool B_ALONG>
+static void wgmma(float (&totals)[N / 2], unsigned long long a, unsigned long long b, bool adds) {
+  using namespace emulation;
+  fill_half_values();
+  const unsigned thread = current - threads, group = thread / GROUP_THREADS;
+  emulation_meet(0xffffffffu);
+  if (!is_fenced[thread]) fail("wgmma with no wgmma.fence before it", thread, count);
+  if (thread % WARP_THREADS == 0) start_reading(matrix_of(a, A_ALONG), matrix_of(b, B_ALONG), N);
+  const unsigned long long number = issued[thread]++;
+  auto& all = products_of[group];
+  while (all.size() <= number - computed[group]) all.push_back({a, b, N, 0, adds, {}});
+  Product& it = all[number - computed[group]];
+  if (it.a != a || it.b != b || it.adds != adds || it.columns != N) fail("warps of a group that differ on a product", thread, count);
+  it.totals[thread % GROUP_THREADS] = totals_at(totals, N / 2);
+  if (++it.arrived < GROUP_THREADS) return;
+  compute<T, A_ALONG, B_ALONG>(it);
+  all.pop_front();
+  ++computed[group];
+  has_passed = true;
+}
+static void wgmma_commit() {
+  using namespace emulation;
+  const unsigned thread = current - threads;
+  emulation_meet(0xffffffffu);
+  ends_of[thread][group_of[thread]++ % 64] = issued[thread];
+}
+template <int LEFT> static void wgmma_wait() {
+  using namespace emulation;
+  const unsigned thread = current - threads, before = group_of[thread] > LEFT ? group_of[thread] - LEFT : 0;
+  emulation_meet(0xffffffffu);
+  while (before && computed[thread / GROUP_THREADS] < ends_of[thread][(before - 1) % 64]) wait_for_release();
+  emulation_meet(0xffffffffu);
+  if (thread % WARP_THREADS == 0) end_reading(before);
+  auto& all = totals_of[thread];
+  for (size_t n = all.size(); n-- > 0;)
+    if (all[n]->group < before) {
+      memcpy(all[n]->registers, all[n]->values.data(), all[n]->values.size() * sizeof(float));
+      all.erase(all.begin() + n);
+    }
+  is_fenced[thread] = false;
+}
+template <int N> static void wgmma_settle(float (&)[N]) {}
+template <int MOST> static void take_registers() { emulation_meet(0xffffffffu); }
+template <int MOST> static void give_registers() { emulation_meet(0xffffffffu); }

@@ -1,0 +1,269 @@
+"""Matmul by warp groups of Hopper (sm_90a): wgmma on tiles that bulk copies of tensors (TMA) bring.
+
+A block of threads goes through several tiles of the result (it is persistent): one warp group starts copies, the others
+multiply. The epilogue of one tile overlaps with the copies of the next. Elsewhere `matmul` has the same contraction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from kernelyard import dims, dtypes
+from kernelyard.dims import Dim
+from kernelyard.plugins.codegen_api import Affine, Axis, Buffer, Declined, IterVar, Load, Stage, offset_of
+from kernelyard_cuda.function_info import MAP_DTYPES
+from kernelyard_native_cuda.codegen import wgmma_text
+from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel, WrittenMap
+from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.schedule.access import is_multiple
+from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of
+from kernelyard_native_cuda.schedule.lanes import lanes_of
+from kernelyard_native_cuda.schedule.machine import Machine
+from kernelyard_native_cuda.schedule.matmul import tensor_dtype, usual
+from kernelyard_native_cuda.schedule.rule import Schedule
+from kernelyard_native_cuda.schedule.tile import Side, finish_sums, inside_tiles, write_place
+
+WARPGROUPS = Path(wgmma_text.__file__).with_name("warpgroups.cuh")
+GROUP = 128  # threads
+DEPTH = 64  # elements of the sum for each step: lines of 128 bytes
+LEAST = 64  # rows, columns and elements of the sum: fewer waste most of a tile
+MOST_STAGES = 8
+MOST_AXES = 4  # of a tensor map
+PIECE = 16  # bytes: strides of a tensor map are multiples
+SLAB_COLUMNS = 64
+SLAB_NBYTES = 16 * SLAB_COLUMNS * 4  # of each warp that multiplies
+
+
+@dataclass(frozen=True)
+class GroupShape:
+    """A tile of rows and columns, made by one or two warp groups; each has 64 or 128 of the rows."""
+
+    rows: int
+    columns: int
+    consumers: int
+
+    @property
+    def threads(self) -> int:
+        return GROUP * (self.consumers + 1)
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks that a multiprocessor is to have room for."""
+        return 3 - self.consumers
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Return the registers of each thread that starts copies, and of each that multiplies."""
+        return (40, 232) if self.consumers == 2 else (40, 216)
+
+    @property
+    def stage_nbytes(self) -> int:
+        return (self.rows + self.columns) * DEPTH * 2
+
+    def stages(self, machine: Machine) -> int:
+        """Return the number of stages that shared memory has room for beside the slabs and the mbarriers."""
+        room = machine.shared_for_half if self.blocks == 2 else machine.shared_for_block
+        return min(MOST_STAGES, (room - 4 * self.consumers * SLAB_NBYTES - 128) // self.stage_nbytes)
+
+    def shared_nbytes(self, stages: int) -> int:
+        """See `WarpGroupTile::BYTES`."""
+        return stages * self.stage_nbytes + -(-16 * stages // 128) * 128 + 4 * self.consumers * SLAB_NBYTES
+
+
+SHAPES = (
+    GroupShape(128, 256, 2),
+    GroupShape(256, 128, 2),
+    GroupShape(128, 128, 2),
+    GroupShape(128, 64, 2),
+    GroupShape(64, 128, 1),
+    GroupShape(64, 64, 1),
+)
+
+
+@dataclass(frozen=True)
+class BulkOperand:
+    """An operand as a tensor map has it: axes of the sum and of the rows, those along memory first, and batch axes.
+
+    sizes, steps: of the map's axes; steps in elements.
+    """
+
+    buffer: Buffer
+    along_sum: bool
+    sizes: tuple[Dim, ...]
+    steps: tuple[Dim, ...]
+    batch: tuple[str, ...]
+
+
+def wgmma(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
+    """Return a kernel for a first stage that contracts two operands which TMA can copy."""
+    it = contraction_of(stages[0])
+    if it is None or not it.a.own or not it.b.own:
+        return Declined("the stage is not a contraction of two operands with data reuse")
+    return by_warp_groups(it, name, machine)
+
+
+def by_warp_groups(it: Contraction, name: str, machine: Machine) -> Schedule | Declined:
+    """Return the kernel of a contraction, or why there is none."""
+    if not machine.has_wgmma:
+        return Declined("the target is not sm_90 alone, or the option wgmma is off")
+    dtype = tensor_dtype(it, machine)
+    if dtype not in MAP_DTYPES:
+        return Declined("the operands are not both float16, or bfloat16, and summed up in float32")
+    if not isinstance(it.depth, int) or it.depth < LEAST:
+        return Declined(f"the sum is not known to have {LEAST} elements")
+    if min(usual(it.a.extent), usual(it.b.extent)) < LEAST:
+        return Declined(f"there are fewer than {LEAST} rows or columns")
+    a, b = bulk_operand(it.a, it), bulk_operand(it.b, it)
+    if isinstance(a, Declined):
+        return a
+    if isinstance(b, Declined):
+        return b
+    shape = choose(it, machine)
+    count = shape.stages(machine)
+    reason = f"warp groups on {dtype}, tiles of {shape.rows}x{shape.columns}, {count} stages by TMA"
+    return Schedule(1, _write(it, a, b, shape, name, machine), reason)
+
+
+def choose(it: Contraction, machine: Machine) -> GroupShape:
+    """Return the shape whose waves of tiles take least: see `matmul`."""
+    rows, columns, batches = usual(it.a.extent), usual(it.b.extent), usual(it.batches)
+
+    def cost(shape: GroupShape) -> float:
+        tiles = -(-rows // shape.rows) * -(-columns // shape.columns) * batches
+        return -(-tiles // machine.multiprocessors) * (shape.rows + shape.columns)
+
+    return min(SHAPES, key=cost)
+
+
+# --- operands ---------------------------------------------------------------------------------------------------------
+def bulk_operand(operand: Operand, it: Contraction) -> BulkOperand | Declined:
+    """Return an operand as TMA copies it, or why it cannot."""
+    load = operand.narrow
+    if not isinstance(load, Load):
+        return Declined("an operand is computed as it is read, which TMA cannot")
+    offset = offset_of(load.buffer, load.indices)
+    of_sum, of_rows = _merged(it.reduce, offset), _merged(operand.own, offset)
+    if of_sum is None or of_rows is None or 1 not in (of_sum[1], of_rows[1]) or not _is_even(offset):
+        return Declined("an operand's elements are not evenly spaced, as TMA reads them")
+    along_sum = of_sum[1] == 1
+    first = (of_sum, of_rows) if along_sum else (of_rows, of_sum)
+    batch = _batch_axes(it, offset)
+    axes = [*first, *((axis.extent, step) for axis, step in batch)]
+    if len(axes) > MOST_AXES:
+        return Declined(f"an operand has more than {MOST_AXES - 2} batch axes")
+    if not all(is_multiple(step * dtypes.itemsize(load.dtype), PIECE) for _, step in axes[1:]):
+        return Declined(f"an operand's rows are not known to be a multiple of {PIECE} bytes apart, which TMA requires")
+    sizes, all_steps = zip(*axes, strict=True)
+    return BulkOperand(load.buffer, along_sum, sizes, all_steps, tuple(axis.name for axis, _ in batch))
+
+
+def _is_even(offset: Affine) -> bool:
+    """Return True for an offset that grows by the same with each step along an axis, from 0 on."""
+    return offset.constant == 0 and all(isinstance(atom, Axis) for atom, _ in offset.terms)
+
+
+def _batch_axes(it: Contraction, offset: Affine) -> list[tuple[IterVar, Dim]]:
+    """Return the batch axes that an operand has, each with its step in memory."""
+    steps = [(axis, offset.coefficient(axis.name)) for axis in it.batch if axis.extent != 1]
+    return [(axis, step) for axis, step in steps if step is not None and step != 0]
+
+
+def _merged(axes: Sequence[IterVar], offset: Affine) -> tuple[Dim, Dim] | None:
+    """Return axes as one, the last one fastest: its extent, and its step in memory; None if they are not one."""
+    step: Dim | None = None
+    extent: Dim = 1
+    for axis in reversed([axis for axis in axes if axis.extent != 1]):
+        own = offset.coefficient(axis.name)
+        if own is None or (step is not None and own != step * extent):
+            return None
+        step = own if step is None else step
+        extent = extent * axis.extent
+    return None if step is None else (extent, step)
+
+
+# --- the kernel -------------------------------------------------------------------------------------------------------
+def _write(
+    it: Contraction, a: BulkOperand, b: BulkOperand, shape: GroupShape, name: str, machine: Machine
+) -> WrittenKernel:
+    kernel = Kernel(it.stage.written, shape.threads)
+    writer, stages = kernel.writer, shape.stages(machine)
+    pairs = (("a", it.a, a, shape.rows), ("b", it.b, b, shape.columns))
+    left, right = (
+        Side(side, operand, operand.narrow, own, DEPTH, found.along_sum, _tile_type(found, own))
+        for side, operand, found, own in pairs
+    )
+    writer.line(f"typedef WarpGroupTile<{left.type}, {right.type}, {shape.consumers}, {stages}> Tile;")
+    tiles = left.tiles * right.tiles * it.batches
+    head = f"for (long long number = blockIdx.x; number < {kernel.dim(tiles)}; number += gridDim.x)"
+    steps = dims.ceildiv(it.depth, DEPTH)
+    give, take = shape.registers
+    writer.line("Tile::start();")
+    writer.line("Tile::At at;")
+    with writer.block("if (Tile::is_producer())"):
+        writer.line(f"give_registers<{give}>();")
+        writer.line("if (threadIdx.x != 0) return;")
+        with writer.block(head):
+            batch = write_place(kernel, it, left, right, "number")
+            _write_copies(kernel, batch, ("Tile::A", left, a), ("Tile::B", right, b))
+            writer.line(f"Tile::fill(at, {steps}, copies);")
+        writer.line("return;")
+    writer.line(f"take_registers<{take}>();")
+    with writer.block(head):
+        batch = write_place(kernel, it, left, right, "number")
+        writer.line("Tile::Total total;")
+        writer.line(f"Tile::multiply(total, at, {steps});")
+        _write_slabs(kernel, it, left, right, batch)
+    texts = (_common_text(), wgmma_text.wgmma_text(it.a.narrow.dtype, shape.columns, a.along_sum, b.along_sum))
+    blocks = dims.minimum(tiles, machine.multiprocessors * shape.blocks)
+    return kernel.finish(name, blocks, shape.shared_nbytes(stages), shape.blocks, texts)
+
+
+@cache
+def _common_text() -> str:
+    return WARPGROUPS.read_text(encoding="utf-8")
+
+
+def _tile_type(operand: BulkOperand, own: int) -> str:
+    return f"BulkTile<{stored(operand.buffer.dtype)}, {own}, {str(operand.along_sum).lower()}>"
+
+
+def _write_copies(kernel: Kernel, batch: Mapping[str, str], *operands: tuple[str, Side, BulkOperand]) -> None:
+    """Write `copies(stage, step)`, which starts the copies of both operands."""
+    writer, base = kernel.writer, "stage * Tile::STAGE"
+    with writer.block("const auto copies = [&](int stage, int step)"):
+        for type_, side, operand in operands:
+            itemsize = dtypes.itemsize(operand.buffer.dtype)
+            box = (DEPTH, side.tile if operand.along_sum else DEPTH, *(1 for _ in operand.batch))
+            strides = tuple(step * itemsize for step in operand.steps[1:])
+            name = kernel.map(WrittenMap(operand.buffer, operand.sizes, strides, box))
+            own, k = f"(int){side.name}_start + rows", f"step * {DEPTH}"
+            first = (k, own) if operand.along_sum else (own, k)
+            place = ", ".join((*first, *(f"(int){batch[axis]}" for axis in operand.batch)))
+            with writer.block(f"{type_}::each_copy({base}, [&](unsigned place, int rows)"):
+                writer.line(f"const int from[{len(box)}] = {{{place}}};")
+                writer.line(f"bulk_copy(place, {name}, Tile::FULL + 8 * stage, from);")
+            writer.line(");")
+            base = "stage * Tile::STAGE + Tile::A::BYTES"
+    writer.line(";")
+
+
+def _write_slabs(kernel: Kernel, it: Contraction, a: Side, b: Side, batch: dict[str, str]) -> None:
+    """Write the epilogue through shared memory, so that neighbours in memory belong to one thread."""
+    writer, lanes = kernel.writer, lanes_of(it.stage, it.b.own)
+    across = SLAB_COLUMNS // lanes
+    writer.line("#pragma unroll")
+    with writer.block("for (int slab = 0; slab < Tile::DOWN * Tile::SLABS_ACROSS; ++slab)"):
+        writer.line("const int down = slab / Tile::SLABS_ACROSS, right = slab % Tile::SLABS_ACROSS;")
+        writer.line("Tile::put_slab(total[down], right);")
+        writer.line("#pragma unroll")
+        with writer.block(f"for (int part = 0; part < {across // 2}; ++part)"):
+            writer.line("const int unit = part * WARP + threadIdx.x % WARP;")
+            writer.line(f"const int row = unit / {across}, column = unit % {across} * {lanes};")
+            writer.line("const long long a_own = a_start + Tile::row_of(down, row);")
+            writer.line(f"const long long b_own = b_start + right * {SLAB_COLUMNS} + column;")
+            with writer.block(f"if ({inside_tiles(kernel, it, a, b)})"):
+                writer.line(f"const auto sums = Tile::slab_at<{lanes}>(row, column);")
+                finish_sums(kernel, it, batch, lanes, "sums.at[{}]")
