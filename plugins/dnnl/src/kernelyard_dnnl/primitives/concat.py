@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CACHE_LINE = 64  # bytes
 MIN_RUN = 16  # elements that are copied at a time; below, a generated kernel copies faster
 # Elements that oneDNN copies at a time, on average: below, a reorder for each operand takes 0.1 to 0.6 of the time of
-# its concat, on one thread or two; with twice as many, those of DenseNet took longer.
+# its concat, on one thread or two; above, on two threads, they lose.
 SHORT_RUN = 32
 MULTIPLE_SOURCE = enums.ARG["multiple_src"]
 
