@@ -33,6 +33,8 @@ class Configurable(InterpretedBackend):
 class Manager:
     """One installed backend."""
 
+    plugins = ()  # it registered itself, without a manifest
+
     def active(self, part, target):
         return [Configurable()]
 
