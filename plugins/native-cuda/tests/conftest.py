@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from kernelyard.tir import PrimFunc
 from kernelyard.tir.interpreter import evaluate
 from kernelyard_cuda.driver_api import CudaDriver
 from kernelyard_native_cuda.drivers import EMULATOR, open_device
+from kernelyard_native_cuda.drivers.gpu import Gpu
 from kernelyard_native_cuda.generator import NativeCudaGenerator
 from kernelyard_native_cuda.runtime import NativeCudaModule
 
@@ -79,8 +80,27 @@ def emulator() -> CudaDriver:
 
 
 @pytest.fixture(scope="module")
+def gpu(emulator) -> Iterator[Gpu]:
+    """The GPU of the late driver; a module has another one by a fixture of its own."""
+    from . import late_driver
+
+    with late_driver.late_gpu(emulator) as found:
+        yield found
+
+
+@pytest.fixture
+def nothing_goes_wrong(gpu) -> Iterator[None]:
+    """Check after a test what the late driver has seen."""
+    from . import late_driver
+
+    yield
+    late_driver.check_that_nothing_went_wrong()
+    late_driver.reset()
+
+
+@pytest.fixture(scope="module")
 def target(gpu) -> Target:
-    """What the module's own fixture `gpu` runs."""
+    """What the module's fixture `gpu` runs."""
     return Target("cuda", arch="sm_{}{}".format(*gpu.capability))
 
 

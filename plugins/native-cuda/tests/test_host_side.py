@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,22 +30,11 @@ from kernelyard_native_cuda.drivers.gpu import Gpu
 from . import late_driver
 from .test_rules import random
 
+pytestmark = pytest.mark.usefixtures("nothing_goes_wrong")
+
 WAITS = ("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize")
 SIZE = 96
 NBYTES = 4 * SIZE * SIZE  # of a cache: more than a feed that is copied into the arena
-
-
-@pytest.fixture(scope="module")
-def gpu(emulator) -> Iterator[Gpu]:
-    with late_driver.late_gpu(emulator) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def nothing_goes_wrong(gpu) -> Iterator[None]:
-    yield
-    late_driver.check_that_nothing_went_wrong()
-    late_driver.reset()
 
 
 def calls_of(run: Callable[[], object], *functions: str) -> int:

@@ -7,7 +7,7 @@ What a GPU alone shows stays in `test_on_gpu.py`.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 from typing import Any
@@ -37,19 +37,9 @@ from .test_ops import CASES, check_sample, lower_static
 from .test_programs import PROGRAMS, module_of
 from .test_rules import random
 
+pytestmark = pytest.mark.usefixtures("nothing_goes_wrong")
+
 FIRST = [name for name in CASES if name.endswith("_0")]
-
-
-@pytest.fixture(scope="module")
-def gpu(emulator) -> Iterator[Gpu]:
-    with late_driver.late_gpu(emulator) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def nothing_goes_wrong(gpu) -> Iterator[None]:
-    yield
-    late_driver.check_that_nothing_went_wrong()
 
 
 @pytest.fixture(scope="module")

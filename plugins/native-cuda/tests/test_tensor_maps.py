@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,24 +14,12 @@ from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime.device.array import DeviceArray
 from kernelyard.runtime.device.driver import DeviceMemory
 from kernelyard_cuda.driver_api import Argument, TensorMap
-from kernelyard_native_cuda.drivers.gpu import Gpu
 from kernelyard_native_cuda.drivers.tensor_maps import EncodedMap
 
 from . import late_driver
 from .test_rules import random
 
-
-@pytest.fixture(scope="module")
-def gpu(emulator) -> Iterator[Gpu]:
-    with late_driver.late_gpu(emulator) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def nothing_goes_wrong(gpu) -> Iterator[None]:
-    yield
-    late_driver.check_that_nothing_went_wrong()
-    late_driver.reset()
+pytestmark = pytest.mark.usefixtures("nothing_goes_wrong")
 
 
 @pytest.fixture(scope="module")
