@@ -9,15 +9,11 @@ from hypothesis import strategies as st
 
 import kernelyard as ky
 from kernelyard.dims import symbol
-from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.testing import assert_declined, evaluate
+from kernelyard.testing import assert_declined
+
+from .image_networks import assert_right, module_of, weights
 
 FEW = {"two": (4, 4), "uneven": (1, 9, 3), "many": (2,) * 9, "beside many": (3, 24)}
-
-
-def weights(filters, channels, size=1):
-    shape = (filters, channels, size, size)
-    return np.random.default_rng(filters).standard_normal(shape, dtype=np.float32) / channels
 
 
 def joined(b, x, filters):
@@ -31,18 +27,6 @@ def block(b, x, filters):
     return b.op("nn.relu", b.op("nn.conv2d", y, weights(8, sum(filters), 3), padding=(1, 1, 1, 1)))
 
 
-def module_of(build, shape, *args):
-    b = FunctionBuilder()
-    return IRModule({"main": b.function(build(b, b.input("x", shape), *args))})
-
-
-def right(module, exe, shape):
-    x = np.random.default_rng(7).standard_normal(shape, dtype=np.float32)
-    (expected,) = evaluate(module, [x])
-    np.testing.assert_allclose(exe(x).numpy(), expected, rtol=1e-4, atol=1e-5)
-    return x
-
-
 @pytest.mark.parametrize("filters", FEW.values(), ids=FEW)
 def test_one_region_in_the_layout_of_convolutions(filters):
     shape = (2, 8, 6, 10)
@@ -51,7 +35,7 @@ def test_one_region_in_the_layout_of_convolutions(filters):
     assert {node.backend for node in exe.report.nodes} == {"dnnl"}
     assert "dnnl.concat" in {region.pattern for region in exe.report.regions}
     assert len({region.function for region in exe.report.regions}) == 1
-    x = right(module, exe, shape)
+    x = assert_right(module, exe, shape)
     (step,) = [step for step in exe.profile([x], calls=2).steps if step.module == "dnnl"]
     labels = [part.label for part in step.inside]
     assert len([label for label in labels if "concat" in label]) == len(filters), "each operand is copied once"
@@ -64,13 +48,13 @@ def test_open_sizes(filters):
     exe = ky.compile(module, backends=["dnnl"])
     assert "dnnl.concat" in {region.pattern for region in exe.report.regions}
     for n, h in [(1, 6), (3, 9), (2, 1)]:
-        right(module, exe, (n, 8, h, 10))
+        assert_right(module, exe, (n, 8, h, 10))
 
 
 def test_an_artifact_has_it(tmp_path):
     module = module_of(block, (1, 8, 6, 10), (4, 4))
     ky.compile(module, backends=["dnnl"]).save(tmp_path / "model.kyar")
-    right(module, ky.load(tmp_path / "model.kyar"), (1, 8, 6, 10))
+    assert_right(module, ky.load(tmp_path / "model.kyar"), (1, 8, 6, 10))
 
 
 ALONE = {
@@ -84,7 +68,7 @@ def test_others_are_left_to_generated_kernels(build):
     module = module_of(build, (1, 8, 6, 6))
     exe = ky.compile(module, backends=["dnnl"])
     assert_declined(exe, "dnnl", "slow", "dnnl.concat")
-    right(module, exe, (1, 8, 6, 6))
+    assert_right(module, exe, (1, 8, 6, 6))
 
 
 @given(st.data())

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import CodegenError
-from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.testing import assert_declined, evaluate
+from kernelyard.testing import assert_declined
+
+from .image_networks import assert_right, module_of, weights
 
 CHANNELS = (0, 0, 0, 0, 0, 4, 0, 0)
 PADS = {
@@ -20,11 +21,6 @@ PADS = {
     "space": (0, 0, 1, 0, 0, 0, 2, 3),
     "all axes": (1, 2, 0, 1, 0, 2, 1, 1),
 }
-
-
-def weights(filters, channels):
-    shape = (filters, channels, 1, 1)
-    return np.random.default_rng(filters).standard_normal(shape, dtype=np.float32) / channels
 
 
 def conv(b, x, filters):
@@ -48,18 +44,6 @@ def pooled_block(b, x):
     )
 
 
-def module_of(build, shape, *args, **attrs):
-    b = FunctionBuilder()
-    return IRModule({"main": b.function(build(b, b.input("x", shape), *args, **attrs))})
-
-
-def right(module, exe, shape):
-    x = np.random.default_rng(7).standard_normal(shape, dtype=np.float32)
-    (expected,) = evaluate(module, [x])
-    np.testing.assert_allclose(exe(x).numpy(), expected, rtol=1e-4, atol=1e-5)
-    return x
-
-
 @pytest.mark.parametrize("pads", PADS.values(), ids=PADS)
 def test_one_region_in_the_layout_of_convolutions(pads):
     shape = (2, 8, 6, 10)
@@ -68,7 +52,7 @@ def test_one_region_in_the_layout_of_convolutions(pads):
     assert {node.backend for node in exe.report.nodes} == {"dnnl"}
     assert "dnnl.pad" in {region.pattern for region in exe.report.regions}
     assert len({region.function for region in exe.report.regions}) == 1
-    x = right(module, exe, shape)
+    x = assert_right(module, exe, shape)
     (step,) = [step for step in exe.profile([x], calls=2).steps if step.module == "dnnl"]
     copies = [part for part in step.inside if part.label.startswith("reorder") and "pad" not in part.label]
     assert len(copies) <= 2, "the image comes in row-major, and goes out so"
@@ -78,7 +62,7 @@ def test_after_a_pooling():
     module = module_of(pooled_block, (1, 8, 8, 12))
     exe = ky.compile(module, strict=True)
     assert {node.backend for node in exe.report.nodes} == {"dnnl"}
-    right(module, exe, (1, 8, 8, 12))
+    assert_right(module, exe, (1, 8, 8, 12))
 
 
 @pytest.mark.parametrize("pads", [CHANNELS, PADS["all axes"]], ids=["channels", "all axes"])
@@ -87,7 +71,7 @@ def test_open_sizes(pads):
     exe = ky.compile(module, backends=["dnnl"])
     assert "dnnl.pad" in {region.pattern for region in exe.report.regions}
     for n, h in [(1, 6), (3, 9), (2, 1)]:
-        right(module, exe, (n, 8, h, 10))
+        assert_right(module, exe, (n, 8, h, 10))
 
 
 def test_an_open_amount():
@@ -96,14 +80,14 @@ def test_an_open_amount():
     exe = ky.compile(module, backends=["dnnl"])
     assert "dnnl.pad" in {region.pattern for region in exe.report.regions}
     for size in (1, 5):
-        right(module, exe, (1, 8, size, 10))
+        assert_right(module, exe, (1, 8, size, 10))
 
 
 def test_an_artifact_has_it(tmp_path):
     module = module_of(block, (1, 8, 6, 10), CHANNELS)
     exe = ky.compile(module, backends=["dnnl"])
     exe.save(tmp_path / "model.kyar")
-    right(module, ky.load(tmp_path / "model.kyar"), (1, 8, 6, 10))
+    assert_right(module, ky.load(tmp_path / "model.kyar"), (1, 8, 6, 10))
 
 
 DECLINED = {
@@ -120,7 +104,7 @@ def test_declined(code, pads, attrs):
     module = module_of(block, (1, 8, symbol("h"), 10), pads, **attrs)
     exe = ky.compile(module, backends=["dnnl"])
     assert_declined(exe, "dnnl", code, "dnnl.pad")
-    right(module, exe, (1, 8, 6, 10))
+    assert_right(module, exe, (1, 8, 6, 10))
 
 
 LONE = {
@@ -139,7 +123,7 @@ def test_lone_ones_are_left_to_generated_kernels(code, build):
     module = module_of(build, (1, 8, 6, 10))
     exe = ky.compile(module, backends=["dnnl"])
     assert_declined(exe, "dnnl", code, "dnnl.pad")
-    right(module, exe, (1, 8, 6, 10))
+    assert_right(module, exe, (1, 8, 6, 10))
 
 
 @given(st.data())
