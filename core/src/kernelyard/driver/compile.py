@@ -15,7 +15,6 @@ from kernelyard.dims import Bounds
 from kernelyard.driver.empty_inputs import compiler_for_empty
 from kernelyard.driver.fallbacks import lower_fallbacks, without_fallbacks
 from kernelyard.driver.generate import Generated, generate, planned_kernels
-from kernelyard.driver.import_model import import_model
 from kernelyard.driver.lower import Lowered, lower
 from kernelyard.driver.lower_vm_function import lower_vm_function, vm_function_names
 from kernelyard.driver.offload import offload
@@ -112,7 +111,7 @@ def decided(
     """Return `opened` with the measured placement in it; as it is, with a warning, where none of `placement` fits."""
     from kernelyard.driver.measured_placement import decide  # inside: most compiles measure nothing
 
-    module = import_model(session.manager, model, session.options, session.bounds)
+    module = session.import_model(model)
     decision = decide(session, module, tune, placement, _compiler_with(session, opened, module))
     return opened if decision is None else partial(opened, decision=decision)
 
@@ -134,7 +133,7 @@ def request_to_tune(
     defaults = {"require": None, "strict": False, "exclude_patterns": (), "precision": DEFAULT, "pipeline": None}
     opened = partial(open_session, target, backends, **{**defaults, **how})
     session = opened(options)
-    module = import_model(session.manager, model, session.options, session.bounds)
+    module = session.import_model(model)
     return TuneRequest(session, module, facts_of(session, module), tuning, _compiler_with(session, opened, module))
 
 
@@ -152,11 +151,11 @@ def _compiled(
     instruments: Sequence[Instrument],
 ) -> Executable:
     """Compile a model, which may be compiled anew for empty inputs, in a session that `opened` opens."""
-    exe = _linked(session, lambda: import_model(session.manager, model, session.options, session.bounds), instruments)
+    exe = _linked(session, lambda: session.import_model(model), instruments)
 
     def compile_again(options: Options, bind: Callable[[IRModule], IRModule]) -> Executable:
         again = opened(options)
-        return _linked(again, lambda: bind(import_model(again.manager, model, options, again.bounds)), instruments)
+        return _linked(again, lambda: bind(again.import_model(model)), instruments)
 
     if not session.bounds:
         exe.compile_for_empty = compiler_for_empty(session, model, exe, compile_again)
@@ -214,9 +213,7 @@ def explain(
     if placement is not None:
         session = decided(session, opened, model, None, placement)(options)
     with watched(session, instruments):
-        placed = place(
-            session, simplify(session, import_model(session.manager, model, session.options, session.bounds))
-        )
+        placed = place(session, simplify(session, session.import_model(model)))
         report = session.report(placed, session.generator, planned_kernels(session, placed))
     check_coverage(report, session.required)
     return report

@@ -11,7 +11,6 @@ from typing import Any
 
 from kernelyard.dims import Bounds
 from kernelyard.driver.compile import simplify
-from kernelyard.driver.import_model import import_model
 from kernelyard.driver.precision import DEFAULT
 from kernelyard.driver.session import CompileSession, Options, open_session
 from kernelyard.errors import OptionError
@@ -107,7 +106,7 @@ def region_cuts(
     names = [each.name for each in session.backends]
     if backend not in names:
         raise OptionError(f"the backend {backend} is not asked for this model", expected=", ".join(names) or None)
-    module = simplify(session, import_model(session.manager, model, session.options, session.bounds))
+    module = simplify(session, session.import_model(model))
     sizes, unnamed = _placed(session, module, backend, ())
     tried = [op for op, _ in unnamed.most_common(MAX_TRIED)]
     cuts = [RegionCut(op, unnamed[op], _placed(session, module, backend, (op,))[0]) for op in tried]

@@ -11,6 +11,7 @@ from kernelyard.dims import Bounds
 from kernelyard.driver.choose_backends import GeneratorChoice, choose_backends, choose_code_generator
 from kernelyard.driver.choose_pipeline import choose_pipeline, pipeline_for
 from kernelyard.driver.choose_target import choose_target
+from kernelyard.driver.import_model import import_model
 from kernelyard.driver.options import check_options
 from kernelyard.driver.precision import Precision, get_precision
 from kernelyard.driver.requirements import check_requirements
@@ -69,6 +70,10 @@ class CompileSession:
     def placement(self) -> PlacementSettings:
         """The settings of the session that placement reads."""
         return PlacementSettings(self.target, self.recorder, self.strict, self.exclude_patterns, self.policy)
+
+    def import_model(self, model: object) -> IRModule:
+        """Import a model with the session's options and bounds. Raises: as `import_model`."""
+        return import_model(self.manager, model, self.options, self.bounds)
 
     def report(
         self,
