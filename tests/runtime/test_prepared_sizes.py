@@ -42,7 +42,7 @@ def test_free_pages_go_back_while_sizes_are_given_up_for_others(executable, monk
     given_back: list[bool] = []
     pages = FreePages()
     pages.SHARE = 1e9  # of the time: whenever it is asked for
-    monkeypatch.setattr(memory, "_trim", lambda: given_back.append)
+    monkeypatch.setattr(memory, "_malloc_trim", lambda: given_back.append)
     monkeypatch.setattr(program_runner, "FREE_PAGES", pages)
     executable.max_plans = 3
     for count, times in ((1, 0), (2, 0), (3, 0), (2, 0), (4, 1), (4, 1), (5, 2)):

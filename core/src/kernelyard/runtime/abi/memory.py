@@ -139,19 +139,19 @@ class FreePages:
 
     def give_back(self) -> bool:
         """Do so, unless the last time was too short a while ago; True where it was done."""
-        start = time.monotonic()
-        if start < self._next:
+        start, trim = time.monotonic(), _malloc_trim()
+        if trim is None or start < self._next:
             return False
         self._next = math.inf  # other threads go on
-        _trim()(0)
+        trim(0)
         end = time.monotonic()
         self._next = end + (end - start) / self.SHARE
         return True
 
 
 @cache
-def _trim() -> Callable[[int], object]:
-    return getattr(ctypes.CDLL(None), "malloc_trim", abs) if sys.platform == "linux" else abs
+def _malloc_trim() -> Callable[[int], object] | None:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 FREE_PAGES = FreePages()
