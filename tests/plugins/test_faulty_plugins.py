@@ -1,4 +1,4 @@
-"""What a plugin may do wrong beside its codegen: each fault is named with the plugin and its version, and nothing else is harmed."""
+"""Test faults of plugins beside their codegen: each is named with the plugin and its version, and nothing else is harmed."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def test_blobs_that_cannot_be_used_are_done_without(installed, tmp_path: Path, s
 
 
 def test_a_sound_plugin_runs(installed, tmp_path: Path) -> None:
-    """What the rows change one line of."""
+    """Run the plugin that each row changes one line of."""
     installed(PLUGIN)
     exe = compiled()
     with warnings.catch_warnings(action="error"):

@@ -1,4 +1,4 @@
-"""What the emulator stops of mbarriers, bulk copies and wgmma: kernels written by hand, and mutants of generated ones."""
+"""Test that the emulator stops wrong uses of mbarriers, bulk copies and wgmma: handwritten kernels, and mutants."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ WHOLE = "START COPY WAIT MULTIPLY LATE STORE"
 
 
 def run_product(emulator, text: str, rows: int = 64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a kernel of parts and lines leaves in `out`; a and b, which have 64 rows and columns. rows: of each, as its map has it."""
+    """Return what a kernel of parts and lines leaves in `out`, from a and b of 64 rows and columns.
+
+    rows: of each, as its map has it.
+    """
     for name, part in PARTS.items():
         text = text.replace(name, part)
     take = "GLOBAL(float) out, const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b"

@@ -126,7 +126,7 @@ def test_profiles_show_what_openvino_ran():
 
 
 def test_the_parts_of_profiles_do_not_depend_on_their_times():
-    """What takes less than a microsecond in one call, and more in another, is a part in both."""
+    """Count a part that takes less than a microsecond in one call, and more in another, in both."""
     from kernelyard_openvino.runtime import counted
 
     def entry(kind, exec_type, microseconds):

@@ -53,7 +53,7 @@ _FRAME = re.compile(r'File "(.*)", line (\d+) in (\S+)')  # of faulthandler
 
 @dataclass(frozen=True)
 class Question:
-    """What the process is asked about the module in `folder`.
+    """Hold a request to the process, about the module in `folder`.
 
     regions: name and symbol of each to compile; None: rehearse the offer of the module. seconds: for the answer, or a
     part of it. megabytes: of address space, 0 for no limit.

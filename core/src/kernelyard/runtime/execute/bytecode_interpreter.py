@@ -30,7 +30,7 @@ Symbols = Mapping[str, int]
 
 
 class Interpreters(dict[str, "BytecodeInterpreter"]):
-    """Those of an executable's VM functions, by name; they call each other while somebody holds this."""
+    """Hold the interpreters of an executable's VM functions by name; they call each other while somebody holds this."""
 
     def __init__(self, environment: RunEnvironment) -> None:
         for name, vm_function in environment.executable.vm_functions.items():
