@@ -85,7 +85,7 @@ def bisect(
     """
     with Progress("bisecting") as progress:
         if check is not None:
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:
                 command = CommandOracle(check, timeout)
                 return _Search(_ByCommand(_onnx_file(model, Path(folder)), command), progress).report()
         case = opened(Given(model, feeds, arguments, sizes or {}))

@@ -56,7 +56,7 @@ class CommandOracle:
         except KernelyardError as error:
             self.checks += 1
             return Outcome(UNUSABLE, error.code, str(error))
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:
             path = Path(folder) / "model.onnx"
             onnx.save(model, path)
             return self.run(path)[0]

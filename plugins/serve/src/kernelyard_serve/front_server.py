@@ -44,7 +44,8 @@ def run_front(workers: Workers, bodies: BodyReader, address: Address, say: Say) 
     """
     factory = uvicorn.Config(None, loop="auto").get_loop_factory()  # pyright: ignore[reportArgumentType]
     with ExitStack() as stack:
-        http, folder = stack.enter_context(listen(address)), stack.enter_context(TemporaryDirectory())
+        http = stack.enter_context(listen(address))
+        folder = stack.enter_context(TemporaryDirectory(prefix="kernelyard-"))
         runner = stack.enter_context(asyncio.Runner(loop_factory=factory))
         fleet = Fleet(workers.command, workers.count, Path(folder), say, workers.ready_path)
         runner.run(_serve_by(fleet, workers.reloads, bodies, address, http, say))
