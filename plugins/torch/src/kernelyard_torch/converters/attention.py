@@ -62,9 +62,11 @@ def _causal_mask(node: Node, scores: Expr) -> Expr:
 def _masked_softmax(node: Node, scores: Expr, mask: Expr) -> Expr:
     """Softmax over what a mask lets through, or with a bias; rows that see nothing are zero."""
     axis, dtype = node.rank(scores) - 1, node.dtype(scores)
-    if node.dtype(mask) != "bool":
-        return node.op("nn.softmax", node.op("add", scores, node.cast(mask, dtype)), axis=axis)
-    hidden = node.expr(np.asarray(-np.inf), dtype)
-    chances = node.op("nn.softmax", node.op("where", mask, scores, node.cast(hidden, dtype)), axis=axis)
+    hidden = node.cast(node.expr(np.asarray(-np.inf), dtype), dtype)
+    if node.dtype(mask) == "bool":
+        scores = node.op("where", mask, scores, hidden)
+    else:
+        bias = node.cast(mask, dtype)
+        scores, mask = node.op("add", scores, bias), node.op("not_equal", bias, hidden)
     some = node.op("any", mask, axes=(node.rank(mask) - 1,), keepdims=True)
-    return node.op("where", some, chances, node.full(0, (), dtype))
+    return node.op("where", some, node.op("nn.softmax", scores, axis=axis), node.full(0, (), dtype))
