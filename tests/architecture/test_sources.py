@@ -84,19 +84,6 @@ def test_nothing_is_left_for_later() -> None:
     assert found == {}
 
 
-def test_temporary_folders_say_whose_they_are() -> None:
-    """What a killed process leaves behind can be told from what others keep in the folder for temporary files."""
-    unnamed = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in sources()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func).rpartition(".")[2] in ("TemporaryDirectory", "mkdtemp")
-        and not any(keyword.arg == "prefix" for keyword in node.keywords)
-    ]
-    assert unnamed == []
-
-
 def test_the_core_names_no_distribution_of_a_plugin() -> None:
     names = [package_of(plugin).name for plugin in PLUGINS if plugin != TEMPLATE]
     named = re.compile("|".join(name.replace("_", "[-_]") for name in names))

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
-from kernelyard_torch import dynamo, exported_program
+from kernelyard_torch import compile_options, exported_program
 
 FOLDER = Path(__file__).parents[1]
 TEXT = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -27,7 +27,7 @@ def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_every_file_and_option_is_there() -> None:
     sources = {path.name for path in (FOLDER / "src" / "kernelyard_torch").glob("*.py")} - {"__init__.py", "plugin.py"}
     assert sources <= set(re.findall(r"`([\w.]+\.py)`", TEXT))
-    assert {*dynamo.NAMES, *exported_program.MUTATIONS, "mutations"} <= set(re.findall(r"`\"?(\w+)\"?`", TEXT))
+    assert {*compile_options.NAMES, *exported_program.MUTATIONS, "mutations"} <= set(re.findall(r"`\"?(\w+)\"?`", TEXT))
 
 
 def test_examples_run() -> None:

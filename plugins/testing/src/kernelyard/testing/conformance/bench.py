@@ -178,7 +178,7 @@ class Bench:
 
         Raises: Differs; AssertionError when the compile half was needed.
         """
-        with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:
+        with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "case.kyar"
             exe.save(path)
             device = [self.device.kind, self.device.index]
