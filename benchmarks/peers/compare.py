@@ -6,7 +6,6 @@ import math
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -152,7 +151,9 @@ def take_turns(workers: list[Worker], how: How) -> list[Row]:
 
     def run(worker: Worker, count: int) -> list[float]:
         try:
-            return worker.run(count)
+            seconds = worker.run(count)
+            worker.settle()
+            return seconds
         except RuntimeError as error:
             failures.append(Row(worker.engine, worker.version, failure=str(error)))
             workers.remove(worker)
@@ -170,7 +171,6 @@ def take_turns(workers: list[Worker], how: How) -> list[Row]:
         for worker in (*workers[turn:], *workers[:turn]):
             if number >= SLOW_ROUNDS and min(worker.seconds) > SLOW_SECONDS:
                 continue
-            time.sleep(0.02)  # worker threads of the engine before go to sleep
             seconds = run(worker, counts[worker.engine])
             worker.seconds += seconds[1:] or seconds  # the first wakes the engine's own
     return failures

@@ -239,14 +239,14 @@ CONTENDED = """
 import ctypes, os, resource, threading, time
 from kernelyard.runtime.jit import thread_pool as pool
 # The first preemption counts for ever, and who naps does not come back by himself in the time of this test.
-pool._CONSTANTS.update(CONTENDED_NS=1 << 60, NOTICE_NS=0, NAP_NS=999_999_999)
+pool._CONSTANTS.update(CONTENDED_NS=1 << 60, MAX_CONTENDED_NS=1 << 60, NOTICE_NS=0, NAP_NS=999_999_999)
 Member = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 parallel, barrier = (pool.thread_pool().for_kernels[name] for name in ("GOMP_parallel", "GOMP_barrier"))
 parallel = ctypes.CFUNCTYPE(None, Member, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)(parallel)
 barrier = ctypes.CFUNCTYPE(None)(barrier)
-def region(work):
+def region(work, flags=0):
     seen = []
-    parallel(Member(lambda _: (seen.append(threading.get_native_id()), work()) and None), None, 2, 0)
+    parallel(Member(lambda _: (seen.append(threading.get_native_id()), work()) and None), None, 2, flags)
     return seen
 def pause():
     time.sleep(0.002)
@@ -262,12 +262,30 @@ late, alone = time.monotonic() + 30, 0
 while alone < 50 and time.monotonic() < late:  # a worker takes one member, then it naps
     alone = alone + 1 if set(region(pause)) == {threading.get_native_id()} else 0
 assert alone == 50
+assert region(barrier, pool.ALONE_IF_CONTENDED) == [threading.get_native_id()]  # one member, which meets nobody
 assert len(set(region(barrier))) == 2  # it is called where a team cannot go on without it
 """
 
 
 def test_workers_leave_short_regions_alone_while_others_want_the_cores() -> None:
     subprocess.run([sys.executable, "-c", CONTENDED], timeout=60, check=True)
+
+
+NEVER_CONTENDED = """
+import ctypes
+from kernelyard.runtime.jit import thread_pool as pool
+pool._CONSTANTS.update(CONTENDED_NS=0, MAX_CONTENDED_NS=0)
+Member = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+parallel = ctypes.CFUNCTYPE(None, Member, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+parallel = parallel(pool.thread_pool().for_kernels["GOMP_parallel"])
+seen = []
+parallel(Member(lambda _: seen.append(1)), None, 3, pool.ALONE_IF_CONTENDED)
+assert len(seen) == 3
+"""
+
+
+def test_regions_of_any_number_of_members_have_all_of_them_where_nobody_wants_the_cores() -> None:
+    subprocess.run([sys.executable, "-c", NEVER_CONTENDED], timeout=60, check=True)
 
 
 # --- libraries --------------------------------------------------------------------------------------------------------

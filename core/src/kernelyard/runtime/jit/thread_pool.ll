@@ -432,9 +432,22 @@ define void @GOMP_parallel(ptr %function, ptr %data, i32 %threads, i32 %flags) {
   ret void
 }
 
-; The same for a function whose members meet at GOMP_barrier or not at all.
+; The same for a function whose members meet at GOMP_barrier or not at all. A flag says that it takes any number of
+; members: while others want the cores it has one, as those that meet would wait for each other's turns again and again.
 define void @kernelyard_parallel(ptr %function, ptr %data, i32 %threads, i32 %flags) {
-  call void @start(ptr %function, ptr %data, i32 %threads, i1 false)
+entry:
+  %flag = and i32 %flags, ${ALONE_IF_CONTENDED}
+  %is_fixed = icmp eq i32 %flag, 0
+  br i1 %is_fixed, label %begin, label %judge
+judge:
+  %clock = call i64 @now()
+  %until = load atomic i64, ptr @contended_until monotonic, align 8
+  %contended = icmp ult i64 %clock, %until
+  %fewer = select i1 %contended, i32 1, i32 %threads
+  br label %begin
+begin:
+  %size = phi i32 [ %threads, %entry ], [ %fewer, %judge ]
+  call void @start(ptr %function, ptr %data, i32 %size, i1 false)
   call void %function(ptr %data)
   call void @GOMP_parallel_end()
   ret void

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelyard.runtime.jit.thread_pool import ALONE_IF_CONTENDED
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.module import module_text
 from kernelyard_llvm.values import Value, registers
@@ -12,17 +13,22 @@ LINE = 16  # floats that one prefetch brings
 # Fetched in each step. A panel has up to four lines for each: two groups of rows fetch the next one.
 LINES_AHEAD = 2
 
-_RUN = """
-define i32 @run(ptr %record, ptr %unused, i32 %threads, ptr %also_unused) #0 {
+# Threads that share a block meet at barriers.
+_RUN = f"""
+define i32 @run(ptr %record, ptr %unused, i32 %threads, ptr %also_unused) #0 {{
   %is_alone = icmp eq i32 %threads, 1
   br i1 %is_alone, label %alone, label %team
 alone:
   call void @work(ptr %record, i64 0, i64 1)
   ret i32 0
 team:
-  call void @GOMP_parallel(ptr @member, ptr %record, i32 %threads, i32 0)
+  %is_shared.at = getelementptr i64, ptr %record, i64 {int(Field.IS_SHARED)}
+  %is_shared = load i64, ptr %is_shared.at
+  %meets = icmp ne i64 %is_shared, 0
+  %flags = select i1 %meets, i32 {ALONE_IF_CONTENDED}, i32 0
+  call void @GOMP_parallel(ptr @member, ptr %record, i32 %threads, i32 %flags)
   ret i32 0
-}
+}}
 declare void @GOMP_parallel(ptr, ptr, i32, i32)"""
 
 
