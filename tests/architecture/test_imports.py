@@ -89,7 +89,7 @@ def test_listing_plugins_loads_no_compiler_of_theirs() -> None:
 
 def test_the_runtime_loads_nothing_of_the_compiler() -> None:
     loaded = loaded_by(
-        "import kernelyard.runtime, kernelyard.runtime.artifact.loader, kernelyard.runtime.execute.virtual_machine"
+        "import kernelyard.runtime, kernelyard.runtime.artifact.kyar, kernelyard.runtime.execute.virtual_machine"
     )
     assert not compiler_modules(loaded)
     assert not loaded.intersection({"pluggy", "click", "rich", "onnx"})

@@ -263,9 +263,9 @@ def test_a_library_without_an_artifact(cli, folder: Path, name: str) -> None:
 
 
 def test_inspect_needs_no_plugin(cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelyard.runtime.artifact import loader
+    from kernelyard.runtime.artifact import kyar
 
-    monkeypatch.setattr(loader, "runtime_entry_points", lambda: ())
+    monkeypatch.setattr(kyar, "runtime_entry_points", lambda: ())
     assert "kernelyard-dnnl" in done(cli("inspect", "m.kyar"))
     refused = cli("run", "m.kyar")
     assert refused.exit_code == 1

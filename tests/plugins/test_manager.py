@@ -20,7 +20,7 @@ from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import HOOK_OF_PART
 from kernelyard.plugins.manager import BackendInfo, PluginManager, blocked, get_manager
 from kernelyard.plugins.manifest import Manifest, parse_manifest
-from kernelyard.runtime.artifact.loader import runtime_entry_points
+from kernelyard.runtime.abi.runtime_halves import runtime_entry_points
 
 
 @pytest.fixture

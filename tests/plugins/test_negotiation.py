@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from fake_distribution import GOOD_PLUGIN, MANIFEST, install
@@ -15,7 +16,10 @@ from kernelyard.errors import BackendUnavailableError
 from kernelyard.plugins import manager, manifest
 from kernelyard.plugins.manager import PluginManager
 from kernelyard.runtime.abi import api_range as runtime_api
-from kernelyard.runtime.artifact import loader
+from kernelyard.runtime.abi.runtime_halves import Requirement, find_loader, runtime_entry_points
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.abi.runtime_halves import ModuleLoader
 
 OLD, NEWER_MINOR, NEXT = ">=2.0,<3", ">=2.3,<3", ">=3.0,<4"
 BOTH = ">=2.0,<4"
@@ -85,12 +89,12 @@ load = Met.load_from_bytes
 """
 
 
-def find_runtime_half(folder: Path, name: str, manifest: str) -> loader.ModuleLoader:
+def find_runtime_half(folder: Path, name: str, manifest: str) -> ModuleLoader:
     """The loader of an installed runtime half, as loading an artifact finds it."""
     install(folder, name, manifest=manifest, runtime=f"fake_kernelyard_{name}.runtime:load")
     (folder / f"fake_kernelyard_{name}" / "runtime.py").write_text(RUNTIME.replace("{name}", name))
-    required = loader.Requirement(f"kernelyard-{name}", "1.0")
-    return loader.find_loader(name, required, loader.runtime_entry_points())
+    required = Requirement(f"kernelyard-{name}", "1.0")
+    return find_loader(name, required, runtime_entry_points())
 
 
 @pytest.mark.parametrize(("core", "plugin", "fits"), MEETINGS)
@@ -130,7 +134,7 @@ def test_a_runtime_half_that_states_no_range_was_written_for_the_first_versions(
 
 
 def test_every_runtime_half_of_this_core_and_of_the_installed_plugins_fits() -> None:
-    entries = loader.runtime_entry_points()
+    entries = runtime_entry_points()
     assert "reference" in {entry.name for entry in entries}
     for entry in entries:
         runtime_api.check_runtime_api(entry)

@@ -17,7 +17,7 @@ import pytest
 import safetensors.numpy
 
 from kernelyard import errors
-from kernelyard.runtime.artifact import container, loader, safetensors_format
+from kernelyard.runtime.artifact import container, kyar, safetensors_format
 from kernelyard.runtime.artifact.container import HEADER, HEADER_NBYTES, MAGIC, Member, read_container, write_container
 
 
@@ -32,7 +32,7 @@ X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
 def test_save_and_load_give_the_same_model(executable, saved):
-    loaded = loader.load(saved, threads=1)
+    loaded = kyar.load(saved, threads=1)
     assert loaded.metadata == {"author": "Ada", "labels": "ä,ö"}
     assert loaded.inputs == executable.inputs
     assert loaded.outputs == executable.outputs
@@ -56,7 +56,7 @@ def test_bytes_are_those_of_the_file(executable, saved):
 @pytest.mark.parametrize("form", [bytes, bytearray, memoryview])
 def test_load_takes_bytes(executable, form):
     data = executable.to_bytes()
-    loaded = loader.load(form(data), threads=1)
+    loaded = kyar.load(form(data), threads=1)
     del data
     np.testing.assert_array_equal(loaded.run({"x": X})["y"], executable.run({"x": X})["y"])
 
@@ -65,9 +65,9 @@ def test_damaged_bytes_are_found(executable):
     data = bytearray(executable.to_bytes())
     data[len(data) // 2] ^= 1
     with pytest.raises(errors.ArtifactCorruptedError):
-        loader.load(data)
+        kyar.load(data)
     with pytest.raises(errors.ArtifactCorruptedError):
-        loader.load(b"")
+        kyar.load(b"")
 
 
 def test_an_executable_is_pickled_by_value(executable):
@@ -86,7 +86,7 @@ def test_a_process_pool_takes_an_executable(executable):
 
 
 def test_a_loaded_executable_can_be_saved_again(saved, tmp_path):
-    loader.load(saved).save(tmp_path / "again.kyar")
+    kyar.load(saved).save(tmp_path / "again.kyar")
     assert (tmp_path / "again.kyar").read_bytes() == saved.read_bytes()
 
 
@@ -117,7 +117,7 @@ def test_loading_a_file_with_a_damaged_region_is_refused(saved, tmp_path, region
     data[starts[region]] ^= 0x10
     saved.write_bytes(data)
     with pytest.raises(errors.ArtifactCorruptedError) as caught:
-        loader.load(saved)
+        kyar.load(saved)
     assert caught.value.hint or caught.value.where
 
 
@@ -132,19 +132,19 @@ def test_truncation_anywhere_is_found(saved):
 def test_bytes_after_the_end_are_found(saved):
     saved.write_bytes(saved.read_bytes() + b"\0")
     with pytest.raises(errors.ArtifactCorruptedError, match="damaged"):
-        loader.load(saved)
+        kyar.load(saved)
 
 
 def test_something_else_is_no_artifact(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(b"\x08\x07" * 100)
     with pytest.raises(errors.ArtifactCorruptedError, match="no Kernelyard artifact"):
-        loader.load(path)
+        kyar.load(path)
 
 
 def test_a_missing_file_is_an_artifact_error(tmp_path):
     with pytest.raises(errors.ArtifactError, match="cannot read"):
-        loader.load(tmp_path / "nothing.kyar")
+        kyar.load(tmp_path / "nothing.kyar")
 
 
 def reseal(data: bytes, schema: int, manifest: bytes) -> bytes:
@@ -165,7 +165,7 @@ def test_a_newer_schema_is_told_from_damage(saved):
     data = saved.read_bytes()
     saved.write_bytes(reseal(data, 2, b'{"unknown": "to us"}'))
     with pytest.raises(errors.ArtifactVersionError, match="newer release") as caught:
-        loader.load(saved)
+        kyar.load(saved)
     assert caught.value.found == "schema 2"
     assert "pip install --upgrade" in (caught.value.hint or "")
 
@@ -229,7 +229,7 @@ def test_a_malformed_manifest_is_refused_even_when_its_hash_fits(saved, edit):
     edit(manifest)
     saved.write_bytes(reseal(data, 1, json.dumps(manifest).encode()))
     with pytest.raises(errors.ArtifactCorruptedError) as caught:
-        loader.load(saved)
+        kyar.load(saved)
     assert caught.value.where
 
 
@@ -239,7 +239,7 @@ def test_a_missing_runtime_is_named_with_the_pip_line(saved):
     manifest["modules"][0] |= {"kind": "zeus", "requires": {"distribution": "kernelyard-zeus", "version": "1.4"}}
     saved.write_bytes(reseal(data, 1, json.dumps(manifest).encode()))
     with pytest.raises(errors.MissingRuntimeError, match="'zeus' of kernelyard-zeus") as caught:
-        loader.load(saved)
+        kyar.load(saved)
     assert caught.value.hint == "pip install 'kernelyard-zeus>=1.4'"
     assert "acme" in str(caught.value.found)
 
@@ -259,7 +259,7 @@ def test_what_a_newer_plugin_compiled_is_refused_before_the_older_one_runs(saved
     with pytest.raises(
         errors.ArtifactVersionError, match="compiled with a newer acme-runtime than is installed"
     ) as caught:
-        loader.load(saved)
+        kyar.load(saved)
     assert caught.value.found == "acme-runtime 1.2"
     assert caught.value.expected == f"acme-runtime {version} or newer"
     assert caught.value.hint == f"pip install 'acme-runtime>={version}', or compile the model again"
@@ -268,17 +268,17 @@ def test_what_a_newer_plugin_compiled_is_refused_before_the_older_one_runs(saved
 @pytest.mark.parametrize("version", ["1.2", "1.1.9", "1.2.0", "1.2rc1"])
 def test_a_newer_plugin_runs_what_an_older_one_compiled(saved, version):
     compiled_with(saved, version)
-    assert loader.load(saved).run({"x": X})["y"].shape == (2, 3)
+    assert kyar.load(saved).run({"x": X})["y"].shape == (2, 3)
 
 
 def test_a_loader_that_breaks_is_named(saved, acme, monkeypatch):
     monkeypatch.setattr(acme, "load", lambda data, constants: 1 / 0)
     with pytest.raises(errors.ArtifactError, match="could not load") as caught:
-        loader.load(saved)
+        kyar.load(saved)
     assert caught.value.where == "acme-runtime 1.2"
     monkeypatch.setattr(acme, "load", lambda data, constants: "something else")
     with pytest.raises(errors.PluginContractError):
-        loader.load(saved)
+        kyar.load(saved)
 
 
 def test_a_failing_save_leaves_nothing_behind(executable, saved, monkeypatch):
@@ -336,7 +336,7 @@ def test_a_library_that_is_not_here_is_not_needed_to_save(executable, acme, monk
     monkeypatch.setattr(acme, "load", load)
     executable.save(tmp_path / "model.kyar")
     with pytest.raises(errors.BackendUnavailableError):
-        loader.load(tmp_path / "model.kyar")
+        kyar.load(tmp_path / "model.kyar")
 
 
 def test_container_members_come_back_aligned(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from kernelyard import dims, errors
 from kernelyard.runtime.abi import memory
-from kernelyard.runtime.artifact import loader
+from kernelyard.runtime.artifact import kyar
 from kernelyard.runtime.device.device import Device
 from kernelyard.runtime.device.driver import DeviceDriver
 from kernelyard.runtime.execute.executable import Executable, Program, Register, Step, TensorSpec
@@ -225,7 +225,7 @@ def test_without_a_fallback_the_refusal_is_the_error(refusing):
 
 def test_fallbacks_are_saved(refusing, tmp_path):
     refusing.save(tmp_path / "m.kyar")
-    again = loader.load(tmp_path / "m.kyar")
+    again = kyar.load(tmp_path / "m.kyar")
     assert again.fallbacks == refusing.fallbacks
     again.save(tmp_path / "again.kyar")
     assert (tmp_path / "again.kyar").read_bytes() == (tmp_path / "m.kyar").read_bytes()

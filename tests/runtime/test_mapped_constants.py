@@ -13,7 +13,7 @@ import pytest
 from kernelyard import errors
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.spec import Fields
-from kernelyard.runtime.artifact import container, loader
+from kernelyard.runtime.artifact import container, kyar
 from kernelyard.runtime.artifact.container import Member, read_container, write_container
 
 
@@ -34,7 +34,7 @@ def anonymous_kib() -> int:
 
 def test_constants_are_views_of_the_mapped_file(executable, tmp_path):
     executable.save(tmp_path / "model.kyar")
-    loaded = loader.load(tmp_path / "model.kyar")
+    loaded = kyar.load(tmp_path / "model.kyar")
     assert loaded.constants
     for array in loaded.constants.values():
         assert isinstance(root(array), mmap.mmap)
@@ -47,7 +47,7 @@ def test_large_weights_are_not_copied(make_executable, tmp_path):
     weight = np.zeros((1 << 12, 1 << 12), np.float32)  # 64 MiB
     make_executable(weight=weight).save(tmp_path / "large.kyar")
     before = anonymous_kib()
-    loaded = loader.load(tmp_path / "large.kyar")
+    loaded = kyar.load(tmp_path / "large.kyar")
     (digest,) = [digest for digest, array in loaded.constants.items() if array.nbytes == weight.nbytes]
     assert np.shares_memory(loaded.resident(digest), loaded.constants[digest])
     assert anonymous_kib() - before < weight.nbytes // 1024 // 8
@@ -55,7 +55,7 @@ def test_large_weights_are_not_copied(make_executable, tmp_path):
 
 def test_modules_and_programs_share_the_mapping(executable, tmp_path):
     executable.save(tmp_path / "model.kyar")
-    loaded = loader.load(tmp_path / "model.kyar")
+    loaded = kyar.load(tmp_path / "model.kyar")
     for module in loaded.modules:
         for digest, array in module.constants().items():
             assert np.shares_memory(array, loaded.constants[digest])
@@ -64,7 +64,7 @@ def test_modules_and_programs_share_the_mapping(executable, tmp_path):
 def test_a_mapping_outlives_the_file(executable, tmp_path):
     path = tmp_path / "model.kyar"
     executable.save(path)
-    loaded = loader.load(path)
+    loaded = kyar.load(path)
     x = np.ones((2, 4), np.float32)
     expected = executable.run({"x": x})["y"].numpy()
     executable.save(path)  # replaces the file by renaming: the mapped one stays as it is
@@ -75,7 +75,7 @@ def test_a_mapping_outlives_the_file(executable, tmp_path):
 def test_the_largest_odd_sized_constant_is_aligned_too(make_executable, tmp_path):
     bias = np.zeros(3, np.float32)
     make_executable(bias=bias).save(tmp_path / "model.kyar")
-    loaded = loader.load(tmp_path / "model.kyar")
+    loaded = kyar.load(tmp_path / "model.kyar")
     largest = max((a for a in loaded.constants.values()), key=lambda a: a.nbytes)
     assert largest.nbytes % 64
     assert largest.ctypes.data % 64 == 0
@@ -118,7 +118,7 @@ def test_pages_that_were_read_are_given_back(make_executable, tmp_path):
     weight = np.arange(1 << 24, dtype=np.float32).reshape(1 << 12, 1 << 12)  # 64 MiB
     make_executable(weight=weight).save(tmp_path / "large.kyar")
     before = file_kib()
-    loaded = loader.load(tmp_path / "large.kyar")
+    loaded = kyar.load(tmp_path / "large.kyar")
     assert file_kib() - before < 16 << 10  # although all bytes were checked
     (array,) = [array for array in loaded.constants.values() if array.nbytes == weight.nbytes]
     np.testing.assert_array_equal(array, weight)

@@ -25,7 +25,7 @@ _HOME = {
     "compile": "kernelyard.driver.compile",
     "explain": "kernelyard.driver.compile",
     "get_default_pipeline": "kernelyard.driver.choose_pipeline",
-    "load": "kernelyard.runtime.artifact.loader",
+    "load": "kernelyard.runtime.artifact.kyar",
     "IRModule": "kernelyard.ir",
     "Cancellation": "kernelyard.runtime.execute.call_limit",
     "VirtualMachine": "kernelyard.runtime.execute.virtual_machine",
@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from kernelyard.driver.measured_placement import Tuning as Tuning
     from kernelyard.ir import IRModule as IRModule
     from kernelyard.plugins.manager import backends as backends
-    from kernelyard.runtime.artifact.loader import load as load
+    from kernelyard.runtime.artifact.kyar import load as load
     from kernelyard.runtime.device.device import cpu as cpu
     from kernelyard.runtime.device.device import cuda as cuda
     from kernelyard.runtime.device.device import device as device

@@ -8,7 +8,7 @@ from kernelyard.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kernelyard.runtime.abi.module import RuntimeModule as RuntimeModule
-    from kernelyard.runtime.artifact.loader import load as load
+    from kernelyard.runtime.artifact.kyar import load as load
     from kernelyard.runtime.device.device import Device as Device
     from kernelyard.runtime.device.device import cpu as cpu
     from kernelyard.runtime.device.device import cuda as cuda
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "kernelyard.runtime.abi.module": "RuntimeModule",
-    "kernelyard.runtime.artifact.loader": "load",
+    "kernelyard.runtime.artifact.kyar": "load",
     "kernelyard.runtime.device.device": "Device cpu cuda",
     "kernelyard.runtime.device.tensor": "Tensor",
     "kernelyard.runtime.execute.executable": "Executable",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard.ir import Expr
-from kernelyard.runtime.artifact.loader import load
+from kernelyard.runtime.artifact.kyar import load
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard_debug.case import Case

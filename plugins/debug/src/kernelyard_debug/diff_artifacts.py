@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kernelyard.runtime.artifact.loader import load
+from kernelyard.runtime.artifact.kyar import load
 from kernelyard_debug.artifacts import steps_of_artifact
 from kernelyard_debug.diff_report import DiffReport, Layer
 from kernelyard_debug.difference import difference

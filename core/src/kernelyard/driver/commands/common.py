@@ -194,7 +194,7 @@ def read_bounds(items: Sequence[str]) -> dict[str, tuple[int, int | None]]:
 def open_executable(path: Path, how: CompileOptions, threads: int | None) -> Executable:
     """Load an artifact or a shared library that holds one, or compile a model."""
     if is_artifact(path):
-        from kernelyard.runtime.artifact.loader import load
+        from kernelyard.runtime.artifact.kyar import load
 
         how.refuse(path)
         return load(path, threads=threads)

@@ -19,7 +19,7 @@ from kernelyard.plugins import trial
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manager import BackendInfo, backends, get_manager
-from kernelyard.runtime.artifact.loader import runtime_entry_points
+from kernelyard.runtime.abi.runtime_halves import runtime_entry_points
 from kernelyard.runtime.export import get_include
 from kernelyard.runtime.installed.disk_cache import ignored_settings
 from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of

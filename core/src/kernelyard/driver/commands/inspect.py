@@ -27,7 +27,7 @@ def command(artifact: Path, code: bool, as_json: bool) -> None:
     """Show the programs, modules, weights, metadata and report of ARTIFACT."""
     facts = read_facts(artifact)
     if code:
-        from kernelyard.runtime.artifact.loader import load
+        from kernelyard.runtime.artifact.kyar import load
 
         facts["code"] = load(artifact).inspect()
     if as_json:

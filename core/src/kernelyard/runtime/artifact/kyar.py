@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelyard.errors import ArtifactError, BackendUnavailableError, KernelyardError, describe
-from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS, RuntimeModule
+from kernelyard.runtime.abi.module import RuntimeModule
+from kernelyard.runtime.abi.runtime_halves import GROUP, Requirement, find_loader, requirement, runtime_entry_points
 from kernelyard.runtime.abi.spec import Fields, corrupted, is_digest
-from kernelyard.runtime.artifact import loader, safetensors_format
+from kernelyard.runtime.artifact import safetensors_format
 from kernelyard.runtime.artifact.container import (
     SCHEMA,
     Contents,
@@ -32,6 +33,7 @@ from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.program.program import Program
 
 if TYPE_CHECKING:
+    from kernelyard.runtime.abi.runtime_halves import ModuleLoader
     from kernelyard.runtime.program.vm_function import VMFunction
 
 CONSTANTS = "constants.safetensors"
@@ -92,11 +94,11 @@ def _described(executable: Executable, first: int) -> tuple[dict[str, Any], list
 
 
 def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], list[Member]]:
-    requires = loader.requirement(module.kind)
+    requires = requirement(module.kind)
     if requires is None:
         raise ArtifactError(
             f"a module of kind {module.kind!r} cannot be saved: nothing installed could load it again",
-            hint=f"its distribution needs an entry point {module.kind!r} in the group {loader.GROUP!r}",
+            hint=f"its distribution needs an entry point {module.kind!r} in the group {GROUP!r}",
         )
     name = f"modules/{number}-{module.kind}"
     try:
@@ -112,7 +114,7 @@ def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], l
         ) from error
 
 
-def _saved(module: RuntimeModule, name: str, requires: loader.Requirement) -> tuple[dict[str, Any], list[Member]]:
+def _saved(module: RuntimeModule, name: str, requires: Requirement) -> tuple[dict[str, Any], list[Member]]:
     from kernelyard.runtime.artifact.blobs import describe_blobs  # loading does without
 
     data = module.save_to_bytes()
@@ -131,7 +133,7 @@ def _saved(module: RuntimeModule, name: str, requires: loader.Requirement) -> tu
     return entry, [Member(name, [data]), *blobs]
 
 
-def _try_to_load(module: RuntimeModule, data: bytes, requires: loader.Requirement) -> None:
+def _try_to_load(module: RuntimeModule, data: bytes, requires: Requirement) -> None:
     """Make sure that `load` takes what is saved: an error says more here than on another machine.
 
     A library that this machine lacks is none: the one that runs the artifact may have it.
@@ -140,7 +142,7 @@ def _try_to_load(module: RuntimeModule, data: bytes, requires: loader.Requiremen
     for array in constants.values():
         array.flags.writeable = False  # as those of a file are
     with suppress(BackendUnavailableError):
-        loader.find_loader(module.kind, requires, loader.runtime_entry_points())(data, constants)
+        find_loader(module.kind, requires, runtime_entry_points())(data, constants)
 
 
 def _all_constants(executable: Executable) -> dict[str, np.ndarray]:
@@ -154,14 +156,18 @@ def _all_constants(executable: Executable) -> dict[str, np.ndarray]:
     return constants
 
 
-def read(source: Source, threads: int | None = None, max_plans: int = DEFAULT_MAX_PLANS) -> Executable:
-    """Load an executable from a file, or from its bytes, with the runtime halves that are installed.
+def load(path: Source, threads: int | None = None) -> Executable:
+    """Load a saved executable, with the runtime halves of plugins that are installed.
 
-    Raises: ArtifactError, ArtifactCorruptedError, ArtifactVersionError, MissingRuntimeError, BackendUnavailableError.
+    path: that of an artifact or a library, or the bytes of an artifact (`Executable.to_bytes`). threads: how many a run
+    may use (None: the processors).
+
+    Raises: ArtifactError (no such file), ArtifactCorruptedError, ArtifactVersionError (names the plugin to upgrade),
+    MissingRuntimeError (names the plugin to install), BackendUnavailableError (its library cannot be loaded here).
     """
-    contents = open_container(source)
+    contents = open_container(path)
     try:
-        executable, entries = _chosen(contents, threads, max_plans)
+        executable, entries = _chosen(contents, threads)
     finally:
         contents.check()  # before anything is computed from it; damage is why, where something else was wrong
     for module, fields in zip(executable.modules, entries, strict=True):
@@ -176,18 +182,18 @@ def read(source: Source, threads: int | None = None, max_plans: int = DEFAULT_MA
     return executable
 
 
-def _chosen(contents: Contents, threads: int | None, max_plans: int) -> tuple[Executable, Sequence[Fields]]:
+def _chosen(contents: Contents, threads: int | None) -> tuple[Executable, Sequence[Fields]]:
     """Return the last variant whose modules say that they run here, and the entries of these.
 
     Raises: BackendUnavailableError if none does.
     """
     manifest = contents.manifest
     if "variants" not in manifest:
-        return _executable(contents, manifest, threads, max_plans), _entries(manifest)
+        return _executable(contents, manifest, threads), _entries(manifest)
     refused: list[BackendUnavailableError] = []
     for variant in reversed((manifest, *manifest.each("variants", Fields))):
         try:
-            return _executable(contents, variant, threads, max_plans), _entries(variant)
+            return _executable(contents, variant, threads), _entries(variant)
         except BackendUnavailableError as error:
             refused.append(error)
     raise BackendUnavailableError(
@@ -203,10 +209,10 @@ def _entries(manifest: Fields) -> tuple[Fields, ...]:
     return manifest.each("modules", lambda item, where: Fields(item, where))
 
 
-def _executable(contents: Contents, manifest: Fields, threads: int | None, max_plans: int) -> Executable:
+def _executable(contents: Contents, manifest: Fields, threads: int | None) -> Executable:
     modules = _entries(manifest)
-    installed = loader.runtime_entry_points()
-    loaders = [loader.find_loader(fields.text("kind"), _requirement(fields), installed) for fields in modules]
+    installed = runtime_entry_points()
+    loaders = [find_loader(fields.text("kind"), _requirement(fields), installed) for fields in modules]
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
     programs = manifest.each("programs", Program.from_json)
     vm_functions = _vm_functions(manifest) if "routines" in manifest else ()
@@ -223,7 +229,6 @@ def _executable(contents: Contents, manifest: Fields, threads: int | None, max_p
         target=manifest.text("target"),
         precision=manifest.text("precision"),
         threads=threads,
-        max_plans=max_plans,
         vm_functions={vm_function.name: vm_function for vm_function in vm_functions},
         fallbacks={fallback.name: fallback for fallback in fallbacks},
     )
@@ -235,12 +240,12 @@ def _vm_functions(manifest: Fields) -> tuple[VMFunction, ...]:
     return manifest.each("routines", VMFunction.from_json)
 
 
-def _requirement(fields: Fields) -> loader.Requirement:
+def _requirement(fields: Fields) -> Requirement:
     requires = Fields(fields.any("requires"), f"{fields.where}.requires")
     distribution, version = requires.text("distribution"), requires.text("version")
     if not _is_plain(distribution, "._-") or distribution[-1] in "._-" or not _is_plain(version, "._+!-"):
         raise corrupted(requires.where, requires.value, "the name and version of a distribution")
-    return loader.Requirement(distribution, version)
+    return Requirement(distribution, version)
 
 
 def _is_plain(text: str, further: str) -> bool:
@@ -249,14 +254,14 @@ def _is_plain(text: str, further: str) -> bool:
 
 
 def load_module(fields: Fields, contents: Contents) -> RuntimeModule:
-    """Load one module of an artifact by its entry, without its blobs. Raises: as `read`."""
-    load = loader.find_loader(fields.text("kind"), _requirement(fields), loader.runtime_entry_points())
+    """Load one module of an artifact by its entry, without its blobs. Raises: as `load`."""
+    load = find_loader(fields.text("kind"), _requirement(fields), runtime_entry_points())
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
     return _load_module(fields, load, contents, constants)
 
 
 def _load_module(
-    fields: Fields, load: loader.ModuleLoader, contents: Contents, constants: Mapping[str, np.ndarray]
+    fields: Fields, load: ModuleLoader, contents: Contents, constants: Mapping[str, np.ndarray]
 ) -> RuntimeModule:
     digests = fields.texts("constants")
     missing = [digest for digest in digests if digest not in constants]

@@ -362,11 +362,11 @@ class Executable:
 
         return kyar.to_bytes(self)
 
-    def __reduce__(self) -> tuple[Callable[..., Executable], tuple[bytes, int | None, int]]:
+    def __reduce__(self) -> tuple[Callable[..., Executable], tuple[bytes, int | None], dict[str, int]]:
         """Pickle by the artifact: processes of a pool get it by value. Raises: ArtifactError."""
         from kernelyard.runtime.artifact import kyar
 
-        return kyar.read, (kyar.to_bytes(self), self._threads, self._max_plans)
+        return kyar.load, (kyar.to_bytes(self), self._threads), {"_max_plans": self._max_plans}
 
     def export_library(
         self, path: str | os.PathLike[str], standalone: bool | None = None, options: Sequence[str] = ()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kernelyard.errors import ExecutionError, describe
 from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.module import BoundCall, NativeCall
+from kernelyard.runtime.abi.runtime_halves import requirement
 
 if TYPE_CHECKING:
     from kernelyard.runtime.abi.module import RuntimeModule
@@ -30,7 +31,7 @@ def label_of(step: Step, modules: Sequence[RuntimeModule]) -> StepLabel:
 
 
 def step_error(message: str, label: StepLabel, found: str) -> ExecutionError:
-    """Return the error for a step whose code failed; who owns the code is looked up here, as no run needs to know it.
+    """Return the error for a step whose code failed.
 
     Example:
         >>> print(step_error("a step failed", StepLabel("node 'Add_1'", "zeus"), "status 1"))
@@ -40,9 +41,7 @@ def step_error(message: str, label: StepLabel, found: str) -> ExecutionError:
     """
     if not label.kind:
         return ExecutionError(message, where=label.step, found=found)
-    from kernelyard.runtime.artifact import loader
-
-    owner = loader.requirement(label.kind)
+    owner = requirement(label.kind)
     where = f"{label.step}, run by {label.kind}" + (f" of {owner.distribution} {owner.version}" if owner else "")
     hint = None
     if owner is not None and owner.distribution != "kernelyard":

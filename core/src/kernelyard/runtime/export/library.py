@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from kernelyard.dims.c_text import C_FUNCTIONS
 from kernelyard.errors import ArtifactError, KernelyardError, LibraryWarning, describe
 from kernelyard.runtime.abi.native_unit import NativeUnit
+from kernelyard.runtime.abi.runtime_halves import requirement
 from kernelyard.runtime.artifact import kyar
 from kernelyard.runtime.artifact.container import SECTION
-from kernelyard.runtime.artifact.loader import requirement
 from kernelyard.runtime.export.tables import write_tables
 from kernelyard.runtime.jit.c_compiler import compile_library
 from kernelyard.runtime.program.program import Program

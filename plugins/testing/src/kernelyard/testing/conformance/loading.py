@@ -14,7 +14,7 @@ from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manager import GROUP, BackendInfo, get_manager
 from kernelyard.runtime.abi.api_range import check_runtime_api
-from kernelyard.runtime.artifact.loader import runtime_entry_points
+from kernelyard.runtime.abi.runtime_halves import runtime_entry_points
 from kernelyard.runtime.installed.entry_points import distribution_of, find
 from kernelyard.target import Target
 from kernelyard.testing.conformance.bench import Bench

@@ -1,4 +1,4 @@
-"""Loading: an artifact becomes an Executable with the runtime halves of plugins that are installed here.
+"""Runtime halves of plugins: each module of an artifact is loaded by that of the plugin which made it.
 
 The runtime half of a plugin is an entry point of the group `kernelyard.runtime`, named as the kind of its modules:
 `load(data: bytes, constants: Mapping[str, numpy.ndarray]) -> RuntimeModule`. The compiler is not needed. One that is
@@ -21,14 +21,12 @@ from kernelyard.errors import (
 from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.api_range import check_runtime_api
 from kernelyard.runtime.installed.distributions import normalized
+from kernelyard.runtime.installed.entry_points import EntryPoint, find
 
 if TYPE_CHECKING:
     import numpy as np
 
     from kernelyard.runtime.abi.module import RuntimeModule
-    from kernelyard.runtime.artifact.container import Source
-    from kernelyard.runtime.execute.executable import Executable
-    from kernelyard.runtime.installed.entry_points import EntryPoint
 
     ModuleLoader = Callable[[bytes, Mapping[str, np.ndarray]], RuntimeModule]
 
@@ -52,24 +50,8 @@ class Requirement(NamedTuple):
         return f"pip install '{self.distribution}>={self.version}'"
 
 
-def load(path: Source, threads: int | None = None) -> Executable:
-    """Load a saved executable.
-
-    path: that of an artifact or a library, or the bytes of an artifact (`Executable.to_bytes`). threads: how many a run
-    may use (None: the processors).
-
-    Raises: ArtifactError (no such file), ArtifactCorruptedError, ArtifactVersionError (names the plugin to upgrade),
-    MissingRuntimeError (names the plugin to install), BackendUnavailableError (its library cannot be loaded here).
-    """
-    from kernelyard.runtime.artifact import kyar
-
-    return kyar.read(path, threads)
-
-
 def runtime_entry_points() -> tuple[EntryPoint, ...]:
     """Return the installed runtime halves, by kind and distribution."""
-    from kernelyard.runtime.installed.entry_points import find
-
     return find(GROUP).entries
 
 
