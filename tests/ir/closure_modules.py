@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.dims import symbol
 from kernelyard.ir import Constant, Expr, Function, FunctionBuilder, FunctionType, IRModule, TensorType, TupleType
 

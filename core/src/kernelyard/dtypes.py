@@ -49,6 +49,7 @@ def to_numpy(name: str) -> np.dtype:
     return np.dtype(name)
 
 
+@cache  # NumPy puts the name together each time
 def from_numpy(dtype: object) -> str:
     """Return the name of a NumPy (or ml_dtypes) dtype.
 

@@ -159,7 +159,7 @@ def _completed(generator: CodeGenerator, target: Target) -> Target:
 def _host_generators(manager: PluginManager, target: Target) -> list[CodeGenerator]:
     """Return the CPU's code generators, for a device that is driven and has none of its own, not even one out of
     order."""
-    if target.kind not in device_kinds() or manager.providers("code_generator", target.kind):
+    if manager.providers("code_generator", target.kind) or target.kind not in device_kinds():
         return []
     return manager.active("code_generator", CPU)
 

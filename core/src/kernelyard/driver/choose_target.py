@@ -17,7 +17,10 @@ def choose_target(manager: PluginManager, wanted: Target | str) -> Target:
     Raises: TargetError.
     """
     target = as_target(wanted)
-    known = sorted({*device_kinds(), *manager.target_kinds()})
+    of_plugins = manager.target_kinds()
+    if target.kind in of_plugins:  # whoever drives devices is looked up among all that is installed
+        return target
+    known = sorted({*device_kinds(), *of_plugins})
     if target.kind in known:
         return target
     close = difflib.get_close_matches(target.kind, known, 1)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from kernelyard import dtypes
+from kernelyard.cached_property import cached_property
 from kernelyard.errors import IRError
 from kernelyard.ir.op import NO_ATTRIBUTES, Attributes, Op
 from kernelyard.ir.types import TensorType, TupleType, Type
@@ -231,6 +231,7 @@ def with_operands(value: Expr, new: Sequence[Expr]) -> Expr:
 def replace_operands(value: Expr, new: Mapping[Expr, Expr]) -> Expr:
     """`value` over what stands for its operands; `value` itself where nothing does."""
     old = operands(value)
-    if not any(operand in new for operand in old):
-        return value
-    return with_operands(value, [new.get(operand, operand) for operand in old])
+    for operand in old:
+        if operand in new:
+            return with_operands(value, [new.get(each, each) for each in old])
+    return value

@@ -9,16 +9,18 @@ from typing import NamedTuple
 from kernelyard.errors import ParseError
 
 _TOKEN = re.compile(
-    r"""(?P<string>"[^"\\\n]*(?:\\.[^"\\\n]*)*")
+    r"""(?:[ \t\r\n]+|//[^\n]*)*+
+    (?:(?P<string>"[^"\\\n]*(?:\\.[^"\\\n]*)*")
       | (?P<dim><[^<>\n]*>)
       | (?P<arrow>->)
       | (?P<number>-?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?(?![A-Za-z_])|inf\b|nan\b))
       | (?P<name>[A-Za-z_][A-Za-z0-9_.]*)
       | (?P<mark>[()\[\]{}:,=@%])
+      | (?P<end>\Z)
+      | (?P<unexpected>.))
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.DOTALL,
 )
-_SPACE = re.compile(r"(?:[ \t\r\n]+|//[^\n]*)*")
 
 
 class Token(NamedTuple):
@@ -95,11 +97,11 @@ class Scanner:
         )
 
     def _scan(self, position: int) -> Token:
-        space = _SPACE.match(self.text, position)
-        start = space.end() if space else position
-        if start >= len(self.text):
-            return Token("end", "", len(self.text), len(self.text))
-        match = _TOKEN.match(self.text, start)
-        if match is None:
-            raise self.error("an unexpected character", Token("mark", self.text[start], start, start + 1))
-        return Token(match.lastgroup or "mark", match.group(), start, match.end())
+        match = _TOKEN.match(self.text, position)
+        assert match is not None  # anything matches
+        assert match.lastgroup is not None
+        kind = match.lastgroup
+        token = Token(kind, match.group(kind), match.start(kind), match.end())
+        if kind == "unexpected":
+            raise self.error("an unexpected character", token)
+        return token

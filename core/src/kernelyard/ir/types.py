@@ -99,14 +99,15 @@ def leaves_of(type_: Type) -> tuple[TensorType | FunctionType, ...]:
 
 def tensors_of(type_: Type) -> tuple[TensorType, ...]:
     """Return the tensors in a type, left to right."""
+    if isinstance(type_, TensorType):  # nearly every type
+        return (type_,)
     return tuple(leaf for leaf in leaves_of(type_) if isinstance(leaf, TensorType))
 
 
 def symbols_of(types: Iterable[Type]) -> frozenset[str]:
     """Names of the symbolic dims that occur in some types."""
-    return frozenset(
-        name for type_ in types for tensor in tensors_of(type_) for dim in tensor.shape for name in dims.symbols_of(dim)
-    )
+    sizes = (dim for type_ in types for tensor in tensors_of(type_) for dim in tensor.shape)
+    return frozenset(name for dim in sizes if not isinstance(dim, int) for name in dims.symbols_of(dim))
 
 
 def substitute(type_: Type, values: dict[str, Dim]) -> Type:

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from kernelyard.dtypes import FLOATS, SIGNED, is_float, to_numpy
+from kernelyard.dtypes import FLOATS, SIGNED, from_numpy, is_float, to_numpy
 from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, Type
 from kernelyard.ops import numeric
@@ -152,7 +152,7 @@ def _clip(x: np.ndarray, *, min: float | None, max: float | None) -> np.ndarray:
 
 
 def _bound(value: float, dtype: np.dtype) -> np.ndarray:
-    if not is_float(dtype.name):
+    if not is_float(from_numpy(dtype)):
         limits = np.iinfo(dtype)
         value = (
             int(np.clip(value, limits.min, limits.max))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, singledispatch
+from functools import singledispatch
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from kernelyard import dims, dtypes
+from kernelyard.cached_property import cached_property
 from kernelyard.dims import SymbolicDim
 from kernelyard.errors import ExecutionError, InputNameError, InputTypeError, KernelyardError
 from kernelyard.ir import (
@@ -286,6 +287,8 @@ class _Frame:
 
     def _has_shape(self, array: np.ndarray, type_: TensorType) -> bool:
         """Return True when all sizes are those of the type, as far as these are known here."""
+        if array.shape == type_.shape:
+            return True
         return array.ndim == type_.rank and all(
             dims.evaluate(dim, self.symbols) == size
             for dim, size in zip(type_.shape, array.shape, strict=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
+from kernelyard.cached_property import cached_property
 from kernelyard.dims import Bounds, Dim
 from kernelyard.dims.interval import bounds_of
 from kernelyard.errors import PatternError

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from functools import cached_property
 from typing import Any, TypeAlias
 
+from kernelyard.cached_property import cached_property
 from kernelyard.dims import Dim
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr

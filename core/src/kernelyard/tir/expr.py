@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import TypeAlias
 
 from kernelyard import dims, dtypes
+from kernelyard.cached_property import cached_property
 from kernelyard.dims import Dim
 from kernelyard.errors import IRError
 from kernelyard.tir.buffer import Buffer

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from kernelyard import dims, dtypes
+from kernelyard.cached_property import cached_property
 from kernelyard.dims import Dim
 from kernelyard.errors import IRError
 from kernelyard.ir.expr import BaseFunction

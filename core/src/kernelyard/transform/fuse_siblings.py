@@ -18,10 +18,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TypeAlias
 
 from kernelyard import dims
+from kernelyard.cached_property import cached_property
 from kernelyard.dims import Shape
 from kernelyard.errors import ShapeError
 from kernelyard.ir import (

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
+from kernelyard.cached_property import cached_property
 from kernelyard.ir import Constant, Function, FunctionBuilder, IRModule, Op, Var, get_op
 from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.types import TensorType
@@ -19,7 +20,7 @@ from kernelyard_fuzz.sketch import Sketch, is_tame
 from kernelyard_fuzz.splices import splice
 
 CHEAP = ("add", "multiply", "nn.relu", "permute_dims", "reshape", "sum", "concat", "matmul", "nn.softmax", "subtract")
-Named = TypeVar("Named", Op, FusionPattern)
+Drawn = TypeVar("Drawn", Op, FusionPattern)
 RECENT = 5  # values that the next operator reads most often
 
 
@@ -45,6 +46,21 @@ class Recipe:
     smallest: int = 5
     largest: int = 20
     ops: tuple[Op, ...] = field(default_factory=vocabulary)
+
+    @cached_property
+    def cheap(self) -> tuple[Op, ...]:
+        """The operators that graphs have most of."""
+        return tuple(op for op in self.ops if op.name in CHEAP)
+
+    @cached_property
+    def favoured_ops(self) -> tuple[Op, ...]:
+        """The operators that are drawn more often."""
+        return tuple(op for op in self.ops if op.name in self.favoured)
+
+    @cached_property
+    def favoured_patterns(self) -> tuple[FusionPattern, ...]:
+        """The patterns that are drawn more often."""
+        return tuple(pattern for pattern in self.patterns if pattern.name in self.favoured)
 
 
 def random_graph(chooser: Chooser, recipe: Recipe) -> Graph:
@@ -75,18 +91,18 @@ def _step(chooser: Chooser, sketch: Sketch, recipe: Recipe) -> None:
     """Add an operator, a pattern, or a branch or loop."""
     kind = chooser.below(20)
     if kind >= 15 and recipe.patterns:
-        splice(chooser, sketch, _favoured(chooser, recipe.patterns, recipe.favoured))
+        splice(chooser, sketch, _drawn(chooser, recipe.patterns, recipe.favoured_patterns))
     elif kind == 14 and sketch.values:
         chooser.pick((_branch, _loop))(chooser, sketch, _recent(chooser, sketch))
     else:
-        names = [op for op in recipe.ops if op.name in CHEAP] if chooser.chance(25) else recipe.ops
+        is_cheap = chooser.chance(25)
         read = _recent(chooser, sketch) if sketch.values else None
-        grow(chooser, sketch, _favoured(chooser, names, recipe.favoured), read)
+        op = chooser.pick(recipe.cheap) if is_cheap else _drawn(chooser, recipe.ops, recipe.favoured_ops)
+        grow(chooser, sketch, op, read)
 
 
-def _favoured(chooser: Chooser, items: Sequence[Named], favoured: frozenset[str]) -> Named:
-    chosen = [item for item in items if item.name in favoured] if favoured and chooser.chance(40) else []
-    return chooser.pick(chosen or items)
+def _drawn(chooser: Chooser, items: Sequence[Drawn], favoured: Sequence[Drawn]) -> Drawn:
+    return chooser.pick(favoured if favoured and chooser.chance(40) else items)
 
 
 def _recent(chooser: Chooser, sketch: Sketch) -> Var:
