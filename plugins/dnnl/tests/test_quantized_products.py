@@ -238,9 +238,6 @@ def test_convolution(label, dtype, zero, activation, point, offloading):
     assert is_integer_code(offloading, exe, "conv")
 
 
-IN_FLOATS = ("3 x 3", "uneven padding", "one channel", "three dims")  # by Winograd's algorithm
-
-
 def asymmetric(b, x, label, dtype="uint8", axis=None):
     """A convolution by weights that are more than int8 holds, less their zero points."""
     channels, filters, image, kernel, attrs = WINDOWS[label]
@@ -250,27 +247,42 @@ def asymmetric(b, x, label, dtype="uint8", axis=None):
     return finish(b, y, np.ones((filters, *(1,) * len(image)), np.float32), None, "nn.relu", "uint8", 3)
 
 
-@pytest.mark.parametrize("label", sorted(WINDOWS.keys() - IN_FLOATS))
+@pytest.mark.parametrize("label", WINDOWS)
 @pytest.mark.parametrize(("dtype", "axis"), [("uint8", None), ("int8", None), ("uint8", 0)])
 def test_zero_points_of_filters_are_a_second_convolution(label, dtype, axis, offloading):
-    channels, _, image, *_ = WINDOWS[label]
+    """Of the sums over all channels; with groups, of the channels themselves by the zero points."""
+    channels, _, image, *_, attrs = WINDOWS[label]
     op = f"nn.conv{len(image)}d"
-    module = offloading.module(lambda b, x: asymmetric(b, x, label, dtype, axis), stored((2, channels, *image)))
-    exe = ky.compile(module, backends=["dnnl"])
     pairs = f"dequantize dequantize {op}"
+    corrections = [pairs] if "groups" in attrs else [pairs, op]
+    module = offloading.module(lambda b, x: asymmetric(b, x, label, dtype, axis), stored((2, channels, *image)))
+    names = corrected(offloading, module, [*corrections, f"{pairs} add subtract nn.relu quantize"])
+    integers = [name for name in names if "vnni" in name or "int8" in name or "amx" in name]
+    assert len(integers) == 2, names
+
+
+def corrected(offloading, module, groups):
+    """Return the implementations of convolutions of a compile that has these groups, and gives the right results."""
+    exe = ky.compile(module, backends=["dnnl"])
     found = sorted(" ".join(region.ops) for region in exe.report.regions)
-    assert found == [pairs, f"{pairs} add subtract nn.relu quantize"], str(exe.report)
+    assert found == sorted(groups), str(exe.report)
     offloading.right(module, exe)
-    names = [name for node, name in offloading.implementations(exe) if node.startswith("conv ")]
-    assert len(names) == 2
-    assert all("vnni" in name or "int8" in name or "amx" in name for name in names), names
+    return [name for node, name in offloading.implementations(exe) if node.startswith("conv")]
 
 
-@pytest.mark.parametrize("label", IN_FLOATS)
-def test_zero_points_of_filters_for_winograd_are_declined(label, offloading):
-    channels, _, image, *_ = WINDOWS[label]
-    pattern = f"dnnl.quantized_conv{len(image)}d"
-    offloading.declined("attribute", pattern, lambda b, x: asymmetric(b, x, label), stored((1, channels, *image)))
+@pytest.mark.parametrize(("zero", "axis"), [(-9, None), (40, 1)])
+def test_zero_points_of_transposed_filters_are_a_second_convolution(zero, axis, offloading):
+    w = RNG.permutation(np.linspace(-128, 127, 16 * 24 * 9)).reshape(16, 24, 3, 3)
+    attrs = {"strides": (2, 2), "padding": (1, 0, 1, 1), "output_padding": (1, 0)}
+
+    def build(b, x):
+        kernel = weight(b, w, "uint8", zero, axis)
+        y = b.op("nn.conv2d_transpose", decoded(b, x, SCALES["x"], 7), kernel, **attrs)
+        return finish(b, y, np.ones((24, 1, 1), np.float32), result="uint8", zero=3)
+
+    module, op = offloading.module(build, stored((2, 16, 7, 5))), "nn.conv2d_transpose"
+    pairs = "dequantize dequantize"
+    corrected(offloading, module, [f"{pairs} nn.conv2d", op, f"{pairs} {op} add subtract quantize"])
 
 
 def test_filters_that_fit_without_their_zero_points_are_one_convolution(offloading):

@@ -19,25 +19,26 @@ from kernelyard.plugins.api import (
 from kernelyard_dnnl.nodes import stored, zero_point
 from kernelyard_dnnl.primitive_kind import INTEGERS
 from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
-from kernelyard_dnnl.primitives.winograd_choice import WINDOW
 
 INT8 = np.iinfo(np.int8)
-CONVOLUTIONS = tuple(f"nn.conv{rank}d" for rank in (1, 2, 3))
+# From an operator to the axis of its weights that the result's channels lie along.
+CHANNELS = {f"nn.conv{rank}d": 0 for rank in (1, 2, 3)} | {f"nn.conv{rank}d_transpose": 1 for rank in (1, 2, 3)}
 
 
 class SeparateZeroPoints(FunctionPass):
-    """`conv(x, dequantize(w, s, z))` becomes `conv(x, dequantize(w, s, 0)) - conv(x, dequantize(z, s, 0))`.
+    """`conv(x, dequantize(w, s, z))` becomes `conv(x, dequantize(w, s, 0))` less what the zero points add to it.
 
-    Where int8 holds weights less their zero points, they are stored so. Other asymmetric weights are then two products
-    of integers for one of floats, which takes longer than both, unless Winograd's algorithm needs fewer
-    multiplications. A bias is added before the second is subtracted, by the first convolution itself. The second has
-    all channels, also where they are alike: oneDNN's kernels for integers subtract nothing that broadcasts along them.
+    That is the same convolution of the sums of x over its channels, by `s * z`: the sums are a product of integers with
+    one channel, and a convolution of one channel in floats is cheap. With groups, which have few channels each, it is
+    `conv(x, dequantize(z, s, 0))`. Where int8 holds weights less their zero points, they are stored so. A bias is added
+    before the correction is subtracted, by the first convolution itself. The correction has all channels, also where
+    they are alike: oneDNN's kernels for integers subtract nothing that broadcasts along them.
     """
 
     name = "separate_zero_points"
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        is_there = any(getattr(binding.value, "op_name", "") in CONVOLUTIONS for binding in function.bindings)
+        is_there = any(getattr(binding.value, "op_name", "") in CHANNELS for binding in function.bindings)
         return _Separator().mutate(function) if is_there and can_multiply_integers() else function
 
 
@@ -51,7 +52,7 @@ class _Separator(FunctionMutator):
             return value
         if value.op_name == "add":
             return self._with_bias(value)
-        return self._convolution(value) if value.op_name in CONVOLUTIONS else value
+        return self._convolution(value) if value.op_name in CHANNELS else value
 
     def _convolution(self, call: Call) -> Expr:
         data, decoder = (self.value_of(operand) for operand in call.args)
@@ -60,17 +61,19 @@ class _Separator(FunctionMutator):
         codes, scale, zero = stored(decoder.args[0]), decoder.args[1], zero_point(decoder)
         if not (isinstance(codes, Constant) and isinstance(scale, Constant) and isinstance(zero, Constant)):
             return call
-        if codes.data.dtype != np.int8 or not zero.data.any() or decoder.attrs["axis"] not in (None, 0):
+        axis, groups = CHANNELS[call.op_name], call.attrs["groups"]
+        if codes.data.dtype != np.int8 or not zero.data.any() or decoder.attrs["axis"] not in (None, axis):
             return call
-        points = zero.data.astype(np.int8).reshape(-1, *(1,) * (codes.data.ndim - 1))
-        zeros = np.ascontiguousarray(np.broadcast_to(points, codes.data.shape))
-        centred = codes.data.astype(np.int16) - zeros
+        points = _along(axis, zero.data.astype(np.int8), codes.data.ndim)
+        centred = codes.data.astype(np.int16) - points
         if INT8.min <= centred.min(initial=0) and centred.max(initial=0) <= INT8.max:
             return self._product(call, decoder, centred.astype(np.int8), scale)
-        if _is_quick_in_floats(call, codes.data.shape):
-            return call
-        sides = [self._product(call, decoder, each, scale) for each in (codes.data, zeros)]
-        made = _call("subtract", *map(self.emit, sides))
+        if groups > 1:
+            zeros = np.ascontiguousarray(np.broadcast_to(points, codes.data.shape))
+            correction = self._product(call, decoder, zeros, scale)
+        else:
+            correction = self._of_sums(call, _along(axis, scale.data, codes.data.ndim) * points, codes.data.shape)
+        made = _call("subtract", *map(self.emit, (self._product(call, decoder, codes.data, scale), correction)))
         self.separated.append(made)
         return made
 
@@ -78,6 +81,19 @@ class _Separator(FunctionMutator):
         zero = Constant(np.zeros(scale.data.shape, np.int8))
         weight = Call(decoder.op, [Constant(codes), scale, zero], decoder.attrs)
         return Call(call.op, [call.args[0], self.emit(weight)], call.attrs)
+
+    def _of_sums(self, call: Call, factors: np.ndarray, shape: tuple[int, ...]) -> Call:
+        """Return the convolution of the sums over all channels by weights that are alike in each channel.
+
+        factors: those weights, broadcast to `shape`.
+        """
+        axis, window = CHANNELS[call.op_name], shape[2:]
+        ones = Constant(np.ones((1, shape[1 - axis], *(1,) * len(window)), np.int8))
+        one = self.emit(_call("dequantize", ones, Constant(np.float32(1)), Constant(np.int8(0))))
+        sums = self.emit(Call(get_op(f"nn.conv{len(window)}d"), [call.args[0], one], {}))
+        one_channel = (shape[0], 1) if axis == 0 else (1, shape[1])
+        weight = np.broadcast_to(factors, (*one_channel, *window)).astype(np.float32)
+        return Call(call.op, [sums, Constant(np.ascontiguousarray(weight))], call.attrs)
 
     def _with_bias(self, call: Call) -> Expr:
         """Return a sum with a constant so that the constant is added before the correction."""
@@ -89,17 +105,16 @@ class _Separator(FunctionMutator):
         return call
 
 
+def _along(axis: int, numbers: np.ndarray, rank: int) -> np.ndarray:
+    """Return numbers, one or one for each channel, so that they broadcast to weights."""
+    return numbers.reshape(*(1,) * axis, -1, *(1,) * (rank - axis - 1))
+
+
 def _is_stored_data(value: Expr) -> bool:
     """Return True for a dequantize of 8 bits that are computed, with one scale and one zero point."""
     if not isinstance(value, Call) or value.op_name != "dequantize" or isinstance(value.args[0], Constant):
         return False
     return value.args[0].tensor_type.dtype in INTEGERS and not any(each.tensor_type.rank for each in value.args[1:])
-
-
-def _is_quick_in_floats(call: Call, weight: tuple[int, ...]) -> bool:
-    """Return True for 3 x 3 windows that move one pixel at a time: Winograd's algorithm multiplies less than half."""
-    steps = (*call.attrs["strides"], *call.attrs["dilation"], call.attrs["groups"])
-    return len(weight) > 3 and weight[-2:] == (WINDOW, WINDOW) and all(step == 1 for step in steps)
 
 
 def _call(op: str, *operands: Expr) -> Call:
