@@ -25,6 +25,7 @@ from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.jit.c_compiler import COMPILERS
 
 WITH_MODEL = ("bench", "compile", "explain", "inspect", "run")
+LONG = "x" * 300  # of letters: no file system takes such a name
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,7 @@ def test_compile(cli, folder: Path) -> None:
 
 
 def test_compile_writes_all_or_nothing(cli, folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     (folder / "bad.onnx").write_bytes((folder / "m.onnx").read_bytes()[:50])
     for arguments in (
@@ -103,6 +105,11 @@ def test_compile_writes_all_or_nothing(cli, folder: Path) -> None:
         ("bad.onnx",),
         ("m.onnx", "-o", "no/such/folder/m.kyar"),
         ("m.onnx", "-o", "."),
+        ("m.onnx", "-o", "m.onnx"),  # the model
+        ("m.onnx", "-o", "pipe"),
+        ("m.onnx", "-o", LONG),
+        ("",),
+        (LONG,),
         ("m.onnx", "-o", "m.kyar", "--backends", "nonsense"),
     ):
         result = cli("compile", *arguments)
@@ -110,6 +117,7 @@ def test_compile_writes_all_or_nothing(cli, folder: Path) -> None:
         assert result.stderr.startswith("[KY")
     (folder / "bad.onnx").unlink()
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    (folder / "pipe").unlink()
 
 
 def test_run_on_files_and_on_random_numbers(cli, folder: Path) -> None:
@@ -341,6 +349,10 @@ def test_a_missing_file(cli, name: str) -> None:
         (["run", "m.kyar", "--backends", "dnnl"], 2, "compiled already"),
         (["run", "m.kyar", "--dim", "batch"], 2, "write NAME=N"),
         (["run", "m.kyar", "--dim", "btch=2"], 1, "did you mean 'batch'?"),
+        (["run", "m.kyar", "--dim", f"batch={10**12}"], 1, "no array can have"),
+        (["run", "m.kyar", "--dim", f"batch={10**20}"], 1, "no array can have"),
+        (["run", LONG], 1, "no such model file"),
+        (["bench", "m.kyar", "--repeat", "1", "--trace", "no/such/folder/t.json"], 2, "cannot be written"),
         (["run", "m.kyar", "--input", "x"], 2, "write NAME=FILE.npy"),
         (["run", "m.kyar", "--input", "xx=x.npy"], 1, "did you mean 'x'?"),
         (["run", "m.kyar", "--input", "x=gone.npy"], 1, "gone.npy"),

@@ -10,7 +10,9 @@ from kernelyard.driver.commands.new_backend import new_backend, template
 from kernelyard.errors import PluginError
 
 
-@pytest.mark.parametrize("name", ["", "Acme", "9lives", "my_lib", "my--lib", "-x", "x-", "../x", "a b", "löwe"])
+@pytest.mark.parametrize(
+    "name", ["", "Acme", "9lives", "my_lib", "my--lib", "-x", "x-", "../x", "a b", "löwe", "x" * 61]
+)
 def test_names_that_are_no_words_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(PluginError, match="is not a valid backend name"):
         new_backend(name, tmp_path / "new")

@@ -72,6 +72,15 @@ def test_errors_have_codes(folder: str | None, message: str, model: Path) -> Non
     assert message in result.output
 
 
+@pytest.mark.parametrize("name", ["model.onnx", "no/such/folder/q.onnx"])
+def test_where_it_cannot_write_is_known_before_the_work(name: str, model: Path, data: Path) -> None:
+    before = model.read_bytes()
+    result = CliRunner().invoke(main, ["quantize", str(model), "--data", str(data), "-o", str(model.parent / name)])
+    assert result.exit_code == 1
+    assert "cannot write" in result.output
+    assert model.read_bytes() == before
+
+
 def test_a_file_that_is_no_array_is_named(model: Path, data: Path) -> None:
     (data / "9.npz").write_bytes(b"no array")
     arguments = ["quantize", str(model), "--data", str(data), "--json", "-o", str(model.with_name("q.onnx"))]

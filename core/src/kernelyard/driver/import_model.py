@@ -42,7 +42,7 @@ def import_model(
     Raises: OptionError for bounds of no symbol, FrontendError when there is no such file, UnknownModelError with the
     pip line when no frontend takes the model, IRError when there is nothing to compile, what the frontend raises.
     """
-    if isinstance(model, (str, os.PathLike)) and not Path(model).exists():
+    if isinstance(model, (str, os.PathLike)) and not os.path.exists(model):  # also False for what can be no path
         raise FrontendError("there is no such model file", where=str(model))
     if isinstance(model, IRModule):
         module = model

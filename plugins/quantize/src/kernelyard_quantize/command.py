@@ -9,6 +9,7 @@ import click
 from kernelyard.driver.commands.common import (
     ARTIFACT_SUFFIX,
     CompileOptions,
+    check_output,
     compile_options,
     json_option,
     print_json,
@@ -48,6 +49,7 @@ def command(
     from kernelyard_quantize.feeds import read_files, read_folder
     from kernelyard_quantize.quantize_model import quantize
 
+    check_output(output, model)  # known before the work is done
     arguments = how.arguments()
     common = {name: arguments[name] for name in ("target", "backends", "options")}
     quantized = quantize(

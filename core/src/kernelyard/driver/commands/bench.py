@@ -61,7 +61,10 @@ def command(
     runs_per_second = float(1 / warm.mean())
     profile = exe.profile(feeds) if with_profile or trace is not None else None
     if profile is not None and trace is not None:
-        profile.save_trace(trace)
+        try:
+            profile.save_trace(trace)
+        except OSError as error:
+            raise click.BadParameter(f"{trace} cannot be written: {error.strerror}", param_hint="--trace") from error
     shapes = {name: list(array.shape) for name, array in feeds.items()}
     if as_json:
         facts = {"ready_s": ready, "first_run_ms": first * 1e3, **milliseconds, "runs_per_second": runs_per_second}

@@ -205,6 +205,14 @@ def open_executable(path: Path, how: CompileOptions, threads: int | None) -> Exe
     return exe
 
 
+def check_output(output: Path, model: Path) -> None:
+    """Raises: ArtifactError where a file would have no folder, or would replace the model that it is made of."""
+    if not output.parent.is_dir():
+        raise ArtifactError(f"cannot write {output}", found=f"there is no folder {output.parent}")
+    if os.path.exists(model) and os.path.exists(output) and output.samefile(model):
+        raise ArtifactError(f"cannot write {output}", found="it is the model", hint="give the result another name: -o")
+
+
 def is_artifact(path: Path) -> bool:
     """Return True for an artifact and for a shared library, by what is in the file; what cannot be read is neither."""
     from kernelyard.runtime.artifact.container import is_container
@@ -286,9 +294,12 @@ def _random(
         sizes.append(dims.evaluate(parsed, {**dict.fromkeys(dims.symbols_of(parsed), 1), **values}))
     if any(size < 0 for size in sizes):
         raise InputShapeError("the given --dim values make a negative size", found=str(sizes))
-    if dtypes.is_float(dtype):
-        return random.standard_normal(sizes).astype(dtypes.to_numpy(dtype))
-    return random.integers(0, 2, sizes).astype(dtypes.to_numpy(dtype))
+    try:
+        if dtypes.is_float(dtype):
+            return random.standard_normal(sizes).astype(dtypes.to_numpy(dtype))
+        return random.integers(0, 2, sizes).astype(dtypes.to_numpy(dtype))
+    except (MemoryError, OverflowError, ValueError) as error:
+        raise InputShapeError("no array can have the sizes that --dim gives", found=str(sizes)) from error
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ import click
 from kernelyard.driver.commands.common import (
     ARTIFACT_SUFFIX,
     CompileOptions,
+    check_output,
     compile_options,
     json_option,
     placement_option,
     print_json,
 )
 from kernelyard.driver.progress import Progress
-from kernelyard.errors import ArtifactError
 from kernelyard.runtime.device.device import CPU
 from kernelyard.target import Target
 
@@ -42,9 +42,8 @@ def command(
     """Compile MODEL and save it as one .kyar file, written whole or not at all."""
     from kernelyard.driver.compile import compile as compile_model
 
-    output = output or model.with_suffix(ARTIFACT_SUFFIX)
-    if not output.parent.is_dir():  # known before the work is done
-        raise ArtifactError(f"cannot write {output}", found=f"there is no folder {output.parent}")
+    output = output or (model.with_suffix(ARTIFACT_SUFFIX) if model.name else Path(f"model{ARTIFACT_SUFFIX}"))
+    check_output(output, model)  # known before the work is done
     with Progress(f"compiling {model}"):
         given = {"placement": placement, **how.arguments()}
         exe, *variants = (compile_model(model, **{**given, **each}) for each in cpu_targets(targets, how))

@@ -14,7 +14,7 @@ from kernelyard.errors import PluginError
 
 TEMPLATE_NAME = "acme"
 RESERVED = ("acme", "auto", "core", "kernelyard", "none", "reference", "view")  # words with a meaning of their own
-NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+NAME = re.compile(r"(?=.{1,60}$)[a-z][a-z0-9]*(-[a-z0-9]+)*")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*", "build", "dist", "*.egg-info")
 
 
@@ -61,7 +61,7 @@ def check_name(name: str) -> None:
     from kernelyard.runtime.installed.entry_points import distribution_of, find
 
     if not NAME.fullmatch(name):
-        expected = "lower-case letters and digits, beginning with a letter, words joined by single hyphens"
+        expected = "up to 60 lower-case letters and digits, beginning with a letter, words joined by single hyphens"
         raise PluginError(f"{name!r} is not a valid backend name", expected=expected)
     if name in RESERVED:
         raise PluginError(f"the name {name!r} is reserved", expected=f"none of {', '.join(RESERVED)}")

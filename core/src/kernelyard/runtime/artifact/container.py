@@ -113,11 +113,13 @@ class Contents(NamedTuple):
 def write_container(path: str | os.PathLike[str], manifest: Mapping[str, Any], members: Sequence[Member]) -> None:
     """Write a file whole or not at all: it is written beside its place and renamed when it is complete.
 
-    Raises: ArtifactError when the place cannot be written.
+    Raises: ArtifactError when the place cannot be written, or is a device, a pipe or a folder.
     """
     from pathlib import Path  # inside: what only reads does without it, as it takes long to import
 
     target = Path(path)
+    if os.path.exists(target) and not target.is_file():  # the renaming would put a file in the place of a device
+        raise ArtifactError(f"cannot write {target}", found="it is no file", expected="a file, or a name that is free")
     temporary = target.parent / f".{target.name}.{os.urandom(6).hex()}.tmp"
     remove_abandoned(target)
     try:
@@ -129,7 +131,8 @@ def write_container(path: str | os.PathLike[str], manifest: Mapping[str, Any], m
     except OSError as error:
         raise ArtifactError(f"cannot write {target}", found=error.strerror or str(error)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a name that is too long is none to remove either
+            temporary.unlink(missing_ok=True)
 
 
 def remove_abandoned(target: Path) -> None:
