@@ -34,7 +34,7 @@ _WIDEST = 4
 _WORD_OF_WEIGHTS, _WORD_OF_ROW = 0.7, 0.2
 _MOST_UNROLLED = 8
 # Heights of tiles for a number of rows that is known only at run time, each with the fewest rows that it is chosen for.
-_LEAST_ROWS_OF_TILE = {12: 48, 8: 9, 4: 3, 2: 2, 1: 0}
+_LEAST_ROWS_OF_TILE = {12: 48, 8: 7, 4: 3, 2: 2, 1: 0}
 # The prefetch distance, in blocks.
 _BLOCKS_AHEAD = 8
 _CACHE_LINE = 64
@@ -91,7 +91,7 @@ def _height(rows: int, most: int) -> int:
 def _of_height(loops: Loops, plan: Plan, axis: str | None, height: int, product: ByteProduct) -> Plan:
     widest = max(1, min(_WIDEST, _MOST_SUMS[loops.machine.vector_registers] // height))
     width = even_parts(loops.vectors(str(plan.vector)), widest)
-    stream = _stream(plan, product) if height <= 4 else None
+    stream = _stream(plan, product) if height <= 8 else None
     return replace(plan, tiles=((axis, height),) if axis else (), unroll=width, stream=stream)
 
 
