@@ -245,6 +245,21 @@ def test_random_numbers_are_drawn_anew_in_each_call() -> None:
     assert not any(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+def test_slices_of_open_length_count_from_the_end() -> None:
+    """A size that is a begin with a minus is one from the end, as a number would be."""
+
+    def function(x: Any, y: Any) -> Any:
+        count = y.shape[0]
+        return x[:, -count:] + y, x[:, :-count] * 2, x[-1:, -count:]
+
+    sizes = {1: Dim("size", min=4, max=40)}, {0: Dim("count", min=2, max=40)}
+    exe = ky.compile(export(function, torch.zeros(3, 10), torch.zeros(4), dynamic_shapes=(sizes,)))
+    for size, count in ((10, 4), (17, 5), (9, 8)):
+        x, y = torch.randn(3, size), torch.randn(count)
+        for found, expected in zip(exe(x, y), function(x, y), strict=True):
+            np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-6)
+
+
 def test_training_is_refused() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5)).train()
     with pytest.raises(UnsupportedOperatorError, match=r"model.eval\(\)"):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernelyard.dims import Dim, maximum, minimum
+from kernelyard.dims import Dim, SymbolicDim, maximum, minimum
 from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
@@ -59,8 +59,13 @@ def _start(start: Dim | None, size: Dim) -> Dim:
     if start is None:
         return 0
     if not isinstance(start, int):
-        return start
+        return start + size if _is_negative(start) else start
     return maximum(start + size, 0) if start < 0 else minimum(start, size)
+
+
+def _is_negative(dim: SymbolicDim) -> bool:
+    """Return True for a number that is negative whatever sizes its symbols stand for."""
+    return all(factor < 0 for _, factor in dim.terms)
 
 
 def _replaced(node: Node, x: Expr, part: Expr, axis: int, begin: Dim) -> Expr:
