@@ -8,7 +8,8 @@ import time
 import pytest
 
 from kernelyard.errors import PluginTimeoutError
-from kernelyard.plugins.guard import progress, within_time
+from kernelyard.plugins import guard
+from kernelyard.plugins.guard import Countdown, progress, within_time
 
 
 @pytest.fixture
@@ -53,3 +54,21 @@ def test_what_hangs_after_some_progress_is_ended() -> None:
 
 def test_outside_of_an_answer_it_says_nothing() -> None:
     progress()
+
+
+def test_time_in_which_the_process_is_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(guard.time, "monotonic", lambda: now)
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        waited.append(seconds)
+        now += 500 if len(waited) == 2 else seconds  # stopped, or the machine slept
+
+    countdown = Countdown(3.5)
+    while countdown.wait(wait):
+        pass
+    assert sum(waited) == pytest.approx(3.5)
+    countdown.renew()
+    assert countdown.wait(wait)

@@ -41,6 +41,33 @@ def timeout_seconds(items: int = 0) -> float:
     return seconds * (1 + items / ITEMS_PER_TIMEOUT)
 
 
+class Countdown:
+    """Count the seconds that somebody waits; those in which this process did not run are none.
+
+    A process that was stopped, or whose machine slept, gives what it waits for the time that it has lost.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._tick = min(seconds / 4, 1.0)  # of one wait, at most: what it takes longer is lost
+        self._lost = 0.0
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew, from whatever thread."""
+        self._start = time.monotonic() - self._lost
+
+    def wait(self, wait: Callable[[float], object]) -> bool:
+        """Call `wait` with the seconds of a tick; False, and nothing is called, where none are left."""
+        before = time.monotonic()
+        tick = min(self._start + self._seconds - (before - self._lost), self._tick)
+        if tick <= 0:
+            return False
+        wait(tick)
+        self._lost += max(0.0, time.monotonic() - before - tick)
+        return True
+
+
 # Who waits for answers in this context, and is told of a sign of life, the outermost first.
 _WAITING: ContextVar[tuple[Callable[[], None], ...]] = ContextVar("waiting", default=())
 
@@ -95,13 +122,8 @@ def _outcome(what: str, action: Callable[[], T], seconds: float) -> tuple[T, Bas
     """
     outcome: dict[str, Any] = {}
     context = copy_context()  # options of passes and the like are found from the other thread, too
-    sign = time.monotonic()
-
-    def hear() -> None:
-        nonlocal sign
-        sign = time.monotonic()
-
-    context.run(_WAITING.set, (*_WAITING.get(), hear))
+    countdown = Countdown(seconds)
+    context.run(_WAITING.set, (*_WAITING.get(), countdown.renew))
 
     def run() -> None:
         try:
@@ -112,8 +134,8 @@ def _outcome(what: str, action: Callable[[], T], seconds: float) -> tuple[T, Bas
     thread = threading.Thread(target=run, name=f"kernelyard plugin: {what}", daemon=True)
     with _PRINTING:
         thread.start()
-        while thread.is_alive() and (left := sign + seconds - time.monotonic()) > 0:
-            thread.join(min(left, threading.TIMEOUT_MAX))
+        while thread.is_alive() and countdown.wait(thread.join):
+            pass
     if thread.is_alive():
         raise PluginTimeoutError(
             f"{what} did not finish within {seconds:g} s{_place(thread)}",

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, TextIO
+
+from kernelyard.plugins.guard import Countdown
 
 TAIL = 1500  # characters of what a dead process wrote that a message shows
 ALIVE = "alive\n"  # what a process may say before its answer: the wait for it starts anew
@@ -128,16 +129,15 @@ class _Patience:
 
     def __init__(self, process: subprocess.Popen[str], timeout: float, meanwhile: Callable[[], None]) -> None:
         self._process = process
-        self._timeout = timeout
+        self._countdown = Countdown(timeout)
         self._meanwhile = meanwhile
-        self._start = time.monotonic()
         self._over = threading.Event()
         self._is_late = False
         self._thread = threading.Thread(target=copy_context().run, args=(self._wait,), daemon=True)
         self._thread.start()
 
     def renew(self) -> None:
-        self._start = time.monotonic()
+        self._countdown.renew()
 
     def end(self) -> bool:
         """Wait no more; True where the process was killed."""
@@ -146,8 +146,8 @@ class _Patience:
         return self._is_late
 
     def _wait(self) -> None:
-        while (left := self._start + self._timeout - time.monotonic()) > 0:
-            if self._over.wait(min(left, self._timeout / 4, 1)):
+        while self._countdown.wait(self._over.wait):
+            if self._over.is_set():
                 return
             self._meanwhile()
         self._is_late = True
