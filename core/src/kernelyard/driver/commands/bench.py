@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,9 @@ from kernelyard.driver.commands.common import (
     threads_option,
 )
 from kernelyard.driver.progress import Progress
+
+if TYPE_CHECKING:
+    from kernelyard.runtime.execute.profile import Profile
 
 PERCENTILES = (10, 50, 90, 99)
 
@@ -61,10 +65,7 @@ def command(
     runs_per_second = float(1 / warm.mean())
     profile = exe.profile(feeds) if with_profile or trace is not None else None
     if profile is not None and trace is not None:
-        try:
-            profile.save_trace(trace)
-        except OSError as error:
-            raise click.BadParameter(f"{trace} cannot be written: {error.strerror}", param_hint="--trace") from error
+        _save_trace(profile, trace)
     shapes = {name: list(array.shape) for name, array in feeds.items()}
     if as_json:
         facts = {"ready_s": ready, "first_run_ms": first * 1e3, **milliseconds, "runs_per_second": runs_per_second}
@@ -78,3 +79,10 @@ def command(
     )
     if profile is not None and with_profile:
         click.echo(f"\n{profile.table}")
+
+
+def _save_trace(profile: Profile, path: Path) -> None:
+    try:
+        profile.save_trace(path)
+    except OSError as error:
+        raise click.BadParameter(f"{path} cannot be written: {error.strerror}", param_hint="--trace") from error
