@@ -159,8 +159,12 @@ def test_a_worker_counts_the_time_at_another_one(tmp_path: Path, has_front: bool
         app = create_app(repository, options.body_reader(), has_front=has_front)
         sent: list[Any] = []
 
+        bodies = [to_json({"inputs": [TENSOR]})]
+
         async def receive() -> Any:
-            return {"type": "http.request", "body": to_json({"inputs": [TENSOR]}), "more_body": False}
+            if not bodies:  # as a client that waits: what comes next would say that it has left
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": bodies.pop(), "more_body": False}
 
         async def send(message: Any) -> None:
             sent.append(message)
