@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernelyard.dims import Dim, SymbolicDim, maximum, minimum
+from kernelyard.dims import Dim, Symbol, SymbolicDim, maximum, minimum
 from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
@@ -64,8 +64,11 @@ def _start(start: Dim | None, size: Dim) -> Dim:
 
 
 def _is_negative(dim: SymbolicDim) -> bool:
-    """Return True for a number that is negative whatever sizes its symbols stand for."""
-    return all(factor < 0 for _, factor in dim.terms)
+    """Return True for a number that is negative whatever sizes its symbols stand for.
+
+    Quotients and the like have a sign of their own: -(-n // 2) is positive.
+    """
+    return all(factor < 0 and all(isinstance(atom, Symbol) for atom in monomial) for monomial, factor in dim.terms)
 
 
 def _replaced(node: Node, x: Expr, part: Expr, axis: int, begin: Dim) -> Expr:
