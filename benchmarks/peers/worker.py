@@ -98,8 +98,8 @@ class Worker:
         return said["seconds"]
 
     def settle(self) -> None:
-        """Wait until the engine's threads sleep, for at most a second. Some spin for a twentieth of it after a call, on
-        the cores that the next engine is measured on."""
+        """Wait until the engine's threads sleep, for at most a second: some spin on after a call, on the cores that the
+        next engine is measured on."""
         clock = _clock_of(self.process.pid)
         before, end = time.clock_gettime(clock), time.monotonic() + 1
         while time.monotonic() < end:

@@ -222,7 +222,7 @@ def _executable(contents: Contents, manifest: Fields, threads: int | None) -> Ex
         raise corrupted("manifest.programs", names, "names that differ")
     return Executable(
         programs={program.name: program for program in programs},
-        modules=[_load_module(f, load, contents, constants) for f, load in zip(modules, loaders, strict=True)],
+        modules=[_load_module(*each, contents, constants) for each in zip(modules, loaders, strict=True)],
         constants=constants,
         metadata=contents.manifest.strings("metadata"),
         report_json=_report(manifest),
@@ -255,20 +255,20 @@ def _is_plain(text: str, further: str) -> bool:
 
 def load_module(fields: Fields, contents: Contents) -> RuntimeModule:
     """Load one module of an artifact by its entry, without its blobs. Raises: as `load`."""
-    load = find_loader(fields.text("kind"), _requirement(fields), runtime_entry_points())
+    loader = find_loader(fields.text("kind"), _requirement(fields), runtime_entry_points())
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
-    return _load_module(fields, load, contents, constants)
+    return _load_module(fields, loader, contents, constants)
 
 
 def _load_module(
-    fields: Fields, load: ModuleLoader, contents: Contents, constants: Mapping[str, np.ndarray]
+    fields: Fields, loader: ModuleLoader, contents: Contents, constants: Mapping[str, np.ndarray]
 ) -> RuntimeModule:
     digests = fields.texts("constants")
     missing = [digest for digest in digests if digest not in constants]
     if missing:
         raise corrupted(f"{fields.where}.constants", missing[0], "a constant that is there")
     data = contents.member(fields.text("member"), fields.where).tobytes()
-    module = load(data, {digest: constants[digest] for digest in digests})
+    module = loader(data, {digest: constants[digest] for digest in digests})
     if contents.library is not None:
         from kernelyard.runtime.modules.c_source import CSourceModule  # only libraries need it: it takes long to import
 
