@@ -21,7 +21,7 @@ def give_back(pool: ContextPool, context: ExecutionContext) -> None:
     if not context.is_temporary:
         pool.give_back(context)
     if pool.waiters:
-        pool.tell()
+        pool.tell(context)
 
 
 def test_the_context_released_last_is_acquired_first():
@@ -125,6 +125,40 @@ def test_whoever_calls_again_goes_on_between_two_hand_overs(monkeypatch):
     assert not pool._idle  # nobody can overtake
     waiting.join(30)
     assert got == [context]
+
+
+def test_what_was_handed_over_waits_for_the_first():
+    pool = ContextPool(1)
+    context = pool.acquire()
+    first = threading.Lock()  # one who waits, was told and has not looked yet
+    pool.waiters.append(first)
+    give_back(pool, context)
+    got: list[object] = []
+    later = threading.Thread(target=lambda: got.append(pool.acquire()))
+    later.start()
+    while len(pool.waiters) < 2:
+        time.sleep(0.001)
+    later.join(0.05)
+    assert got == []
+    pool.waiters.remove(first)  # Ctrl-C ended its waiting
+    pool._wake_first()
+    later.join(30)
+    assert got == [context]
+
+
+def test_a_thread_that_calls_again_wakes_nobody_between_two_hand_overs(monkeypatch):
+    monkeypatch.setattr(execution_context, "monotonic", lambda: 0.0)
+    pool = ContextPool(1)
+    pool._hand_over_at = 1.0
+    turn = threading.Lock()
+    turn.acquire()
+    pool.waiters.append(turn)
+    told = []
+    for _ in range(3):
+        give_back(pool, pool.acquire())
+        told.append(not turn.locked())
+        turn.acquire(blocking=False)
+    assert told == [True, False, False]  # a thread that comes once tells at once
 
 
 def test_all_who_wait_are_told_of_contexts_that_become_idle_at_once(monkeypatch):

@@ -32,13 +32,14 @@ class ExecutionContext:
     """Memory that one running call uses at a time, and the programs that are bound to it.
 
     latest: by function, the bound program that ran its last call here, and the sizes that were known then.
-    is_temporary: no pool has it. owner_thread: that which has it, or had it last.
+    is_temporary: no pool has it. owner_thread: that which has it, or had it last. is_kept: and before that.
     """
 
     def __init__(self, is_temporary: bool = False, bound_program_type: type[BoundProgram] = BoundProgram) -> None:
         self.is_temporary = is_temporary
         self._bound_program_type = bound_program_type
         self.owner_thread: int | None = None
+        self.is_kept = False
         self.latest: dict[object, tuple[tuple[int | None, ...], AnyBoundProgram]] = {}
         self._arena = memory.aligned_bytes(0)
         self._scratch = Workspace()
@@ -83,9 +84,10 @@ class ExecutionContext:
         return sum_infos(kept.info() for kept in list(self._bound_programs.values()))
 
 
-# How often a context goes to who waits, and not to who comes. A thread that calls again and again goes on meanwhile, as
-# waking another for each short call takes longer than the call.
-HAND_OVER_SECONDS = 1e-3
+# How often a context goes to who waits, and not to who comes: Python's own interval for threads. A thread that calls
+# again and again goes on meanwhile, as waking another for each short call takes longer than the call, and for a
+# millisecond after each change the two that run may share a processor.
+HAND_OVER_SECONDS = 5e-3
 # Who waits looks again after this time, if nobody told it of a context: Ctrl-C may have ended the call that would have.
 LOOK_AGAIN_SECONDS = 0.5
 
@@ -93,7 +95,8 @@ LOOK_AGAIN_SECONDS = 0.5
 class ContextPool:
     """At most `size` contexts. A call acquires one and gives it back; while all are taken, others wait.
 
-    Who gives a context back may acquire it again at once; every millisecond, one goes to who waits instead.
+    Who gives a context back may acquire it again at once; every five milliseconds, one goes to who has waited
+    longest instead.
     A thread that has a context already (an instrument or a Python step that calls the program again) does not wait: it
     might wait for itself. It gets a temporary one.
 
@@ -109,7 +112,7 @@ class ContextPool:
         ... finally:
         ...     pool.give_back(first)
         ...     if pool.waiters:
-        ...         pool.tell()
+        ...         pool.tell(first)
         >>> pool.acquire() is first
         True
     """
@@ -120,7 +123,7 @@ class ContextPool:
         self._contexts: list[ExecutionContext] = []
         self._idle: list[ExecutionContext] = []
         self.give_back = self._idle.append  # a function of C; contexts that are not temporary only
-        self._handed: list[ExecutionContext] = []  # for those who wait, so that nobody overtakes them for ever
+        self._handed: list[ExecutionContext] = []  # at most one, for the first of those who wait: nobody overtakes it
         self._taken_idle = iter(self._idle.pop, None)  # each `next` takes the one given back last; IndexError: none
         self._taken_handed = iter(self._handed.pop, None)
         self._hand_over_at = 0.0
@@ -154,22 +157,39 @@ class ContextPool:
         me = get_ident()
         try:
             for context in self._taken_idle:
+                context.is_kept = context.owner_thread == me
                 context.owner_thread = me
                 return context
         except IndexError:
             pass
         return self._make_or_wait(me, limit)
 
-    def tell(self) -> None:
-        """Let the first of those who wait look for a context; every millisecond, one is handed over to it."""
+    def tell(self, given_back: ExecutionContext) -> None:
+        """Let the first of those who wait look for a context; every five milliseconds, one is handed over to it.
+
+        In between, it is not told of the context of a thread that calls again and again, as that thread is back first.
+        """
         now = monotonic()
+        if now >= self._hand_over_at:
+            self._hand_over_at = now + HAND_OVER_SECONDS
+            if not self._handed:
+                with suppress(IndexError):
+                    self._handed.extend(islice(self._taken_idle, 1))
+        elif given_back.is_kept:
+            return
+        self._wake_first()
+
+    def _wake_first(self) -> None:
         with suppress(IndexError, RuntimeError):  # nobody waits any more; another told the same one
-            if now >= self._hand_over_at:
-                self._hand_over_at = now + HAND_OVER_SECONDS
-                self._handed.extend(islice(self._taken_idle, 1))
             first = self.waiters[0]
             if first.locked():
                 first.release()
+
+    def _patience(self, is_first: bool, limit: CallLimit | None) -> float:
+        """Return for how many seconds to wait: the first who waits may not be told before the next hand-over."""
+        patience = LOOK_AGAIN_SECONDS if limit is None else limit.patience()
+        untold = self._hand_over_at - monotonic()
+        return min(patience, untold) if is_first and untold > 0 else patience
 
     def _is_free(self, context: ExecutionContext) -> bool:
         return context in self._idle or context in self._handed
@@ -178,9 +198,11 @@ class ContextPool:
         turn: LockType | None = None
         try:
             while True:
-                for source in (self._taken_handed, self._taken_idle):
+                is_first = turn is not None and self.waiters[0] is turn
+                for source in (self._taken_handed, self._taken_idle) if is_first else (self._taken_idle,):
                     with suppress(IndexError):
                         for context in source:
+                            context.is_kept = context.owner_thread == me
                             context.owner_thread = me
                             return context
                 if self._make():
@@ -194,13 +216,12 @@ class ContextPool:
                     turn.acquire()
                     self.waiters.append(turn)
                     continue  # what was given back before was told to nobody
-                turn.acquire(timeout=LOOK_AGAIN_SECONDS if limit is None else limit.patience())
+                turn.acquire(timeout=self._patience(is_first, limit))
         finally:
             if turn is not None:
                 with suppress(ValueError):
                     self.waiters.remove(turn)
-                if self.waiters and (self._idle or self._handed):  # given back while this thread was told
-                    self.tell()
+                self._wake_first()  # who is the first now may have to look, and sleeps as one that is not
 
     def _make(self) -> bool:
         """Make another context, where there may be more; it is idle then."""

@@ -52,7 +52,7 @@ class ProgramRunner:
             if not context.is_temporary:
                 contexts.give_back(context)
             if contexts.waiters:
-                contexts.tell()
+                contexts.tell(context)
 
     def run(
         self,
@@ -85,8 +85,8 @@ class ProgramRunner:
             for context in contexts:
                 if not context.is_temporary:
                     self._contexts.give_back(context)
-            if self._contexts.waiters:
-                self._contexts.tell()
+                if self._contexts.waiters:
+                    self._contexts.tell(context)
 
     def info(self) -> CacheInfo:
         """Return the counts of the program's plans."""
@@ -132,7 +132,7 @@ class ProgramRunner:
             if not context.is_temporary:
                 self._contexts.give_back(context)
             if self._contexts.waiters:
-                self._contexts.tell()
+                self._contexts.tell(context)
 
     def _empty_results(self, plan: ExecutionPlan, outputs: Outputs) -> list[AnyArray]:
         specs, driver = self._program.outputs, self._environment.driver
