@@ -14,7 +14,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotInO
 import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import KernelyardError
-from kernelyard.ir import FunctionBuilder, IRModule, all_ops
+from kernelyard.ir import Constant, FunctionBuilder, IRModule, all_ops
 from kernelyard.testing import evaluate, op_cases
 from kernelyard.testing.op_cases import OpCase, assert_conforms, one_symbol_per_axis, one_symbol_per_size
 from kernelyard_onnx_export import ExportError, to_onnx
@@ -218,3 +218,25 @@ def test_what_has_no_elements_stays_so(name, shape, attrs):
     x = np.ones(shape, np.float32)
     (result,) = run(to_onnx(module), [x])
     assert result.shape == evaluate(module, [x])[0].shape
+
+
+@pytest.mark.parametrize(("dtype", "zero_dtype"), [("uint8", "int32"), ("int8", "uint8"), ("int16", "int64")])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_zero_points_outside_of_the_stored_dtype_stay_as_they_are(dtype, zero_dtype, is_constant):
+    zero = np.array({"uint8": -1, "int8": 200, "int16": 70000}[dtype], zero_dtype)
+    zeros, scales = np.stack([zero, np.array(1, zero_dtype)]), np.float32([0.16, 0.5])
+    x = np.random.default_rng(0).normal(0, 9, (2, 2, 5)).astype(np.float32)
+    b = FunctionBuilder()
+    given = Constant(zeros) if is_constant else b.input("zero", (2,), zero_dtype)
+    stored = b.op("quantize", b.input("x", x.shape), Constant(scales), given, axis=1, dtype=dtype)
+    module = IRModule({"main": b.function(stored, b.op("dequantize", stored, Constant(scales), given, axis=1))})
+    inputs = [x] if is_constant else [zeros, x]
+    for actual, wanted in zip(run(to_onnx(module), inputs), evaluate(module, inputs), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
+
+
+def test_the_tanh_form_of_gelu_has_the_digits_of_float64() -> None:
+    x = np.linspace(-3, 3, 100)
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("nn.gelu_tanh", b.input("x", x.shape, "float64")))})
+    np.testing.assert_allclose(run(to_onnx(module), [x])[0], evaluate(module, [x])[0], rtol=1e-11)

@@ -6,15 +6,15 @@ Definitions: https://onnx.ai/onnx/operators/, opset 20.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from kernelyard import dims
-from kernelyard.dtypes import is_float, to_numpy
-from kernelyard.plugins.api import Call, Constant, TensorType, is_nonnegative
-from kernelyard_onnx_export.graph_writer import WIDER_OPSET, GraphWriter
+from kernelyard.dtypes import is_float
+from kernelyard.plugins.api import Call, TensorType, is_nonnegative
+from kernelyard_onnx_export.graph_writer import GraphWriter
 from kernelyard_onnx_export.registry import CONVERTERS, Converter, converter, inputs_of
 
 # --- one node each ----------------------------------------------------------------------------------------------------
@@ -124,7 +124,15 @@ def _hard_swish(writer: GraphWriter, call: Call) -> str:
 
 @converter("nn.gelu_tanh")
 def _gelu_tanh(writer: GraphWriter, call: Call) -> str:
-    return writer.node("Gelu", *inputs_of(writer, call), approximate="tanh")
+    x = writer.name(call.args[0])
+    if call.tensor_type.dtype != "float64":
+        return writer.node("Gelu", x, approximate="tanh")
+    # The standard's function has its constants in float32, for float64, too.
+    cube = writer.node("Mul", x, writer.node("Mul", x, x))
+    inner = writer.node("Add", x, writer.node("Mul", writer.number(0.044715, "float64"), cube))
+    tanh = writer.node("Tanh", writer.node("Mul", writer.number(math.sqrt(2 / math.pi), "float64"), inner))
+    half = writer.node("Mul", writer.number(0.5, "float64"), x)
+    return writer.node("Mul", half, writer.node("Add", writer.number(1, "float64"), tanh))
 
 
 @converter("trunc")
@@ -307,35 +315,3 @@ def _one_hot(writer: GraphWriter, call: Call) -> str:
 
 def _one(writer: GraphWriter, value: float, dtype: str) -> str:
     return writer.node("Reshape", writer.number(value, dtype), writer.integers([1]))
-
-
-# --- quantization -----------------------------------------------------------------------------------------------------
-@converter("quantize")
-def _quantize(writer: GraphWriter, call: Call) -> str:
-    x, scale, zero = call.args
-    zero_name = _zero_point(writer, zero, call.attrs["dtype"])
-    name, dtype = writer.name(x), scale.tensor_type.dtype
-    name = name if x.tensor_type.dtype == dtype else writer.cast(name, dtype)
-    return writer.node("QuantizeLinear", name, writer.name(scale), zero_name, axis=call.attrs["axis"])
-
-
-@converter("dequantize")
-def _dequantize(writer: GraphWriter, call: Call) -> str:
-    x, scale, zero = call.args
-    axis, dtype = call.attrs["axis"], call.attrs["dtype"]
-    zero_name = _zero_point(writer, zero, x.tensor_type.dtype, like=scale.tensor_type)
-    real = writer.node("DequantizeLinear", writer.name(x), writer.name(scale), zero_name, axis=axis)
-    return real if dtype == scale.tensor_type.dtype else writer.cast(real, dtype)
-
-
-def _zero_point(writer: GraphWriter, zero: Any, dtype: str, like: TensorType | None = None) -> str:
-    """Return a zero point in the stored dtype, and of the shape of the scale, as the standard has it."""
-    if dtype not in ("int8", "uint8", "int32"):
-        writer.opset = WIDER_OPSET
-    if isinstance(zero, Constant) and (like is None or like.is_static):
-        shape = zero.data.shape if like is None else like.shape
-        return writer.constant(np.broadcast_to(zero.data, shape).astype(to_numpy(dtype)))  # pyright: ignore
-    name = writer.name(zero) if zero.tensor_type.dtype == dtype else writer.cast(writer.name(zero), dtype)
-    if like is None or like.rank == zero.tensor_type.rank:
-        return name
-    return writer.node("Expand", name, writer.shape(like.shape))

@@ -1,4 +1,4 @@
-"""Quantized layers as engines look for them: a bias in the node of its product, 4-bit weights in blocks."""
+"""Quantized layers as engines look for them: linear quantization, a bias in its product, 4-bit weights in blocks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,87 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelyard.plugins.api import Call, Constant, Expr, Function, Var, operands
+from kernelyard.dtypes import to_numpy
+from kernelyard.plugins.api import Call, Constant, Expr, Function, TensorType, Var, operands
 from kernelyard_onnx_export.graph_writer import INT4, WIDER_OPSET, GraphWriter
-from kernelyard_onnx_export.registry import CONVERTERS
+from kernelyard_onnx_export.registry import CONVERTERS, converter
 
 _WITH_BIAS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _INT32 = 2**31 - 1
 _EXACT = 2.0**-20  # of a bias that is a multiple of its unit, computed in another order
 
 
+# --- linear quantization ----------------------------------------------------------------------------------------------
+@converter("quantize")
+def _quantize(writer: GraphWriter, call: Call) -> str:
+    x, scale, zero = call.args
+    if not _is_in_range(zero, call.attrs["dtype"]):
+        return _quantize_in_steps(writer, call)
+    zero_name = _zero_point(writer, zero, call.attrs["dtype"])
+    name, dtype = writer.name(x), scale.tensor_type.dtype
+    name = name if x.tensor_type.dtype == dtype else writer.cast(name, dtype)
+    return writer.node("QuantizeLinear", name, writer.name(scale), zero_name, axis=call.attrs["axis"])
+
+
+@converter("dequantize")
+def _dequantize(writer: GraphWriter, call: Call) -> str:
+    x, scale, zero = call.args
+    axis, dtype = call.attrs["axis"], call.attrs["dtype"]
+    if not _is_in_range(zero, x.tensor_type.dtype):
+        return _dequantize_in_steps(writer, call)
+    zero_name = _zero_point(writer, zero, x.tensor_type.dtype, like=scale.tensor_type)
+    real = writer.node("DequantizeLinear", writer.name(x), writer.name(scale), zero_name, axis=axis)
+    return real if dtype == scale.tensor_type.dtype else writer.cast(real, dtype)
+
+
+def _is_in_range(zero: Expr, dtype: str) -> bool:
+    """Return True where the stored dtype, which the standard's zero points have, surely holds a zero point."""
+    limits, own = np.iinfo(to_numpy(dtype)), np.iinfo(to_numpy(zero.tensor_type.dtype))
+    if isinstance(zero, Constant):
+        return bool((zero.data >= limits.min).all() and (zero.data <= limits.max).all())
+    return limits.min <= own.min and own.max <= limits.max
+
+
+def _quantize_in_steps(writer: GraphWriter, call: Call) -> str:
+    x, scale, zero = call.args
+    limits = np.iinfo(to_numpy(call.attrs["dtype"]))
+    scaled = writer.node("Div", writer.cast(writer.name(x), "float32"), _parameter(writer, call, scale, "float32"))
+    whole = writer.cast(writer.node("Round", scaled), "float64")
+    shifted = writer.node("Add", whole, _parameter(writer, call, zero, "float64"))
+    ends = (writer.number(end, "float64") for end in (limits.min, limits.max))
+    return writer.cast(writer.node("Clip", shifted, *ends), call.attrs["dtype"])
+
+
+def _dequantize_in_steps(writer: GraphWriter, call: Call) -> str:
+    x, scale, zero = call.args
+    whole = writer.node("Sub", writer.cast(writer.name(x), "int64"), _parameter(writer, call, zero, "int64"))
+    real = writer.node("Mul", writer.cast(whole, "float32"), _parameter(writer, call, scale, "float32"))
+    return writer.cast(real, call.attrs["dtype"])
+
+
+def _parameter(writer: GraphWriter, call: Call, parameter: Expr, dtype: str) -> str:
+    """Return a scale or zero point in a dtype, along the axis of the call."""
+    name = writer.cast(writer.name(parameter), dtype)
+    if not parameter.tensor_type.rank:
+        return name
+    sizes = [-1 if n == call.attrs["axis"] else 1 for n in range(call.args[0].tensor_type.rank)]
+    return writer.node("Reshape", name, writer.integers(sizes))
+
+
+def _zero_point(writer: GraphWriter, zero: Expr, dtype: str, like: TensorType | None = None) -> str:
+    """Return a zero point in the stored dtype, and of the shape of the scale, as the standard has it."""
+    if dtype not in ("int8", "uint8", "int32"):
+        writer.opset = WIDER_OPSET
+    if isinstance(zero, Constant) and (like is None or like.is_static):
+        shape = zero.data.shape if like is None else like.shape
+        return writer.constant(np.broadcast_to(zero.data, shape).astype(to_numpy(dtype)))  # pyright: ignore
+    name = writer.name(zero) if zero.tensor_type.dtype == dtype else writer.cast(writer.name(zero), dtype)
+    if like is None or like.rank == zero.tensor_type.rank:
+        return name
+    return writer.node("Expand", name, writer.shape(like.shape))
+
+
+# --- biases of products -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Biases:
     """products: by the variable of a sum, its convolution and its bias. absorbed: convolutions that only sums read."""
@@ -81,6 +153,7 @@ def _unit(writer: GraphWriter, call: Call) -> np.ndarray | None:
     return (data * weight).astype(np.float32) if data.size == 1 and np.broadcast(data, weight).size else None
 
 
+# --- 4-bit weights ----------------------------------------------------------------------------------------------------
 def blocked_weight(writer: GraphWriter, call: Call) -> str | None:
     """Write 4-bit integers in blocks, that a product with the scales restores, as one DequantizeLinear."""
     real = writer.call_of(call.args[0], "multiply") if call.op_name == "reshape" else None
