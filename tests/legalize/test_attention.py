@@ -14,7 +14,7 @@ from kernelyard.transform.pipelines import get_pipeline
 N = symbol("n")
 
 
-@pytest.mark.parametrize("batches", [(N, 2, 2), (2, N, 2), (2, 2, N), (N, N, N)], ids=str)
+@pytest.mark.parametrize("batches", [(N, 2, 2), (2, N, 2), (2, 2, N), (N, N, 2), (N, N, N)], ids=str)
 def test_a_batch_that_is_known_of_one_operand_is_known(batches: tuple[object, ...]) -> None:
     b = FunctionBuilder()
     shapes = [(4, 4, 3), (6, 2, 3), (6, 2, 5)]

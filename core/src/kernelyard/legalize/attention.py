@@ -234,7 +234,7 @@ def _weighted(b: RuleBuilder, powers: Buffer, v: Operand | _Cached | _Paged) -> 
     shared = _shared(heads, v.shape[2])
     return b.reduce(
         "sum",
-        (batch, rows, heads, v.shape[3]),
+        (unify(batch, v.shape[0], "the batches"), rows, heads, v.shape[3]),
         (columns,),
         lambda at, p: powers[at[0], at[2], at[1], p[0]] * v[at[0], p[0], shared(at[2]), at[3]],
         name="weighted",
