@@ -11,7 +11,7 @@ import pytest
 from kernelyard import dims
 from kernelyard.errors import ExecutionError, ParseError, ShapeError, VerifyError
 from kernelyard.ir import IRModule, TensorType, parse_module, to_text
-from kernelyard.tir import PrimFunc, parse_primfunc, print_primfunc
+from kernelyard.tir import PrimFunc, interpreter, parse_primfunc, print_primfunc
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import Axis, Const, select
@@ -48,6 +48,19 @@ def test_reduction_starts_from_init():
     total = b.reduce("sum", (3,), (4,), lambda at, p: x[at[0], p[0]], init=lambda at: bias[at[0]])
     (found,) = evaluate(b.finish((total,)), [X, np.ones(3, np.float32)])
     np.testing.assert_allclose(found, X.sum(1) + 1)
+
+
+@pytest.mark.parametrize("reducer", ["sum", "argmax"])
+def test_reductions_of_many_points_are_evaluated_in_parts(reducer: str, monkeypatch: pytest.MonkeyPatch):
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((3, 4), "float32"))
+    if reducer == "sum":
+        result = b.reduce("sum", (3,), (4,), lambda at, p: x[at[0], p[0]], init=lambda at: x[at[0], 1])
+    else:
+        result = b.reduce("argmax", (3,), (4,), lambda at, p: x[at[0], p[0]], arg=lambda at, p: p[0])
+    whole = evaluate(b.finish((result,)), [X])[0]
+    monkeypatch.setattr(interpreter, "MOST_POINTS", 8)
+    np.testing.assert_array_equal(evaluate(b.finish((result,)), [X])[0], whole)
 
 
 def test_scan_reads_what_it_wrote():

@@ -23,6 +23,7 @@ from kernelyard.tir.sorting import sorts
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
 
 Arrays = dict[str, np.ndarray]
+MOST_POINTS = 1 << 20  # of a reduction that are evaluated at once: an operator of 10^8 would take gigabytes
 
 
 def evaluate(
@@ -116,20 +117,46 @@ def _run_block(block: ComputeBlock, arrays: Arrays, values: Mapping[str, int]) -
     if sorts(block):
         _sort_rows(block, arrays, values)
         return
+    at_once = max(MOST_POINTS // max(steps, 1), 1)
+    results = [
+        _reduced(
+            block,
+            arrays,
+            values,
+            {name: grid[first : first + at_once] for name, grid in spatial.items()},
+            min(at_once, count - first),
+            reduced,
+            steps,
+        )
+        for first in range(0, max(count, 1), at_once)
+    ]
+    _Points(block, arrays, values, spatial, count).store(np.concatenate(results))
+
+
+def _reduced(
+    block: ComputeBlock,
+    arrays: Arrays,
+    values: Mapping[str, int],
+    spatial: Arrays,
+    count: int,
+    reduced: Arrays,
+    steps: int,
+) -> np.ndarray:
+    """Return what a block reduces to at some points of its spatial axes."""
+    assert block.reducer is not None
     repeated = {name: np.repeat(grid, steps) for name, grid in spatial.items()}
     tiled = {name: np.tile(grid, count) for name, grid in reduced.items()}
     points = _Points(block, arrays, values, {**repeated, **tiled}, count * steps)
-    outer = _Points(block, arrays, values, spatial, count)
     body = points.value(block.body).reshape(count, steps)
     if block.reducer in ("argmax", "argmin"):
         assert block.arg is not None
         args = points.value(block.arg).reshape(count, steps)
         chosen = body.argmax(axis=1) if block.reducer == "argmax" else body.argmin(axis=1)
-        outer.store(args[np.arange(count), chosen])
-        return
+        return args[np.arange(count), chosen]
+    outer = _Points(block, arrays, values, spatial, count)
     init = outer.value(block.init or neutral_element(block.reducer, block.output.dtype))
     combine = _REDUCERS[block.reducer]
-    outer.store(combine(init, combine.reduce(body, axis=1, dtype=body.dtype)) if steps else init)
+    return combine(init, combine.reduce(body, axis=1, dtype=body.dtype)) if steps else init
 
 
 def _sort_rows(block: ComputeBlock, arrays: Arrays, values: Mapping[str, int]) -> None:
