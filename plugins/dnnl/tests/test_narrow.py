@@ -142,6 +142,15 @@ def test_elementwise(op, offloading):
     offloading.taken("dnnl.elementwise", op, lambda b, x: b.op(op, x), image(4, 32), positive=True)
 
 
+def test_only_float32_is_rounded_by_itself(offloading):
+    """Where sizes are symbols, oneDNN is not asked: its eltwise rounds float32 alone."""
+    n = dims.symbol("n")
+    module = offloading.module(lambda b, x: b.op("round", x), image(n, 8))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_declined(exe, "dnnl", "dtype", "dnnl.elementwise")
+    offloading.right(module, exe, n=3)
+
+
 @pytest.mark.parametrize("op", ["add", "subtract", "multiply", "divide", "maximum", "minimum"])
 @pytest.mark.parametrize("other", [(2, 16, 5, 5), (1, 16, 1, 1), (5,), ()])
 def test_binary(op, other, offloading):

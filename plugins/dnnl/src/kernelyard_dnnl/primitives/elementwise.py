@@ -38,11 +38,16 @@ if TYPE_CHECKING:
 
 # a - b and a / b with the operands swapped: what makes b - a and b / a right again.
 _UNDO_SWAP = {"sub": Eltwise("linear", -1.0, 0.0), "div": Eltwise("pow", 1.0, -1.0)}
+ROUNDED = ("float32",)  # oneDNN's guide, "Eltwise"; integers are rounded as post-ops of float32
 
 
 def check(arithmetic: Candidate) -> Refusal | None:
     """Activations, and arithmetic of two tensors that may be broadcast; sizes may turn out equal at run time."""
-    return Refusal("rank", "arithmetic of scalars") if arithmetic.result.rank == 0 else None
+    if arithmetic.result.rank == 0:
+        return Refusal("rank", "arithmetic of scalars")
+    if arithmetic.op_name == "round" and arithmetic.result.dtype not in ROUNDED:
+        return Refusal("dtype", f"oneDNN rounds {' and '.join(ROUNDED)} alone")
+    return None
 
 
 def anchor() -> Pattern:
