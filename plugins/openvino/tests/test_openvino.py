@@ -95,6 +95,18 @@ def test_attributes_at_their_limits(op, attributes):
     assert_allclose(exe(x), evaluate(module, [x])[0])
 
 
+@pytest.mark.parametrize("rows", [3, symbol("n")])
+def test_a_walk_back_that_begins_before_the_first_element_is_empty(rows):
+    b = FunctionBuilder()
+    waves = b.op("sin", b.input("x", (rows, 5)))
+    none = b.op("strided_slice", waves, axes=(0,), begin=(-1,), end=(-1,), strides=(-1,))
+    module = IRModule({"main": b.function(waves, none)})
+    exe = ky.compile(module, backends=["openvino"])
+    assert_offloaded(exe, "openvino", "openvino.strided_slice", count=1)
+    x = random.normal(size=(3, 5)).astype(np.float32)
+    assert [tensor.numpy().shape for tensor in exe(x)] == [(3, 5), (0, 5)]
+
+
 def test_no_softplus_is_negative():
     b = FunctionBuilder()
     y = b.op("nn.softplus", b.input("x", (500,)))

@@ -268,9 +268,13 @@ def split(x, axis, sections):
 
 @kernel("strided_slice")
 def strided_slice(x, axes, begin, end, strides):
-    before_first = -1 - max(x.shape)  # a walk back may end at -1, which is the last element for OpenVINO
-    end = [before_first if stop < 0 else stop for stop in end]
-    return ops.slice(x, *map(integers, (begin, end, strides, axes)))
+    # A walk back may end at -1, or begin there and be empty, which is the last element for OpenVINO.
+    before_first = -1 - max(x.shape)
+    bounds = [
+        (0, 0) if first < 0 else (first, before_first if stop < 0 else stop)
+        for first, stop in zip(begin, end, strict=True)
+    ]
+    return ops.slice(x, *map(integers, (*zip(*bounds, strict=True), strides, axes)))
 
 
 @kernel("take")
