@@ -74,6 +74,7 @@ def explained(op: str, *operands: tuple[tuple[int, ...], str], **attributes: obj
 def test_what_it_lacks_is_declined() -> None:
     assert_declined(explained("exp", ((2, 3), "bfloat16")), "onnxruntime", "dtype")
     assert_declined(explained("power", ((2, 3), "int8"), ((2, 3), "int8")), "onnxruntime", "onnx")
+    assert_declined(explained("nn.celu", ((2, 3), "float32"), alpha=0.0), "onnxruntime", "onnx")
     assert_declined(explained("erf", ((2, 3), "float64")), "onnxruntime", "reference-implementation")
     assert_declined(explained("fmod", ((2, 3), "int64"), ((2, 3), "int64")), "onnxruntime", "zero")
     lrn = {"size": 2, "alpha": 1e-4, "beta": 0.75, "bias": 1.0}

@@ -14,7 +14,7 @@ import numpy as np
 from kernelyard import dims
 from kernelyard.dtypes import is_float
 from kernelyard.plugins.api import Call, TensorType, is_nonnegative
-from kernelyard_onnx_export.graph_writer import GraphWriter
+from kernelyard_onnx_export.graph_writer import GraphWriter, MeaningError
 from kernelyard_onnx_export.registry import CONVERTERS, Converter, converter, inputs_of
 
 # --- one node each ----------------------------------------------------------------------------------------------------
@@ -53,7 +53,6 @@ ONE_NODE: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "scatter_elements": ("ScatterElements", {"axis": "axis", "reduction": "reduction"}),
     "scatter_nd": ("ScatterND", {"reduction": "reduction"}),
     "take": ("Gather", {"axis": "axis"}),
-    "nn.celu": ("Celu", {"alpha": "alpha"}),
     "nn.elu": ("Elu", {"alpha": "alpha"}),
     "nn.gelu": ("Gelu", {}),
     "nn.hard_sigmoid": ("HardSigmoid", {"alpha": "alpha", "beta": "beta"}),
@@ -108,6 +107,14 @@ def _square(writer: GraphWriter, call: Call) -> str:
 @converter("not_equal")
 def _not_equal(writer: GraphWriter, call: Call) -> str:
     return writer.node("Not", writer.node("Equal", *inputs_of(writer, call)))
+
+
+@converter("nn.celu")
+def _celu(writer: GraphWriter, call: Call) -> str:
+    alpha = float(np.float32(call.attrs["alpha"]))
+    if alpha == 0:
+        raise MeaningError("Celu divides by alpha on both sides of 0; alpha is 0")
+    return writer.node("Celu", *inputs_of(writer, call), alpha=alpha)
 
 
 @converter("nn.silu")
