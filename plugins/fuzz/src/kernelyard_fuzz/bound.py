@@ -55,6 +55,15 @@ def _of_resize(attrs: Attributes, x: np.ndarray) -> np.ndarray:
     return np.asarray(max(x.shape[2:]) * np.ptp(x) if x.size else 0.0)
 
 
+def _of_product(attrs: Attributes, x: np.ndarray) -> np.ndarray:
+    """Return inf where the large factors alone overflow float32: in which order they are multiplied, nobody says.
+
+    Such a product may be anything: where another factor is 0, 0 or NaN.
+    """
+    large = np.fmax(np.abs(x), 1).prod(axis=attrs["axes"] or None, keepdims=attrs["keepdims"])
+    return np.where(large > np.finfo(np.float32).max, np.inf, 0.0)
+
+
 # Operators whose errors do not follow from their operands': how large what they round on their way is, as the terms of
 # 1 + erf(x), which nearly cancel far below 0. Kernels round it in float32.
 INNER: Mapping[str, Callable[..., np.ndarray]] = {
@@ -63,7 +72,9 @@ INNER: Mapping[str, Callable[..., np.ndarray]] = {
     "nn.gelu_tanh": lambda attrs, x: np.abs(x) / 2,
     "nn.group_norm": _of_norm,
     "nn.instance_norm": _of_norm,
+    "nn.mish": lambda attrs, x: np.abs(x),  # x times the tanh of a softplus: (1 + exp(x))^2 - 1 over the same + 1
     "nn.softplus": lambda attrs, x: np.full(x.shape, 4.0),  # 1 + exp(x), and the error of oneDNN's logarithm near 1
+    "prod": _of_product,
 }
 # The least numbers with all of their digits: what is smaller may be rounded to a few bits, or to 0.
 UNDERFLOW = {name: float(np.finfo(name).tiny) for name in ("float32", "float64")}
