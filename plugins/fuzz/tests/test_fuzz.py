@@ -139,6 +139,18 @@ def test_a_softplus_far_below_zero_may_be_zero():
     assert softplus.worst(np.float32([0.0])) <= 1 < softplus.worst(np.float32([1e-5]))
 
 
+def test_a_mish_far_below_zero_may_be_zero():
+    x = np.float32([-27.0, -1.0])
+    mish = expected(one_op("nn.mish", x).module, [x])[0]
+    assert mish.worst(np.float32([0.0, mish.value[1]])) <= 1 < mish.worst(np.float32([1e-4, mish.value[1]]))
+
+
+def test_a_product_whose_large_factors_overflow_depends_on_their_order():
+    x = np.array([[1e30, 1e30, 0.0], [1e10, 1e-10, 2.0]], np.float32)
+    products = expected(one_op("prod", x, axes=(1,)).module, [x])[0]
+    assert products.worst(np.float32([np.nan, 2.0])) <= 1 < products.worst(np.float32([0.0, 2.1]))
+
+
 def test_norms_of_what_hardly_varies_and_coordinates_may_show_their_rounding():
     x, one = np.float32([[[1.5]], [[-0.5]]]), np.float32([1.0])  # a variance of 0, so that x is taken times 316
     norm = expected(one_op("nn.instance_norm", x, one, one).module, [x, one, one])[0]
@@ -256,6 +268,15 @@ def test_a_graph_that_cannot_be_made_is_a_find_and_is_written(monkeypatch, tmp_p
         (4, "worker", "error"),
     ]
     assert "disagree" in json.loads((tmp_path / "seed_3" / "find.json").read_text())["message"]
+
+
+def test_a_graph_that_hangs_when_it_is_made_again_does_not_end_a_campaign(monkeypatch, tmp_path):
+    monkeypatch.setattr(campaigns, "random_graph", lambda *given: signal.pause())
+    monkeypatch.setattr(campaigns, "SLEEP", 1)
+    monkeypatch.setattr(campaigns, "BATCH", 1)
+    tally = campaigns.run_campaign(3, 0, Recipe(smallest=1, largest=2), folder=tmp_path)
+    assert [(find.seed, find.kind) for find in tally.finds] == [(3, "hang")]
+    assert [path.name for path in (tmp_path / "seed_3").iterdir()] == ["find.json"]
 
 
 # The command for two graphs, and with an oracle that finds all of them wrong.

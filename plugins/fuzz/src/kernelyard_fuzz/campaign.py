@@ -139,15 +139,24 @@ def _of_verdict(verdict: Failed | Died, first: int) -> Find:
     return Find(stage["seed"], "process", kind, f"{verdict.reason}\n{verdict.last_words}", "", stage["configuration"])
 
 
-def _work(seeds: range, recipe: Recipe, announce: Announce) -> Tally:
+def _limit() -> None:
+    """Limit what this worker process maps, and have timers end it, in native code too."""
     for each in TIMERS:
-        signal.signal(each, signal.SIG_DFL)  # the default ends the process, in native code too
+        signal.signal(each, signal.SIG_DFL)
     limit = _mapped_nbytes() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _start_timers() -> None:
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.alarm(SLEEP)
+
+
+def _work(seeds: range, recipe: Recipe, announce: Announce) -> Tally:
+    _limit()
     tally, fired, began = Tally(), Fired(), time.process_time()
     for seed in seeds:
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        signal.alarm(SLEEP)
+        _start_timers()
         try:
             graph, find = try_seed(seed, recipe, fired, announce)
         except BaseException as error:
@@ -219,16 +228,24 @@ def _firsts(seed: int) -> Iterator[int]:
 def write_find(find: Find, recipe: Recipe, folder: Path) -> Path:
     """Write the graph and the feeds of a find into a folder of its own, for `kernelyard_debug.load_case`.
 
-    Where making the graph fails (that is the find then), the folder holds the facts alone: `replay` makes it again.
+    Where making the graph fails, hangs or crashes (that is the find then), the folder holds the facts alone: `replay`
+    makes it again.
     """
     place = folder / f"seed_{find.seed}"
     place.mkdir(parents=True, exist_ok=True)
     (place / FACTS).write_text(json.dumps(asdict(find), indent=2), encoding="utf-8")
-    try:
-        graph, _, _ = case_of_seed(find.seed, recipe)
-    except Exception:  # of any operator's reference or type rule; the worker's message is in the facts
-        return place
-    (place / "model.ir").write_text(to_text(graph.module), encoding="utf-8")
-    names = [param.name for param in graph.module["main"].params]  # pyright: ignore[reportAttributeAccessIssue]
-    np.savez(place / "feeds.npz", **dict(zip(names, graph.feeds, strict=True)))  # pyright: ignore[reportArgumentType]
+    remade = isolated(lambda announce: _remade(find.seed, recipe), 1e6)
+    if isinstance(remade, Finished):
+        text, feeds = remade.value
+        (place / "model.ir").write_text(text, encoding="utf-8")
+        np.savez(place / "feeds.npz", **feeds)  # pyright: ignore[reportArgumentType]
     return place
+
+
+def _remade(seed: int, recipe: Recipe) -> tuple[str, dict[str, np.ndarray]]:
+    """Return the text of a seed's graph and its feeds by name, in a worker process."""
+    _limit()
+    _start_timers()
+    graph, _, _ = case_of_seed(seed, recipe)
+    names = [param.name for param in graph.module["main"].params]  # pyright: ignore[reportAttributeAccessIssue]
+    return to_text(graph.module), dict(zip(names, graph.feeds, strict=True))
