@@ -101,3 +101,62 @@ def test_convolutions_have_scales_of_channels(check, shape):
     assert check.ops(after) == ["dequantize", "dequantize", "nn.conv2d"]
     assert after.bindings[0].value.args[2].data == 7
     assert after.bindings[1].value.attrs["axis"] == 0
+
+
+def convolution(weight: Any, bias: Any = None, scale: Any = ONE) -> Function:
+    """`astype(conv(x - 7, weight) + bias) * (measured * scale)`, as models write what was quantized with its bias."""
+    b = FunctionBuilder()
+    x, measured = b.parameter(TensorType((1, 2, 6, 6), "uint8"), "x"), b.input("measured", ())
+    left = b.op("subtract", b.op("astype", x, dtype="float64"), np.float64(7))
+    total = b.op("nn.conv2d", left, np.asarray(weight, np.float64), padding=(1, 0, 2, 1))
+    total, scales = b.op("astype", total, dtype="int32"), b.op("multiply", measured, scale)
+    if callable(bias):
+        bias = bias(b, scales)
+    total = total if bias is None else b.op("add", total, bias)
+    return b.function(b.op("multiply", b.op("astype", total, dtype="float32"), scales))
+
+
+def image() -> list[np.ndarray]:
+    return [integers(1, 2, 6, 6, dtype="uint8", low=0, high=255), np.float32(0.5)]
+
+
+FILTERS = integers(3, 2, 3, 3, dtype="int8", low=-128, high=127)
+
+
+def divided(b: FunctionBuilder, scale: Expr) -> Expr:
+    """A bias in units that are known with the data."""
+    numbers = b.op("floor", b.op("divide", floats(3, low=-9.0, high=9.0), scale))
+    return b.op("reshape", b.op("astype", numbers, dtype="int32"), shape=(1, 3, 1, 1))
+
+
+@pytest.mark.parametrize("bias", [integers(3, 1, 1, dtype="int32", low=-5000, high=5000), divided])
+def test_a_bias_of_integers_is_added_in_real_numbers(check, bias):
+    after = check(PASS, convolution(FILTERS, bias), image())
+    assert check.ops(after)[-1] == "add"
+    product = after.bindings[-1].value.args[0]
+    made = {binding.var: binding.value for binding in after.bindings}
+    assert [made[arg].op_name for arg in made[product].args] == ["dequantize", "dequantize"]
+
+
+def test_integers_added_to_each_element_stay(check):
+    bias = integers(1, 3, 7, 5, dtype="int32", low=-5000, high=5000)
+    assert check.ops(check(PASS, convolution(FILTERS, bias), image()))[-1] == "multiply"
+
+
+def test_weights_of_channels_have_zero_points_of_their_own(check):
+    wide = FILTERS.astype(int) + np.array([120, 0, -120]).reshape(3, 1, 1, 1)
+    after = check(PASS, convolution(wide), image())
+    codes, scale, zeros = next(b.value for b in after.bindings[::-1] if b.value.op_name == "dequantize").args
+    assert (codes.data.dtype, scale.data.shape, zeros.data.shape) == (np.uint8, (), (3,))
+    np.testing.assert_array_equal(codes.data - zeros.data.astype(int).reshape(3, 1, 1, 1), wide)
+
+
+def test_adding_the_negative_of_a_zero_point_subtracts_it(check):
+    b = FunctionBuilder()
+    x, codes = b.parameter(TensorType((4, 8), "uint8"), "x"), (WEIGHT.astype(int) + 128).astype(np.uint8)
+    right = b.op("add", b.op("astype", codes, dtype="int32"), np.int32(-119))
+    total = b.op("matmul", b.op("add", b.op("astype", x, dtype="int32"), np.int32(-7)), right)
+    function = b.function(b.op("multiply", b.op("astype", total, dtype="float32"), ONE))
+    after = check(PASS, function, inputs()[:1])
+    assert check.ops(after) == ["dequantize", "dequantize", "matmul"]
+    assert [int(after.bindings[n].value.args[2].data) for n in (0, 1)] == [7, 119]

@@ -293,6 +293,31 @@ def test_filters_that_fit_without_their_zero_points_are_one_convolution(offloadi
     offloading.taken("dnnl.quantized_conv2d", "dequantize dequantize nn.conv2d quantize", build, stored((1, 4, 6, 6)))
 
 
+@pytest.mark.parametrize(("zero", "corrections"), [(0, 0), (-128, 1)], ids=["int8", "uint8"])
+def test_convolutions_of_integers_that_are_scaled_afterwards(zero, corrections, offloading):
+    """As dynamic quantization writes them: the scale, the zero point and the bias are known with the data."""
+    w = RNG.permutation(np.linspace(-128, 127, 24 * 16 * 9)).round().reshape(24, 16, 3, 3) - zero
+
+    def build(b, x, measured, point, bias):
+        left = b.op("subtract", *(b.op("astype", each, dtype="float64") for each in (x, point)))
+        total = b.op("nn.conv2d", left, w, padding=(1, 1, 0, 2))
+        total = b.op("add", b.op("astype", total, dtype="int32"), bias)
+        y = b.op("multiply", b.op("astype", total, dtype="float32"), b.op("multiply", measured, np.float32(0.01)))
+        return b.op("nn.silu", y)
+
+    types = stored((1, 16, 9, 8)), stored((), "float32"), stored((), "uint8"), stored((24, 1, 1), "int32")
+    module = offloading.module(build, *types)
+    exe = ky.compile(module, backends=["dnnl"])
+    regions = [region for region in exe.report.regions if region.backend == "dnnl"]
+    convolutions = [region for region in regions if "nn.conv2d" in region.ops]
+    assert len(convolutions) == 1 + 2 * corrections, str(exe.report)
+    assert [region.pattern for region in convolutions].count("dnnl.quantized_conv2d") == 1 + corrections
+    assert ["nn.silu" in region.ops for region in convolutions].count(True) == 1
+    x, measured, *_ = offloading.feeds(module)
+    bias = RNG.integers(-900, 900, (24, 1, 1)).astype(np.int32)
+    offloading.gives(module, exe, [x, np.abs(measured), np.uint8(9), bias])
+
+
 PATTERNS = ("dnnl.quantized_conv1d", "dnnl.quantized_conv2d", "dnnl.quantized_conv3d")
 
 

@@ -28,8 +28,10 @@ RNG = np.random.default_rng(5)
 PRODUCTS = ("matmul", "nn.conv2d")
 
 
-def network(text: str, *weights: tuple[str, tuple[int, ...]]) -> onnx.ModelProto:
+def network(text: str, *weights: tuple[str, tuple[int, ...]], **arrays: np.ndarray) -> onnx.ModelProto:
+    """A model of random weights, and of arrays by name."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
     for name, shape in weights:
         fan_in = max(int(np.prod(shape[1:] if len(shape) > 2 else shape[:1])), 1)
         array = (RNG.standard_normal(shape) / np.sqrt(fan_in)).astype(np.float32)
@@ -166,3 +168,34 @@ def test_integers_are_moved_and_pooled(tmp_path):
     function = offered(quantized("attention", "QDQ", tmp_path))
     calls = [binding.value for binding in function.bindings if isinstance(binding.value, Call)]
     assert {c.tensor_type.dtype for c in calls if c.op_name == "permute_dims"} == {"uint8"}
+
+
+# --- integer convolutions ---------------------------------------------------------------------------------------------
+def integer_convolution(groups: int, zero: int, has_bias: bool) -> onnx.ModelProto:
+    """A network as older tools write dynamic quantization: the bias is brought into units of the data's scale."""
+    text = """net (float[1, 8, 12, w] x) => (float[1, 16, h, v] y) <int64[4] along = {1, 16, 1, 1}> {
+        q, scale, point = DynamicQuantizeLinear(x)
+        both = Mul(scale, unit)
+        total = ConvInteger<pads=[1, 0, 1, 2], strides=[2, 1], group=GROUPS>(q, codes, point, zero)
+        BIAS
+        y = Mul(real, both)
+    }"""
+    biased = """parts = Div(bias, both)  whole = Floor(parts)  numbers = Cast<to=6>(whole)
+        laid = Reshape(numbers, along)  sums = Add(total, laid)  real = Cast<to=1>(sums)"""
+    plain = "real = Cast<to=1>(total)"
+    text = text.replace("BIAS", biased if has_bias else plain).replace("GROUPS", str(groups))
+    codes = RNG.integers(0, 256, (16, 8 // groups, 3, 3)).astype(np.uint8)
+    numbers = {"codes": codes, "zero": np.array(zero, np.uint8), "unit": np.array(0.02, np.float32)}
+    return network(text, *([("bias", (16,))] if has_bias else []), **numbers)
+
+
+@pytest.mark.parametrize("has_bias", [False, True], ids=["plain", "biased"])
+@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("zero", [0, 119, 128])
+def test_integer_convolutions_are_products_of_integers(groups, zero, has_bias):
+    model = integer_convolution(groups, zero, has_bias)
+    calls = {b.var: b.value for b in offered(model).bindings if isinstance(b.value, Call)}
+    (product,) = (call for call in calls.values() if call.op_name == "nn.conv2d")
+    assert [calls[arg].op_name for arg in product.args] == ["dequantize", "dequantize"]  # pyright: ignore
+    ours, theirs = results(model, "auto", RNG.standard_normal((1, 8, 12, 11)).astype(np.float32))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
