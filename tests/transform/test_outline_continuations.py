@@ -49,6 +49,23 @@ def test_each_new_size_ends_a_function() -> None:
     assert isinstance(outlined.public_functions()["main"].result_type, TupleType)
 
 
+def test_what_is_made_of_constants_stays_with_those_that_wait() -> None:
+    k = symbol("k")
+    b = FunctionBuilder()
+    x = b.input("x", (4,))
+    where = b.bind(Call(get_op("nonzero"), [x], type_=TensorType((1, k - 1), "int64")))
+    weight = b.op("permute_dims", np.ones((3, 4), np.float32), axes=(1, 0))
+    shared = b.op("negative", np.ones(4, np.float32))
+    scaled = b.op("multiply", x, shared)
+    rows = b.op("take", weight, b.op("reshape", where, shape=(k - 1,)), axis=0)
+    module = IRModule({"main": b.function(rows, b.op("add", b.op("shape_tensor", dims=(k - 1,)), 1), scaled)})
+    outlined = verify(OutlineContinuations()(module))
+    assert not any("permute" in str(binding.value) for binding in outlined["main"].bindings)
+    found = ky.compile(module, backends=[])(X[0])
+    for result, expected in zip(found, run(module, [X[0]]), strict=True):
+        np.testing.assert_array_equal(np.asarray(result), expected)
+
+
 @pytest.mark.parametrize("module", [branching(symbol("n")), growing()])
 def test_a_function_stays_where_operands_tell_the_order(module: IRModule) -> None:
     assert OutlineContinuations()(module) is module

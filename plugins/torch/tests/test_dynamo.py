@@ -268,6 +268,32 @@ def test_numbers_that_are_zero(graphs: list[CompiledGraph]) -> None:
     assert graphs
 
 
+def test_numbers_that_are_no_sizes(graphs: list[CompiledGraph]) -> None:
+    compiled = torch.compile(lambda x, n: x[:, :n] * 2, backend="kernelyard", dynamic=True)
+    x = torch.randn(2, 8)
+    same(compiled(x, 3), x[:, :3] * 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PerformanceWarning)
+        for n in (-2, sys.maxsize):
+            same(compiled(x, n), x[:, :n] * 2)
+    assert graphs
+
+
+def test_returned_numbers_are_no_inputs_of_the_program(graphs: list[CompiledGraph]) -> None:
+    """A number that is counted beside the tensors costs the program nothing."""
+
+    def function(x: Any, count: int) -> Any:
+        return x * 2, count + 1, 2 * count * x.shape[0]
+
+    compiled = torch.compile(function, backend="kernelyard", dynamic=True)
+    x = torch.randn(3)
+    for count in (5, 7):
+        found = compiled(x, count)
+        same(found[0], x * 2)
+        assert found[1:] == function(x, count)[1:]
+    assert len(graphs[0].executable.inputs) == 1
+
+
 def test_the_last_of_what_may_be_shorter(graphs: list[CompiledGraph]) -> None:
     """A window over a cache that grows: a negative bound beyond the front is the front."""
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Tuple, TupleGetItem, Var, operands
+from kernelyard.ir import (
+    Binding,
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    IRModule,
+    Tuple,
+    TupleGetItem,
+    Var,
+    operands,
+)
 from kernelyard.ir.expr import replace_operands
 from kernelyard.ir.lambda_lifting import free_variables
 from kernelyard.ir.module import PRIVATE
@@ -90,10 +102,28 @@ def _with_waiting_last(function: Function, last: int, purity: Purity) -> tuple[F
         else:
             waiting.add(binding.var)
             rest.append(binding)
+    kept = _kept_constants(moved, rest)
+    moved, rest = [each for each in moved if each not in kept], [*kept, *rest]
     if not moved:
         return function, last
     bindings = [*function.bindings[:last], *moved, function.bindings[last], *rest]
     return Function(function.params, bindings, function.result, function.attrs), last + len(moved)
+
+
+def _kept_constants(moved: Sequence[Binding], rest: Sequence[Binding]) -> list[Binding]:
+    """Return those of `moved` that are made of constants alone, and that `rest` reads, but not the others."""
+    fixed: set[Var] = set()
+    for binding in moved:
+        given = operands(binding.value)
+        if given and all(isinstance(each, Constant) or each in fixed for each in given):
+            fixed.add(binding.var)
+    wanted = {var for binding in rest for var in _read(binding.value)}
+    for binding in reversed(moved):
+        if binding.var not in fixed:
+            fixed.difference_update(_read(binding.value))
+        elif binding.var in wanted:
+            wanted.update(_read(binding.value))
+    return [binding for binding in moved if binding.var in fixed & wanted]
 
 
 def _split(function: Function, last: int, rest_name: str, scopes: Scopes) -> tuple[Function, Function]:

@@ -14,16 +14,15 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from kernelyard import IRModule
-from kernelyard.errors import KernelyardError, OptionError, PerformanceWarning, UnknownBackendError
+from kernelyard.errors import ExecutionError, KernelyardError, OptionError, PerformanceWarning, UnknownBackendError
 from kernelyard.plugins.api import Expr, Function, RejectedError, TensorType
 from kernelyard.runtime.api import Executable
 from kernelyard_torch.compile_options import CompileOptions
 from kernelyard_torch.complex_numbers import Complex, is_complex
 from kernelyard_torch.converters import random
+from kernelyard_torch.eager_values import EagerValues, random_tensors, returned_sizes, symbols_of_tensors
 from kernelyard_torch.graph_outputs import GraphOutput, graph_output
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared
-from kernelyard_torch.node import Node
-from kernelyard_torch.random_inputs import RandomInputs
 from kernelyard_torch.sizes import Sizes
 from kernelyard_torch.symbol_names import symbol_names
 from kernelyard_torch.tensors import to_array
@@ -40,7 +39,8 @@ class CompiledGraph:
         self._graph = graph
         self._options = options
         self._frozen = _frozen(inputs) if options.freeze else ()
-        self._random = RandomInputs(graph)
+        self._random = EagerValues(graph, random_tensors(graph))
+        self._sizes = EagerValues(graph, returned_sizes(graph))
         self._states: list[tuple[int, int]] | None = None
         self._has_warned = False
         self.executable: Executable | None = None
@@ -68,11 +68,14 @@ class CompiledGraph:
         self._outputs: list[GraphOutput | None] = []
         results: list[Expr] = []
         for given in importer.outputs():
+            if given in self._sizes.nodes:
+                self._outputs.append(graph_output(given, self._sizes.nodes.index(given)))
+                continue
             result = importer.tensor(given)
             if result is None:
                 self._outputs.append(None)
                 continue
-            output = graph_output(given, len(results))
+            output = graph_output(given, len(self._sizes.nodes) + len(results))
             self._outputs.append(output)
             results.append(output.stored(importer.builder, result))
         shared.check()
@@ -105,7 +108,7 @@ class CompiledGraph:
         given = (*arguments, *self._random(arguments))
         feeds = [feed for position in self._fed for feed in _as_feeds(given[position])]
         found = () if self.executable is None else self.executable(*feeds)
-        results = found if isinstance(found, tuple) else (found,)
+        results = (*self._sizes(arguments), *(found if isinstance(found, tuple) else (found,)))
         return [None if output is None else output.given_back(results) for output in self._outputs]
 
 
@@ -137,7 +140,8 @@ def _state(tensor: torch.Tensor) -> tuple[int, int]:
 def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]) -> list[int]:
     """Give the graph its inputs; the positions of those that are parameters of the program."""
     fed: list[int] = []
-    numbers = _numbers(importer.placeholders)
+    used = symbols_of_tensors(importer.module)
+    numbers = {symbol: position for symbol, position in _numbers(importer.placeholders).items() if symbol in used}
     for symbol in numbers:
         importer.shared.sizes.allow_zero(symbol)
     for position, placeholder in enumerate(importer.placeholders):
@@ -148,8 +152,8 @@ def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]
             fed.append(position)
     for position in numbers.values():
         placeholder = importer.placeholders[position]
-        number = importer.builder.parameter(TensorType((1,), "int64"), placeholder.name)
-        importer.decide(placeholder.meta["val"], number, Node(placeholder, importer))
+        size = importer.shared.sizes.dim(placeholder.meta["val"])
+        importer.builder.parameter(TensorType((size + 1,), "bool"), placeholder.name)  # nothing reads its elements
         fed.append(position)
     return fed
 
@@ -187,7 +191,17 @@ def _add_parameter(importer: GraphImporter, node: FxNode) -> TensorType | None:
 def _as_feeds(value: Any) -> list[np.ndarray]:
     """Convert an argument to the program's inputs: one array, or the parts of a complex tensor."""
     if not isinstance(value, torch.Tensor):
-        return [np.array([value])]
+        return [_as_size(value)]
     if is_complex(value):
         return [to_array(part) for part in torch.view_as_real(value.resolve_conj()).unbind(-1)]
     return [to_array(value)]
+
+
+def _as_size(number: int) -> np.ndarray:
+    """Return an array without memory whose size tells a number, so that it is known before anything runs.
+
+    Raises: ExecutionError for a number that is no size.
+    """
+    if not 0 <= number < np.iinfo(np.int64).max:
+        raise ExecutionError("a number that sizes depend on is not one itself", found=number, expected="0 or more")
+    return np.ndarray((number + 1,), np.bool_, b"\0", 0, (0,))

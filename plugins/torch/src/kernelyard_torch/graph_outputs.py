@@ -9,14 +9,15 @@ import torch
 from torch.fx import Node as FxNode
 
 from kernelyard.plugins.api import Expr, FunctionBuilder
+from kernelyard.runtime.api import Tensor
 from kernelyard_torch.tensors import to_tensor
 
 
 class GraphOutput(NamedTuple):
     """One result of a graph.
 
-    position: which of the program's results it is. is_number: it is an int, not a tensor. order: the axes as they lie
-    in memory, outermost first; () where that is their own order.
+    position: which of the values that there are for results it is. is_number: it is no tensor. order: the axes as they
+    lie in memory, outermost first; () where that is their own order.
     """
 
     position: int
@@ -28,10 +29,10 @@ class GraphOutput(NamedTuple):
         return builder.op("permute_dims", result, axes=self.order) if self.order else result
 
     def given_back(self, results: Sequence[Any]) -> Any:
-        """Return the program's result for PyTorch: a view of the memory that it was computed into, or an int."""
+        """Return a value for PyTorch: a view of the memory that it was computed into, or a number."""
         result = results[self.position]
         if self.is_number:
-            return int(result.numpy())
+            return result.numpy().item() if isinstance(result, Tensor) else result
         tensor = to_tensor(result)
         return tensor.permute(_inverse(self.order)) if self.order else tensor
 
