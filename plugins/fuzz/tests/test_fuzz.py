@@ -23,6 +23,7 @@ from kernelyard_fuzz.chooser import SeededChooser
 from kernelyard_fuzz.configuration import Configuration, random_configuration
 from kernelyard_fuzz.graphs import Graph, Recipe, graph_of_seed, graphs
 from kernelyard_fuzz.oracles import Fired, FoundError, check
+from kernelyard_fuzz.quantized import quantized_layers
 from kernelyard_fuzz.sketch import is_tame
 from kernelyard_fuzz.splices import splice
 from kernelyard_fuzz.symbolic import symbols, with_symbols
@@ -67,6 +68,25 @@ def test_most_patterns_can_be_spliced():
 
     made = {p.name for p in RECIPE.patterns for seed in range(8) if splice(SeededChooser(seed), Sketch(), p)}
     assert len(made) >= 30, sorted({p.name for p in RECIPE.patterns} - made)
+
+
+def test_quantized_layers_are_integers_on_both_sides():
+    """An operator between dequantize and quantize, whose weights are dequantized, too."""
+    from kernelyard_fuzz.sketch import Sketch
+
+    between, weighted = set(), set()
+    for seed in range(80):
+        sketch = Sketch()
+        quantized_layers(SeededChooser(seed), sketch, RECIPE.layers, RECIPE.ops, None)
+        values = {b.var: b.value for b in sketch.builder.bindings if isinstance(b.value, Call)}
+        names = {var: call.op_name for var, call in values.items()}
+        for call in values.values():
+            layer = values.get(call.args[0]) if call.op_name == "quantize" else None
+            decoded = [names.get(arg) == "dequantize" for arg in layer.args] if layer else []
+            between |= {layer.op_name} if any(decoded) else set()
+            weighted |= {layer.op_name} if sum(decoded) > 1 else set()
+    assert len(between) >= 12, between
+    assert weighted & {"matmul", "nn.conv1d", "nn.conv2d", "nn.conv3d", "add"}
 
 
 def test_sizes_become_symbols():

@@ -16,6 +16,7 @@ from kernelyard.ir.types import TensorType
 from kernelyard.patterns import FusionPattern
 from kernelyard_fuzz.chooser import Chooser, DrawingChooser, SeededChooser
 from kernelyard_fuzz.operators import grow, vocabulary
+from kernelyard_fuzz.quantized import LAYERS, quantized_layers
 from kernelyard_fuzz.sketch import Sketch, is_tame
 from kernelyard_fuzz.splices import splice
 
@@ -53,6 +54,11 @@ class Recipe:
         return tuple(op for op in self.ops if op.name in CHEAP)
 
     @cached_property
+    def layers(self) -> tuple[Op, ...]:
+        """The operators that quantized layers are made of."""
+        return tuple(op for op in self.ops if op.name in LAYERS)
+
+    @cached_property
     def favoured_ops(self) -> tuple[Op, ...]:
         """The operators that are drawn more often."""
         return tuple(op for op in self.ops if op.name in self.favoured)
@@ -88,12 +94,15 @@ def graphs(draw: Callable[[st.SearchStrategy[object]], object], recipe: Recipe |
 
 # --- growth -----------------------------------------------------------------------------------------------------------
 def _step(chooser: Chooser, sketch: Sketch, recipe: Recipe) -> None:
-    """Add an operator, a pattern, or a branch or loop."""
+    """Add an operator, a pattern, quantized layers, or a branch or loop."""
     kind = chooser.below(20)
     if kind >= 15 and recipe.patterns:
         splice(chooser, sketch, _drawn(chooser, recipe.patterns, recipe.favoured_patterns))
     elif kind == 14 and sketch.values:
         chooser.pick((_branch, _loop))(chooser, sketch, _recent(chooser, sketch))
+    elif kind == 13:
+        read = _recent(chooser, sketch) if sketch.values else None
+        quantized_layers(chooser, sketch, recipe.layers, recipe.ops, read)
     else:
         is_cheap = chooser.chance(25)
         read = _recent(chooser, sketch) if sketch.values else None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from kernelyard_fuzz.bins import Interval, interval_of
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.sketch import Sketch
 
+Make: TypeAlias = Callable[[np.ndarray, tuple[int, ...]], "Expr | None"]
 TRIES = 6
 # Operands that hold sizes or positions of others: other numbers there mean nothing.
 TIED = ("lengths", "seqstart_q", "seqstart_k", "roots", "features", "children", "batch_indices", "sums", "zero", "p")
@@ -42,12 +43,18 @@ def vocabulary() -> tuple[Op, ...]:
 
 
 def grow(
-    chooser: Chooser, sketch: Sketch, op: Op, read: Var | None = None, attrs: Mapping[str, Any] = NO_ATTRIBUTES
+    chooser: Chooser,
+    sketch: Sketch,
+    op: Op,
+    read: Var | None = None,
+    attrs: Mapping[str, Any] = NO_ATTRIBUTES,
+    make: Make | None = None,
 ) -> list[Var]:
     """Add an operator that reads a value of the sketch, where it can; return its results.
 
     The other operands are values, parameters and constants whose shapes and numbers go with it as in one of the
-    operator's samples. attrs: attributes that it must have.
+    operator's samples. attrs: attributes that it must have. make: makes other operands, given those of the sample and
+    the shapes that they are to have, or leaves them.
     """
     for _ in range(TRIES):
         before = sketch.mark()
@@ -56,7 +63,7 @@ def grow(
         if read is None or at is None:
             made = _applied(chooser, sketch, op, sample, _resized(chooser, sample), {})
         else:
-            made = _reading(chooser, sketch, op, sample, at, read)
+            made = _reading(chooser, sketch, op, sample, at, read, make)
         if made:
             return made
         sketch.undo(before)
@@ -146,7 +153,9 @@ def _with_attributes(sample: Sample, attrs: Mapping[str, Any]) -> Sample:
     return Sample(sample.inputs, {**sample.attributes, **attrs}, sample.label) if attrs else sample
 
 
-def _reading(chooser: Chooser, sketch: Sketch, op: Op, sample: Sample, at: int, read: Var) -> list[Var]:
+def _reading(
+    chooser: Chooser, sketch: Sketch, op: Op, sample: Sample, at: int, read: Var, make: Make | None
+) -> list[Var]:
     array = sample.inputs[at]
     fitted = fit(chooser, sketch, read, array.ndim, dtypes.from_numpy(array.dtype), interval_of(array))
     if fitted is None:
@@ -156,6 +165,9 @@ def _reading(chooser: Chooser, sketch: Sketch, op: Op, sample: Sample, at: int, 
     given: dict[int, Expr] = {at: fitted}
     if chooser.chance(10):  # the same value twice
         given |= {other: fitted for other, one in enumerate(sample.inputs) if one.dtype == array.dtype}
+    if make is not None and all(math.prod(shape) <= bins.LARGEST for shape in shapes):
+        others = (other for other in range(len(shapes)) if other not in given)
+        given |= {other: made for other in others if (made := make(sample.inputs[other], shapes[other])) is not None}
     return _applied(chooser, sketch, op, sample, shapes, given)
 
 

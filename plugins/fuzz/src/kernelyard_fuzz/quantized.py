@@ -1,0 +1,120 @@
+"""Quantized layers: stored integers are dequantized, go through operators, and are quantized again, as in quantized
+models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from kernelyard import dtypes
+from kernelyard.ir import Constant, Expr, Op, Var
+from kernelyard_fuzz import bins
+from kernelyard_fuzz.bins import Interval, interval_of
+from kernelyard_fuzz.chooser import Chooser
+from kernelyard_fuzz.operators import grow
+from kernelyard_fuzz.sketch import Sketch
+
+STORED = ("int8", "uint8")
+# What quantized models are made of; some of what is drawn is any other operator.
+LAYERS = (
+    *("nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv2d_transpose", "matmul", "add", "multiply", "subtract"),
+    *("nn.relu", "clip", "sigmoid", "tanh", "nn.leaky_relu", "nn.hard_swish", "nn.softmax", "nn.layer_norm"),
+    *("nn.max_pool2d", "nn.avg_pool2d", "mean", "max", "concat", "reshape", "permute_dims", "split", "pad"),
+)
+SHAPES = ((1, 4, 6, 6), (2, 3, 5, 7), (3, 8), (2, 5, 16), (1, 2, 9), (1, 2, 3, 4, 5))
+MOST_LAYERS = 3
+
+
+class Parameters(NamedTuple):
+    """How integers stand for floats: (stored - zero) * scale, with one scale or with those of an axis."""
+
+    scale: Expr
+    zero: Expr
+    axis: int | None
+
+
+def quantized_layers(
+    chooser: Chooser, sketch: Sketch, layers: Sequence[Op], others: Sequence[Op], read: Var | None
+) -> None:
+    """Add one to three layers that read a value, or integers of their own; `others`: drawn now and then."""
+    stored, how = _first(chooser, sketch, read)
+    for _ in range(chooser.between(1, MOST_LAYERS)):
+        real = _dequantized(sketch, stored, how)
+        if real is None:
+            return
+        op = chooser.pick(layers if layers and chooser.chance(75) else others)
+        made = grow(chooser, sketch, op, real, make=partial(_weights, chooser, sketch))
+        if made and chooser.chance(30):
+            made = grow(chooser, sketch, chooser.pick(layers or others), made[0]) or made
+        if not made or made[0].tensor_type.dtype != "float32":
+            return
+        dtype, array = chooser.pick(STORED), sketch.arrays[made[0]]
+        how = _parameters(chooser, sketch, interval_of(array), dtype, array.shape)
+        following = sketch.op("quantize", made[0], how.scale, how.zero, axis=how.axis, dtype=dtype)
+        if following is None:
+            return
+        stored = following
+
+
+def _first(chooser: Chooser, sketch: Sketch, read: Var | None) -> tuple[Var, Parameters]:
+    """Return integers to begin with: a value of the graph, quantized where it is float, or a parameter."""
+    dtype = chooser.pick(STORED)
+    if read is not None and chooser.chance(50):
+        array = sketch.arrays[read]
+        if read.tensor_type.dtype in STORED:
+            how = _parameters(chooser, sketch, Interval(-2.0, 2.0), read.tensor_type.dtype, array.shape)
+            return read, how
+        if read.tensor_type.dtype == "float32":
+            how = _parameters(chooser, sketch, interval_of(array), dtype, array.shape)
+            made = sketch.op("quantize", read, how.scale, how.zero, axis=how.axis, dtype=dtype)
+            if made is not None:
+                return made, how
+    shape, limits = chooser.pick(SHAPES), np.iinfo(dtype)
+    stored = sketch.input(bins.array_in(chooser, shape, dtype, Interval(limits.min, limits.max)))
+    return stored, _parameters(chooser, sketch, Interval(-2.0, 2.0), dtype, shape)
+
+
+def _dequantized(sketch: Sketch, stored: Expr, how: Parameters) -> Var | None:
+    return sketch.op("dequantize", stored, how.scale, how.zero, axis=how.axis, dtype="float32")
+
+
+def _parameters(
+    chooser: Chooser, sketch: Sketch, interval: Interval, dtype: str, shape: Sequence[int], may_be_fed: bool = True
+) -> Parameters:
+    """Return parameters by which a dtype holds an interval; now and then half of it, or one scale for each channel."""
+    limits = np.iinfo(dtype)
+    low, high = min(interval.low, 0.0), max(interval.high, 0.0)
+    if dtype == "int8" and chooser.chance(50):  # symmetric
+        scale, zero = max(-low, high) / limits.max, 0
+    else:
+        scale = (high - low) / (limits.max - limits.min)
+        zero = int(np.clip(np.rint(limits.min - low / scale), limits.min, limits.max)) if scale else 0
+    scales = np.asarray((scale or 0.05) * (0.5 if chooser.chance(10) else 1), np.float32)
+    axis = chooser.below(len(shape)) if shape and chooser.chance(15) else None
+    if axis is not None:
+        scales = bins.array_in(chooser, (shape[axis],), "float32", Interval(0.5 * float(scales), float(scales)))
+    zeros = np.full(scales.shape, zero, dtype)
+    is_fed = may_be_fed and chooser.chance(10)
+    return Parameters(sketch.input(scales) if is_fed else Constant(scales), Constant(zeros), axis)
+
+
+def _weights(chooser: Chooser, sketch: Sketch, like: np.ndarray, shape: tuple[int, ...]) -> Var | None:
+    """Return another operand of a layer, dequantized, in the range of a sample's; None where it is to be as usual."""
+    if dtypes.from_numpy(like.dtype) != "float32" or not like.ndim or chooser.chance(30):
+        return None
+    interval, dtype, before = interval_of(like), "int8" if chooser.chance(75) else "uint8", sketch.mark()
+    how = _parameters(chooser, sketch, interval, dtype, shape, may_be_fed=False)
+    assert isinstance(how.scale, Constant)
+    assert isinstance(how.zero, Constant)
+    limits, scale, zero = np.iinfo(dtype), how.scale.data.max(initial=1e-6), how.zero.data.max(initial=0)
+    low, high = (int(np.clip(end / scale + zero, limits.min, limits.max)) for end in interval)
+    codes = bins.array_in(chooser, shape, dtype, Interval(low, high))
+    real = _dequantized(sketch, sketch.input(codes) if chooser.chance(15) else Constant(codes), how)
+    if real is not None and interval.holds(sketch.arrays[real].astype(np.float64)):
+        return real
+    sketch.undo(before)
+    return None
