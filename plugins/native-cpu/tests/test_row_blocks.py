@@ -70,10 +70,12 @@ def check(module: IRModule, mcpu: str | None = None) -> ky.Executable:
     ("module", "height"),
     [
         (attention(197, 197), 66),
-        (attention(64, 77), 64),
+        (attention(64, 77), 32),
         (attention(40, 4100), 16),
-        (attention(96, 96, causal="top_left", has_bias=True), 96),
+        (attention(96, 96, causal="top_left", has_bias=True), 48),
         (attention(48, 48, heads=6, shared=2), 48),
+        (attention(64, 1024, heads=1, shared=1), 16),
+        (attention(197, 197, heads=1, shared=1), 50),
     ],
 )
 def test_rows_are_taken_in_blocks(module: IRModule, height: int) -> None:

@@ -6,6 +6,7 @@ a time, what lies between the products fits into the second-level cache, and nev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -31,6 +32,8 @@ from kernelyard_native_cpu.schedule.group import Group
 _BYTES = 256 << 10
 _MOST_ROWS, _LEAST_ROWS = 96, 16
 _MOST_BYTES_OF_ROW = 64 << 10
+# Blocks at least, so that several threads have work where there are few heads, as long as each has _LEAST_ROWS.
+_LEAST_BLOCKS = 4
 _DTYPE = "float32"
 # Rows of a tile in registers, which is four vectors wide where there are 32 of these, and two where 16.
 _TILE = 6
@@ -103,8 +106,8 @@ def _share_rows(stages: Sequence[Stage], between: set[Buffer], shared: int) -> b
 
 def _split_rows(stages: Sequence[Stage], between: set[Buffer], shared: int) -> Group | None:
     """Return the group with the last shared axis in blocks: buffers hold the rows of one of them."""
-    axis = stages[0].spatial[shared - 1]
-    height = _height(axis, between, shared)
+    *outer, axis = stages[0].spatial[:shared]
+    height = _height(axis, outer, between)
     if height is None or not isinstance(axis.extent, int):
         return None
     start = Axis(f"{axis.name}b")
@@ -156,19 +159,21 @@ def in_row_blocks(attention: Call) -> bool:
     return rows >= _LEAST_ROWS and _LEAST_ROWS <= columns <= _MOST_BYTES_OF_ROW // dtypes.itemsize(_DTYPE)
 
 
-def _height(axis: IterVar, between: set[Buffer], shared: int) -> int | None:
+def _height(axis: IterVar, outer: Sequence[IterVar], between: set[Buffer]) -> int | None:
     """Return how many rows make a block; None where their length is not known, or so few would not fit.
 
     The last block is moved back to end with the rows: of whole tiles, the number that computes fewest rows twice.
+    outer: the axes around the rows, batch and head.
     """
+    shared = len(outer) + 1
     lengths = [Buffer(buffer.name, buffer.shape[shared:], buffer.dtype).nbytes for buffer in between]
     known = [length for length in lengths if isinstance(length, int)]
-    if len(known) < len(lengths) or not isinstance(axis.extent, int):
+    if len(known) < len(lengths) or not isinstance(axis.extent, int) or max(known) > _MOST_BYTES_OF_ROW:
         return None
     rows, most = axis.extent, max(_LEAST_ROWS, min(_MOST_ROWS, _BYTES // max(known)))
-    if max(known) > _MOST_BYTES_OF_ROW:
-        return None
-    if rows <= most:
-        return rows
+    heads = math.prod(each.extent if isinstance(each.extent, int) else _LEAST_BLOCKS for each in outer)
+    evenly = max(_LEAST_ROWS, -(-rows * heads // _LEAST_BLOCKS))
+    if min(rows, evenly) <= most:
+        return min(rows, evenly)
     candidates = range(most, max(_LEAST_ROWS, most * 2 // 3) - 1, -1)
     return min(candidates, key=lambda height: -(-rows // height) * -(-height // _TILE) * _TILE)
