@@ -75,6 +75,7 @@ _HOME = {
     "MergeParallelConvolutions": "merge_parallel_convolutions",
     "SinkConcat": "sink_concat",
     "SliceChannels": "slice_channels",
+    "SplitProjections": "split_projections",
     "OptimizeRegions": "optimize_regions",
     "RunCodegen": "run_codegen",
     # to loop-level functions

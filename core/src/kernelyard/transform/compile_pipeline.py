@@ -120,7 +120,7 @@ def default_pipeline(
     attention = [get_pipeline("compose_attention")] if composes_attention else []
     widening = [widen_floats(widened)] if widened else []
     first = [get_pipeline("import"), get_pipeline("simplify"), *widening, _DriverStage(PRECISION), *attention]
-    fusing = [fuse_attention(fuses_attention)] if fuses_attention else []
+    fusing = [fuse_attention(fuses_attention)] if fuses_attention and not composes_attention else []
     products = [get_pipeline("integer_products")] if multiplies_integers else []
     last = [get_pipeline("quantized"), _DriverStage(OFFLOAD), *fusing, *products, get_pipeline("legalize")]
     return CompilePipeline([*first, *last])

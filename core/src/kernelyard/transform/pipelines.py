@@ -56,6 +56,7 @@ from kernelyard.transform.simplify_inference import SimplifyInference
 from kernelyard.transform.sink_concat import SinkConcat
 from kernelyard.transform.sink_reshape import SinkReshape
 from kernelyard.transform.slice_channels import SliceChannels
+from kernelyard.transform.split_projections import SplitProjections
 from kernelyard.transform.widen_floats import NARROW, WidenFloats
 
 P = ParamSpec("P")
@@ -262,7 +263,10 @@ def fuse_attention(accepts: Callable[[Call], bool] | None = None) -> Sequence[Pa
     from kernelyard.transform.compose_attention import ComposeAttention, SimplifyAttention
 
     others = [*clean().passes, SimplifyAttention(), *clean().passes]
-    return [WhereChanged([ComposeAttention(accepts), *others], "compose_and_clean")]
+    return [
+        WhereChanged([ComposeAttention(accepts), *others], "compose_and_clean"),
+        WhereChanged([SplitProjections(), *clean().passes], "split_and_clean"),
+    ]
 
 
 @pipeline("integer_products")
