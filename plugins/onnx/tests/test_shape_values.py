@@ -161,16 +161,35 @@ def test_backwards_over_what_may_be_empty(size, make, agree) -> None:
     agree(make(nodes, {"x": f(size)}, weights=weights, shapes={"x": ["n"]}), {"x": f(size)})
 
 
-def test_a_bound_of_unknown_sign_is_refused(make, import_main) -> None:
-    """x[:, w - 4 :] counts from the front for some sizes, and from the end for others."""
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+def test_a_bound_counts_from_the_end_for_the_sizes_that_make_it_negative(size, make, agree) -> None:
+    """x[:, w - 4 :], x[:, : w - 3] and x[:, w - 2 :: -1]."""
     nodes = [
         node("Shape", ["x"], ["s"], start=1),
-        node("Sub", ["s", "four"], ["begin"]),
-        node("Slice", ["x", "begin", "end", "one"]),
+        *(node("Sub", ["s", number], [f"less_{number}"]) for number in ("two", "three", "four")),
+        node("Slice", ["x", "less_four", "end", "one"], ["a"]),
+        node("Slice", ["x", "zero", "less_three", "one"], ["b"]),
+        node("Slice", ["x", "less_two", "before", "one", "minus"], ["c"]),
     ]
-    weights = {"four": i64(4), "one": i64(1), "end": i64(2**63 - 1)}
-    with pytest.raises(UnsupportedOperatorError, match="sign of its bound w - 4"):
-        import_main(make(nodes, {"x": f(2, 7)}, weights=weights, shapes={"x": ["n", "w"]}))
+    weights = {"two": i64(2), "three": i64(3), "four": i64(4), "one": i64(1), "zero": i64(0), "minus": i64(-1)}
+    weights |= {"end": i64(2**63 - 1), "before": i64(-(2**63) + 1)}
+    model = make(nodes, {"x": f(2, 7)}, ["a", "b", "c"], weights=weights, shapes={"x": ["n", "w"]})
+    assert "tensor_to_shape" not in ops_of(agree(model, {"x": f(2, size)}))
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 12, 13])
+def test_remainders_of_sizes(size, make, agree) -> None:
+    """x[:, : w - (w - 7) % 4] in rows of four: whole chunks of a signal."""
+    nodes = [
+        node("Shape", ["x"], ["s"], start=1),
+        node("Sub", ["s", "seven"], ["less"]),
+        node("Mod", ["less", "four"], ["rest"]),
+        node("Sub", ["s", "rest"], ["whole"]),
+        node("Slice", ["x", "zero", "whole", "one"]),
+    ]
+    weights = {"zero": i64(0), "one": i64(1), "four": i64(4), "seven": i64(7)}
+    main = agree(make(nodes, {"x": f(2, 7)}, weights=weights, shapes={"x": ["n", "w"]}), {"x": f(2, size)})
+    assert ops_of(main) == ["strided_slice"]
 
 
 @pytest.mark.parametrize("size", [2, 3, 9])

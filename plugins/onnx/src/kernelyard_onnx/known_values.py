@@ -198,6 +198,7 @@ _EVALUATORS: dict[str, Evaluator] = {
     "subtract": _each(lambda a, b: a - b),
     "multiply": _each(lambda a, b: a * b),
     "divide": _divide,
+    "mod": _each(lambda a, b: a - (a / b).floor() * b),
     "maximum": lambda v, a, d: _MAXIMUM(*v),
     "minimum": lambda v, a, d: _MINIMUM(*v),
     "negative": _each(lambda a: -a),

@@ -86,7 +86,7 @@ def _slice(
         size = shape[axis]
         if size == 0:  # nothing to cut, and no index to begin at
             continue
-        begin, stop = _bounds(node, start, end, stride, size)
+        begin, stop = _bounds(start, end, stride, size)
         if (begin, stop, stride) != (0, size, 1):
             cuts.append((axis, begin, stop, stride))
     return _strided_slice(node, x, cuts)
@@ -100,26 +100,29 @@ def _strided_slice(node: Node, x: Expr, cuts: Sequence[tuple[int, Dim, Dim, int]
     return node.op("strided_slice", x, axes=axes, begin=begins, end=stops, strides=strides)
 
 
-def _bounds(node: Node, start: Dim, end: Dim, stride: int, size: Dim) -> tuple[Dim, Dim]:
+def _bounds(start: Dim, end: Dim, stride: int, size: Dim) -> tuple[Dim, Dim]:
     """First index and the index that ends the walk, inside the axis."""
     if stride > 0:
-        begin = _clamp(_from_front(node, start, size), 0, size)
-        stop = _clamp(_from_front(node, end, size), 0, size)
+        begin, stop = (_clamp(_from_front(bound, size), 0, size) for bound in (start, end))
         return begin, maximum(stop, begin)
-    begin = _clamp(_from_front(node, start, size), 0, size - 1)
-    stop = _clamp(_from_front(node, end, size), -1, size - 1)
+    begin = _clamp(_from_front(start, size), 0, size - 1)
+    stop = _clamp(_from_front(end, size), -1, size - 1)
     return begin, minimum(stop, begin)
 
 
-def _from_front(node: Node, index: Dim, size: Dim) -> Dim:
-    """Return an index counted from the front; those far outside become the nearest end."""
+def _from_front(index: Dim, size: Dim) -> Dim:
+    """Return an index counted from the front; those far outside become the nearest end.
+
+    One that may be negative for some sizes is counted from the end just for these.
+    """
     if isinstance(index, int) and abs(index) >= TO_THE_END:
         return size if index > 0 else -1
     if at_least(index, 0):
         return index
     if at_least(index * -1, 1):
         return index + size
-    return node.reject(f"the sign of its bound {index} is not known")
+    is_negative = minimum(maximum(index * -1, 0), 1)
+    return index + is_negative * size
 
 
 def _clamp(index: Dim, low: Dim, high: Dim) -> Dim:
