@@ -9,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import kernelyard as ky
-from kernelyard.ir import Call
+from kernelyard.ir import Call, Constant
+from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.program.flatten_control_flow import flatten_control_flow
 
 from .conftest import function_of
@@ -446,6 +447,55 @@ def test_what_changes_with_the_step_is_no_weight() -> None:
     body.node[1].input[1] = "v"
     assert products(model) == 0
     agree(model, {"start": rng(2, 3), "x": rng(4, 2, 3)})
+
+
+def decoder() -> onnx.ModelProto:
+    """Steps of attention as exporters write them: the weights, and what is attended to, are carried through the loop."""
+    names = ("h", "seen", "w", "u", "count")
+    body = graph(
+        [
+            node("MatMul", ["seen", "w"], ["keys"]),
+            node("MatMul", ["h", "u"], ["query"]),
+            node("Add", ["keys", "query"], ["sums"]),
+            node("Tanh", ["sums"], ["high"]),
+            node("ReduceMean", ["high", "axes"], ["h_next"], keepdims=1),
+            node("Add", ["count", "one"], ["count_next"]),
+            *(node("Identity", [name], [f"{name}_next"]) for name in ("seen", "w", "u")),
+            node("ReduceSum", ["h_next"], ["total"], keepdims=0),
+            node("Less", ["total", "enough"], ["goes_on"]),
+        ],
+        [info("i", INT64, []), info("cond", BOOL, []), *(info(name) for name in names)],
+        ["goes_on", *(f"{name}_next" for name in names), "h_next"],
+    )
+    outputs = ["h_last", "seen_last", "w_last", "u_last", "count_last", "steps"]
+    nodes = [node("Loop", ["most", "true", "h", "seen", "w", "u", "zero"], outputs, body=body)]
+    weights = {
+        "w": rng(3, 4),
+        "u": rng(4, 4),
+        "most": np.array(90),
+        "true": np.array(True),
+        "axes": np.array([0]),
+        "zero": np.array(0.0, np.float32),
+        "one": np.array(1.0, np.float32),
+        "enough": np.array(9.0, np.float32),
+    }
+    return model_of(nodes, [info("h", FLOAT, [1, 4]), info("seen", FLOAT, ["n", 3])], outputs, weights)
+
+
+def test_what_no_iteration_changes_is_not_carried() -> None:
+    model = decoder()
+    module = get_manager().get("onnx", "frontend").import_model(model, {})
+    (body,) = (function for name, function in module.functions.items() if name.endswith("_body"))
+    products = [b.value for b in body.bindings if isinstance(b.value, Call) and b.value.op_name == "matmul"]
+    assert [isinstance(product.args[1], Constant) for product in products] == [True]  # of the state; u is a constant
+    agree(model, {"h": rng(1, 4), "seen": rng(5, 3)}, {"h": rng(1, 4), "seen": rng(1, 3)})
+
+
+def test_products_that_are_the_same_in_all_iterations_stand_before_the_loop() -> None:
+    main = function_of(decoder())
+    calls = [b.value for b in main.bindings if isinstance(b.value, Call)]
+    (product,) = (call for call in calls if call.op_name == "matmul")
+    assert product.args[0] is main.params[1]
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])

@@ -60,7 +60,7 @@ def loop(node: Node) -> Sequence[Value | None]:
         node.undecided("a loop-carried value is not a tensor", *deciding)
     goes_on = Constant(np.array(True)) if condition is None else condition
 
-    def turn(params: Sequence[Var], number: Var, states: Sequence[Var]) -> OutlinedGraph:
+    def turn(params: Sequence[Var], number: Var, states: Sequence[Expr]) -> OutlinedGraph:
         return node.importer.outline(body, node.scope, params, lambda _: [number, Constant(np.array(True)), *states])
 
     try:
@@ -233,7 +233,7 @@ class _Scan:
         """Emit a loop; the last states, then what is collected."""
         node = self.node
 
-        def turn(params: Sequence[Var], number: Var, states: Sequence[Var]) -> OutlinedGraph:
+        def turn(params: Sequence[Var], number: Var, states: Sequence[Expr]) -> OutlinedGraph:
             def inputs(builder: GraphBuilder) -> Sequence[Value | None]:
                 last = builder.op("reshape", builder.op("shape_tensor", dims=(turns - 1,)), shape=())
                 at = {0: number, 1: builder.op("subtract", last, number)}

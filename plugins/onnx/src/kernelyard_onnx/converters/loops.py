@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,13 +24,14 @@ from kernelyard.plugins.api import (
     symbols_of,
 )
 from kernelyard_onnx.bounds import at_least
+from kernelyard_onnx.converters.loop_invariants import hoist_invariants
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.outlined_graph import OutlinedGraph
 
 COUNT, FLAG = TensorType((), "int64"), TensorType((), "bool")
 MAX_ROUNDS = 8
 
-Body = Callable[[Sequence[Var], Var, Sequence[Var]], OutlinedGraph]
+Body = Callable[[Sequence[Var], Var, Sequence[Expr]], OutlinedGraph]
 """`body(params, turn, states)`: a function body with those parameters, the iteration index and the states among them.
 Its results are the condition to continue, the next states, and the scan outputs."""
 
@@ -58,9 +59,17 @@ class Loop:
     def run(self) -> list[Expr]:
         """Return the states after the last iteration, then the scan outputs, each stacked along a new first axis.
 
+        States that no iteration changes are not carried: the body reads them from around it, weights as constants.
+
         Raises: RejectedError when the types of the states never settle; ChangedTypeError when more than sizes differ.
         """
+        listed = len(self.node.importer.problems)
         graph, header, states = self._settled()
+        unchanged = {i for i, state in enumerate(states) if graph.results[1 + i] is state}
+        if unchanged:
+            del self.node.importer.problems[listed:]
+            return self._run_without(unchanged)
+        hoist_invariants(graph, self.node.builder)
         items = graph.results[1 + len(states) :]
         captured = graph.captured()
         outside = symbols_of(value.type for value in (*captured, *self.starts))
@@ -79,6 +88,21 @@ class Loop:
         result = outer.while_(condition, body, [*before, *captured], TupleType((*types, *stacks)), len(stacks))
         results = [outer.get(result, index) for index in range(len(types) + len(stacks))]
         return [*results[len(header) : len(header) + len(states)], *results[len(types) :]]
+
+    def _run_without(self, unchanged: set[int]) -> list[Expr]:
+        """`run`, with some states as what they are before the loop."""
+        count = len(self.starts)
+        changed = [i for i in range(count) if i not in unchanged]
+
+        def body(params: Sequence[Var], turn: Var, states: Sequence[Expr]) -> OutlinedGraph:
+            every = {**dict(enumerate(self.starts)), **dict(zip(changed, states, strict=True))}
+            graph = self.body(params, turn, [every[i] for i in range(count)])
+            goes_on, *results = graph.results
+            return replace(graph, results=[goes_on, *(results[i] for i in changed), *results[count:]])
+
+        results = replace(self, starts=[self.starts[i] for i in changed], body=body).run()
+        after = {**dict(enumerate(self.starts)), **dict(zip(changed, results, strict=False))}
+        return [*(after[i] for i in range(count)), *results[len(changed) :]]
 
     def is_entered(self) -> bool:
         """Tell if at least one iteration is certain."""
