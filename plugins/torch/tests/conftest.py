@@ -13,6 +13,7 @@ WARNINGS = (
     ".*LeafSpec.*:FutureWarning",
     ".*were assigned during export.*:UserWarning",
     ".*lru_cache.*:UserWarning",
+    "index_reduce.*is in beta:UserWarning",
 )
 
 

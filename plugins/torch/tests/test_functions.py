@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,34 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
         lambda: (torch.tensor([[1.0, 0.0, -0.0, 3.0, 1.0], [2.0, 2.0, 7.0, -2.0, 2.0]]),),
     ),
     "k-th values": (lambda x: (*x.kthvalue(3, 1), x.kthvalue(1, 0, keepdim=True).values), lambda: (draw(4, 9),)),
+    "medians": (
+        lambda x: (*x.median(1), *x.median(0, keepdim=True), x.median(), *x.nanmedian(1), x.nanmedian()),
+        lambda: (torch.tensor([[3.0, 1.0, 2.0, 9.0], [4.0, math.nan, -1.0, 0.0], [7.0, 8.0, 5.0, 6.0]]),),
+    ),
+    "running extrema": (
+        lambda x: (*x.cummax(1), *x.cummin(0), x.logcumsumexp(1), x.logcumsumexp(0)),
+        lambda: (
+            torch.tensor([[1.0, 3.0, 3.0, -2.0, 3.0], [0.0, math.nan, 8.0, 1.0, 9.0], [-90.0, 0.0, 1.0, 2.0, 0]]),
+        ),
+    ),
+    "histograms": (
+        lambda x: (torch.histc(x, 5), torch.histc(x, 4, -1.0, 1.0), torch.histc(x.round(), 3, 0, 2)),
+        lambda: (torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0, 0.49, 7.5, -0.2]),),
+    ),
+    "reduce into slices": (
+        lambda x, i, s: tuple(
+            x.index_reduce(0, i, s, how, include_self=own)
+            for how in ("prod", "mean", "amax", "amin")
+            for own in (True, False)
+        ),
+        lambda: (draw(4, 3), torch.tensor([2, 0, 2]), draw(3, 3)),
+    ),
+    "bilinear": (lambda a, b, w, c: F.bilinear(a, b, w, c), lambda: (draw(5, 3), draw(5, 4), draw(2, 3, 4), draw(2))),
+    "angles": (lambda x: x.angle(), lambda: (torch.tensor([1.0, -2.0, 0.0, -0.0, math.nan, -3.0]),)),
+    "products of groups": (
+        lambda x, w, ends: F.grouped_mm(x.bfloat16(), w.bfloat16().transpose(1, 2), offs=ends).float(),
+        lambda: (draw(6, 8).round(), draw(3, 8, 8).round(), torch.tensor([2, 2, 6], dtype=torch.int32)),
+    ),
     "places in a sorted sequence": (
         lambda s, x: (torch.searchsorted(s, x), torch.searchsorted(s[0], x, right=True, out_int32=True)),
         lambda: (torch.tensor([[0.0, 1.0, 1.0, 2.0, 5.0]] * 2), torch.tensor([[1.0, -1.0, 9.0], [2.0, 1.5, 5.0]])),
@@ -79,6 +108,12 @@ def rotated(x: Any) -> Any:
     return torch.view_as_real(turned).flatten(2)
 
 
+def angles(x: Any) -> Any:
+    zeros = torch.tensor([0.0, 0.0, -0.0, -0.0]), torch.tensor([0.0, -0.0, 0.0, -0.0])
+    angle = torch.complex(*zeros).angle() + 0 * x
+    return angle, torch.copysign(torch.ones(4), torch.complex(x, zeros[1]).angle())
+
+
 def arithmetic(x: Any, y: Any) -> Any:
     z, w = torch.complex(x, y), torch.complex(y, x * y)
     parts = ((z + w) * 2, z - 1, z * w / (w + 2), z.conj() @ w.T, torch.cat([z, x], 1)[:, 1:3], 1j * z)
@@ -95,6 +130,7 @@ def spectra(x: Any) -> Any:
 FUNCTIONS |= {
     "rotary": (rotated, lambda: (draw(2, 3, 4),)),
     "complex arithmetic": (arithmetic, lambda: (draw(3, 4), draw(3, 4))),
+    "signs of angles": (angles, lambda: (torch.tensor([1.0, 2.0, -1.0, -2.0]),)),
     "spectra of even sizes": (spectra, lambda: (draw(3, 8),)),
     "spectra of odd sizes": (spectra, lambda: (draw(3, 9),)),
 }
@@ -104,6 +140,8 @@ SIZES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "pad to a length": (lambda x: F.pad(x, (0, 16 - x.shape[1])), (1,)),
     "causal mask": (lambda x: torch.full((x.shape[1], x.shape[1]), -1.0).triu(1) + x.sum(), (1,)),
     "numbers of sizes": (lambda x: x / x.shape[1] ** 0.5 + x.shape[0] / x.shape[1], (0, 1)),
+    "running extrema": (lambda x: (*x.cummax(1), *x.cummin(0), x.logcumsumexp(1)), (0, 1)),
+    "medians": (lambda x: (*x.median(1), x.nanmedian(0).values), (0, 1)),
     "order": (lambda x: (x.sort(1).values, x.argsort(0, descending=True), x.topk(x.shape[0] // 2, 1)[0]), (0, 1)),
     "unfixed pooled images whose channels lie last": (
         lambda x: F.adaptive_avg_pool2d(

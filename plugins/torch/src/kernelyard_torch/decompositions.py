@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -12,13 +13,13 @@ from torch.export.exported_program import default_decompositions
 from torch.nn import functional
 
 from kernelyard_torch import converters, registry
+from kernelyard_torch import order_statistics as order
 
 converters.load()  # which says what has a converter
 Table = dict[Any, Callable[..., Any]]
 # Not of torch's core set, and not decomposed by default either.
 FURTHER = (
     torch.ops.aten.bucketize.Tensor,
-    torch.ops.aten.copysign.Tensor,
     torch.ops.aten.dist.default,
     torch.ops.aten.hypot.default,
     torch.ops.aten.linalg_vector_norm.default,
@@ -38,8 +39,19 @@ def _own() -> Table:
     """Beyond torch's core set: what torch's core has as it is, and we do not."""
     own: Table = {
         torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer,
-        torch.ops.aten.kthvalue.default: _kth_value,
-        torch.ops.aten.searchsorted.Tensor: _search_sorted,
+        torch.ops.aten._trilinear.default: _trilinear,
+        torch.ops.aten.angle.default: _angle,
+        torch.ops.aten.cummax.default: order.running_extremum(torch.gt),
+        torch.ops.aten.cummin.default: order.running_extremum(torch.lt),
+        torch.ops.aten.histc.default: order.histogram,
+        torch.ops.aten.index_reduce.default: _index_reduce,
+        torch.ops.aten.kthvalue.default: order.kth_value,
+        torch.ops.aten.logcumsumexp.default: order.running_log_sum_exp,
+        torch.ops.aten.median.default: order.of_all(order.median),
+        torch.ops.aten.median.dim: order.median,
+        torch.ops.aten.nanmedian.default: order.of_all(order.nan_median),
+        torch.ops.aten.nanmedian.dim: order.nan_median,
+        torch.ops.aten.searchsorted.Tensor: order.search_sorted,
         torch.ops.aten.rand_like.default: _like(torch.rand),
         torch.ops.aten.randn_like.default: _like(torch.randn),
     }
@@ -80,40 +92,42 @@ def _like(draw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return drawn
 
 
-def _kth_value(x: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, ...]:
-    """The last of the k smallest along an axis, and where it is."""
-    if x.dim() == 0:
-        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
-    last = [each.narrow(dim, k - 1, 1) for each in torch.topk(x, k, dim, largest=False)]
-    return tuple(last if keepdim else [each.squeeze(dim) for each in last])
-
-
-_MOST_STEPS = 32  # of a search in a sequence of unknown length
-
-
-def _search_sorted(
-    sequence: torch.Tensor,
-    values: torch.Tensor,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: torch.Tensor | None = None,
+def _index_reduce(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
 ) -> torch.Tensor:
-    """Binary search of all values at once: a gather for each step."""
-    sequence = sequence if sorter is None else sequence.gather(-1, sorter)
-    length = sequence.shape[-1]
-    low = torch.zeros_like(values, dtype=torch.int64)
-    high = low + length
-    for _ in range(length.bit_length() if isinstance(length, int) else _MOST_STEPS):
-        middle = (low + high) // 2
-        place = middle.clamp(max=length - 1)
-        found = sequence[place] if sequence.dim() == 1 else sequence.gather(-1, place)
-        is_behind = found > values if right or side == "right" else found >= values
-        is_open = low < high
-        low = torch.where(is_open & ~is_behind, middle + 1, low)
-        high = torch.where(is_open & is_behind, middle, high)
-    return low.to(torch.int32) if out_int32 else low
+    """Reduce slices of the source into those of x that an index names."""
+    if x.dim() == 0:
+        return torch.scatter_reduce(x, 0, index.reshape(()), source.reshape(()), reduce, include_self=include_self)
+    shape = [1] * x.dim()
+    shape[dim] = index.numel()
+    places = index.to(torch.int64).reshape(shape).expand(source.shape)
+    return torch.scatter_reduce(x, dim, places, source, reduce, include_self=include_self)
+
+
+def _trilinear(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    expand_a: list[int],
+    expand_b: list[int],
+    expand_c: list[int],
+    summed: list[int],
+    unroll_dim: int = 1,
+) -> torch.Tensor:
+    """Sum the product of three tensors over some axes; each is told the axes that it lacks."""
+    for axes, which in ((expand_a, 0), (expand_b, 1), (expand_c, 2)):
+        for axis in axes:
+            a, b, c = (each.unsqueeze(axis) if number == which else each for number, each in enumerate((a, b, c)))
+    product = a * b * c
+    return product.sum(summed) if summed else product
+
+
+def _angle(x: torch.Tensor) -> Any:
+    """Return the angle of real numbers: pi for negative ones; complex numbers have a converter."""
+    if x.is_complex():
+        return NotImplemented
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    return torch.where(x.isnan(), x, torch.where(x < 0, math.pi, 0.0))
 
 
 def _encoder_layer(

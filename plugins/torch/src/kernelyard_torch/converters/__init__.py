@@ -11,6 +11,7 @@ FAMILIES = (
     "convolution",
     "creation",
     "elementwise",
+    "experts",
     "gradients",
     "indexing",
     "linear",

@@ -215,6 +215,19 @@ def atan2(node: Node, y: Expr, x: Expr) -> Expr:
     return node.op("where", _is_negative(node, y), node.op("negative", angle), angle)
 
 
+@converter("aten.signbit.default")
+def signbit(node: Node, x: Expr) -> Expr:
+    if not is_float(node.dtype(x)):
+        return node.op("less", x, 0) if node.dtype(x) != "bool" else node.full(False, node.shape(x), "bool")
+    return _is_negative(node, x)
+
+
+@converter("aten.copysign.Tensor")
+def copysign(node: Node, a: Expr, b: Expr) -> Expr:
+    size = node.op("abs", node.cast(a, node.result.dtype))
+    return node.op("where", signbit(node, b), node.op("negative", size), size)
+
+
 def _is_negative(node: Node, x: Expr) -> Expr:
     """Return the sign bit, that of negative zero included."""
     minus_zero = node.op("logical_and", node.op("equal", x, 0), node.op("less", node.op("reciprocal", x), 0))
