@@ -61,6 +61,19 @@ def test_conversions_beside_generated_kernels_are_theirs(offloading):
     offloading.declined("neighbours", "dnnl.quantize", build, (4, 5))
 
 
+@pytest.mark.parametrize("activation", ["sigmoid", "exp", "nn.hard_swish"])
+def test_an_activation_in_place_of_what_was_dequantized_is_read_by_the_next(activation, offloading):
+    """The product asks for another layout: it must not get that of what the activation was computed from."""
+    weight = np.random.default_rng(0).normal(size=(4, 4, 4, 2)).astype(np.float32)
+    module = offloading.module(
+        lambda b, x: b.op("nn.conv2d", b.op(activation, decoded(b, x)), weight), stored(1, 4, 6, 6)
+    )
+    exe = ky.compile(module, backends=["dnnl"])
+    patterns = [region.pattern for region in exe.report.regions]
+    assert patterns == ["dnnl.dequantize", "dnnl.elementwise", "dnnl.conv2d"]
+    offloading.right(module, exe)
+
+
 def test_conversions_to_16_bits_are_declined(offloading):
     def build(b, x):
         return b.op("quantize", x, SCALE, np.int16(3), dtype="int16")

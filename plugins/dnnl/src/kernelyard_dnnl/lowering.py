@@ -302,6 +302,7 @@ class Lowering:
             return
         written = arguments[DESTINATION].buffer
         self._copies.pop(written, None)
+        self._casts.pop(written, None)
         original = self._copied_from.pop(written, None)
         if original in self._copies:
             self._copies[original] = [pair for pair in self._copies[original] if pair[1].buffer is not written]
