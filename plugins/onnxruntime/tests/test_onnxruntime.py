@@ -13,7 +13,7 @@ import pytest
 import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import ArtifactCorruptedError
-from kernelyard.plugins.api import FunctionBuilder, IRModule
+from kernelyard.plugins.api import Constant, FunctionBuilder, IRModule
 from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, evaluate
 
 pytest.importorskip("kernelyard_onnxruntime")
@@ -87,6 +87,55 @@ def test_what_it_lacks_is_declined() -> None:
     image, kernel = ((1, 2, 4, 4), "float32"), ((2, 2, 2, 2), "float32")
     window = {"strides": (2, 2), "output_padding": (0, 2)}
     assert_declined(explained("nn.conv2d_transpose", image, kernel, **window), "onnxruntime", "attribute")
+
+
+def test_what_it_fuses_to_other_numbers_is_declined() -> None:
+    """A layer between dequantize and quantize, which onnxruntime has forms of integers of."""
+    scales, zeros = Constant(np.float32([0.1, 0.2])), Constant(np.uint8([0, 3]))
+    for op, attrs, code in (
+        ("nn.softmax", {"axis": 2}, "numbers"),
+        ("nn.avg_pool1d", {"pool_size": (3,), "dilation": (2,)}, "attribute"),
+        ("quantize", {"axis": 1, "dtype": "uint8"}, "attribute"),
+    ):
+        b = FunctionBuilder()
+        x = b.op("dequantize", b.input("x", (1, 2, 8), "uint8"), np.float32(0.1), np.uint8(3))
+        if op == "quantize":
+            module = IRModule({"main": b.function(b.op(op, b.op("nn.relu", x), scales, zeros, **attrs))})
+        else:
+            layer = b.op("permute_dims", b.op(op, x, **attrs), axes=(0, 2, 1))
+            module = IRModule(
+                {"main": b.function(b.op("quantize", layer, np.float32(0.01), np.uint8(0), dtype="uint8"))}
+            )
+        assert_declined(ky.explain(module, backends=["onnxruntime"]), "onnxruntime", code, f"onnxruntime.{op}")
+
+
+def test_an_average_of_integers_is_taken() -> None:
+    b = FunctionBuilder()
+    x = b.op("dequantize", b.input("x", (1, 2, 8, 8), "uint8"), np.float32(0.1), np.uint8(3))
+    mean = b.op("nn.avg_pool2d", x, pool_size=(3, 2), strides=(2, 2))
+    module = IRModule({"main": b.function(b.op("quantize", mean, np.float32(0.05), np.uint8(0), dtype="uint8"))})
+    exe = ky.compile(module, backends=["onnxruntime"])
+    assert_offloaded(exe, "onnxruntime", "onnxruntime.nn.avg_pool2d", count=1)
+    stored = np.random.default_rng(0).integers(0, 256, (1, 2, 8, 8)).astype(np.uint8)
+    steps = exe(stored).numpy().astype(int) - evaluate(module, [stored])[0]
+    assert np.abs(steps).max() <= 1  # onnxruntime rounds twice
+
+
+def test_what_is_quantized_twice_is_rounded_twice() -> None:
+    b = FunctionBuilder()
+    x = b.input("x", (257,))
+    for scale, zero in ((0.11, 3), (0.019, 0), (0.05, 7)):
+        x = b.op(
+            "dequantize",
+            b.op("quantize", x, np.float32(scale), np.uint8(zero), dtype="uint8"),
+            np.float32(scale),
+            np.uint8(zero),
+        )
+    module = IRModule({"main": b.function(x)})
+    exe = ky.compile(module, backends=["onnxruntime"])
+    assert_offloaded(exe, "onnxruntime", "onnxruntime.quantize", count=3)
+    values = np.linspace(-1, 30, 257).astype(np.float32)
+    assert_allclose(exe(values), evaluate(module, [values])[0])
 
 
 def test_it_takes_nothing_by_default() -> None:

@@ -40,6 +40,8 @@ def _pool(writer: GraphWriter, call: Call) -> str:
     is_max = "max" in call.op_name
     attrs = {"kernel_shape": call.attrs["pool_size"], "ceil_mode": int(call.attrs["ceil_mode"]), **_window(call)}
     if not is_max:
+        if set(call.attrs["dilation"]) == {1}:
+            del attrs["dilations"]  # which the standard has since 19 only, and quantized forms of engines do not
         attrs["count_include_pad"] = int(call.attrs["count_include_pad"])
     return writer.node("MaxPool" if is_max else "AveragePool", *inputs_of(writer, call), **attrs)
 

@@ -36,6 +36,8 @@ from kernelyard_onnxruntime.runtime import open_session
 DTYPES = frozenset({"float32", "float64", "float16", "int8", "uint8", "int16", "int32", "int64", "bool"})
 SMALL = 64  # elements of constants that stay in the model, where onnxruntime folds them; larger ones are shared
 LRN_RANK = 4
+# Across these onnxruntime moves quantize and dequantize, to find them around a layer.
+MOVES = ("reshape", "permute_dims", "strided_slice", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
 DIVISIONS = ("divide", "mod", "fmod")
 
 
@@ -66,7 +68,7 @@ class _Checks:
                 )
             if 0 in type_.shape:
                 return Decline("shape", f"{call.op_name} of empty tensors, which some kernels of onnxruntime refuse")
-        refused = _refused(call) or _refused_zero(call)
+        refused = _refused(call) or _refused_zero(call) or _refused_quantized(match)
         if refused is not None:
             return refused
         key = call.op_name, repr(dict(call.attrs)), *map(_key_of, call.args)
@@ -110,6 +112,41 @@ def _refused_zero(call: Call) -> Decline | None:
     if isinstance(divisor, Constant) and divisor.data.all():
         return None
     return Decline("zero", f"{call.op_name} of integers; onnxruntime ends a run that divides by 0")
+
+
+def _refused_quantized(match: Match) -> Decline | None:
+    """Decline what onnxruntime fuses with the dequantize before and the quantize after it to other numbers, or to what
+    it then refuses when it runs.
+    """
+    call = match.call
+    name = call.op_name
+    is_of_layer = name == "quantize" or (name == "dequantize" and not isinstance(call.args[0], Constant))
+    if is_of_layer and any(parameter.tensor_type.shape not in ((), (1,)) for parameter in call.args[1:]):
+        return Decline("attribute", f"onnxruntime has one scale for the integers of a layer, and {name} several")
+    if "avg_pool" in name and set(call.attrs["dilation"]) != {1}:
+        return Decline("attribute", "onnxruntime has no average of integers with dilation")
+    if name == "nn.softmax" and _is_decoded(match, call.args[0]) and _is_encoded(match, match.root):
+        return Decline("numbers", "onnxruntime cuts a softmax of integers, where it should be rounded")
+    return None
+
+
+def _is_decoded(match: Match, value: Expr) -> bool:
+    """Return True for what is dequantized, and then moved at most."""
+    made = match.value_of(value)
+    while isinstance(made, Call) and made.op_name in MOVES:
+        made = match.value_of(made.args[0])
+    return isinstance(made, Call) and made.op_name == "dequantize"
+
+
+def _is_encoded(match: Match, value: Var) -> bool:
+    """Return True for what some reader quantizes, after it was moved at most."""
+    for user in match.users(value):
+        call = match.value_of(user)
+        if isinstance(call, Call) and (
+            call.op_name == "quantize" or (call.op_name in MOVES and _is_encoded(match, user))
+        ):
+            return True
+    return False
 
 
 def _key_of(operand: Expr) -> object:

@@ -69,6 +69,8 @@ def open_session(
     options.intra_op_num_threads = threads
     options.log_severity_level = FATAL_ONLY if is_quick else ERRORS_ONLY
     options.add_session_config_entry("session.force_spinning_stop", "1")  # others compute after it
+    # What is quantized twice in a row is rounded twice, here and in the model.
+    options.add_session_config_entry("session.disable_double_qdq_remover", "1")
     if is_quick:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if constants:
