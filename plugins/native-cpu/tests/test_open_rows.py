@@ -12,9 +12,11 @@ from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.ops.interpreter import run
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
+from kernelyard.transform.pack_constants import PackConstants
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cpu.machine import Machine, features_of_level
 from kernelyard_native_cpu.schedule.groups import make_groups
+from kernelyard_native_cpu.schedule.packing import choose_packings
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules import make_plan
 
@@ -52,12 +54,24 @@ def convolution() -> tuple[IRModule, tuple[int | dims.Dim, ...]]:
     return IRModule({"main": b.function(b.op("nn.relu", y))}), (1, 24, N)
 
 
-def plan_of(module: IRModule, level: str) -> Plan:
+def filter_bank() -> tuple[IRModule, tuple[int | dims.Dim, ...]]:
+    """Windows of a signal that end behind it: one row of the result for each filter."""
+    b = FunctionBuilder()
+    shape = (1, 1, 1, N * 97 + 2)
+    y = b.op("nn.conv2d", b.input("x", shape), normal(128, 1, 1, 99) / 8, strides=(1, 97), padding=(0, 4, 0, 93))
+    return IRModule({"main": b.function(b.op("nn.relu", y))}), shape
+
+
+def plan_of(module: IRModule, level: str, is_packed: bool = False) -> Plan:
     """The plan of the sum of products."""
-    function = next(f for f in get_pipeline("legalize")(module).functions.values() if isinstance(f, PrimFunc))
+    machine = Machine("x86_64", features_of_level(level))
+    module = get_pipeline("legalize")(module)
+    if is_packed:
+        module = PackConstants(lambda function, inputs: choose_packings(function, inputs, machine))(module)
+    function = next(f for f in module.functions.values() if isinstance(f, PrimFunc))
     stages = [stage for group in make_groups(function) for stage in group.stages]
     (product,) = (stage for stage in stages if stage.is_contraction)
-    return make_plan(product, frozenset(), {}, Machine("x86_64", features_of_level(level)))
+    return make_plan(product, frozenset(), {}, machine)
 
 
 @pytest.mark.parametrize("level", ["x86-64-v4", "x86-64-v3"])
@@ -72,6 +86,14 @@ def test_there_are_versions_down_to_a_single_row(level: str, outer: bool) -> Non
     assert plan.measured == rows
 
 
+def test_tiles_of_as_many_rows_as_they_have_are_transposed() -> None:
+    """What lies along the rows is stored by vectors; fewer rows than the tile has are stored one by one."""
+    plan = plan_of(filter_bank()[0], "x86-64-v4", is_packed=True)
+    ((rows, height),) = plan.tiles
+    assert (plan.transposed_axis, plan.least()) == (rows, height)
+    assert [fewer.tile_scratch for fewer in plan.for_fewer_rows] == [None, None]
+
+
 def test_rows_whose_number_is_known_need_none() -> None:
     b = FunctionBuilder()
     module = IRModule({"main": b.function(b.op("matmul", b.input("x", (32, 96)), normal(96, 64)))})
@@ -79,7 +101,9 @@ def test_rows_whose_number_is_known_need_none() -> None:
 
 
 @pytest.mark.parametrize("mcpu", [None, "x86-64-v3", "x86-64"])
-@pytest.mark.parametrize("make", [dense, dot_products, convolution, lambda: dense(50), lambda: dense(outer=True)])
+@pytest.mark.parametrize(
+    "make", [dense, dot_products, convolution, filter_bank, lambda: dense(50), lambda: dense(outer=True)]
+)
 def test_any_number_of_rows_is_right(make, mcpu: str | None) -> None:
     module, shape = make()
     exe = ky.compile(module, backends=[], target=Target("cpu", mcpu=mcpu))

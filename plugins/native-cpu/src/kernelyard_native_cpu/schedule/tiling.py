@@ -70,24 +70,34 @@ def _rows(loops: Loops, axis: str) -> int:
 
 
 def with_tiles(loops: Loops, plan: Plan, tiles: Tiles, width: int) -> Plan:
-    """Return the plan with tiles so many vectors wide, transposed if results are contiguous along their rows' axis in
-    memory, and strided along the vector axis.
-    """
+    """Return the plan with tiles so many vectors wide, transposed where `transposed_tile` is possible."""
     plan = replace(plan, tiles=tiles, unroll=width)
-    if len(tiles) != 1 or plan.masked or plan.vector is None:
+    if len(tiles) != 1:
         return plan
     ((rows, height),) = tiles
-    across, along = loops.extents[plan.vector], loops.extents[rows]
+    along = loops.extents[rows]
+    transposed = transposed_tile(loops, plan) if isinstance(along, int) and height <= along else None
+    return transposed or plan
+
+
+def transposed_tile(loops: Loops, plan: Plan) -> Plan | None:
+    """Return the plan with its tile transposed before it is stored, for as many rows as the tile has or more; None
+    unless results are contiguous along their rows' axis in memory, and strided along the vector axis.
+    """
+    if len(plan.tiles) != 1 or plan.masked or plan.vector is None:
+        return None
+    ((rows, height),) = plan.tiles
+    across = loops.extents[plan.vector]
     stores = [access.offset for access in loops.accesses if access.is_store]
-    if not isinstance(across, int) or not isinstance(along, int) or not 1 < height <= min(plan.lanes, along):
-        return plan
-    if across < plan.lanes * width or not any(is_transposed(store, plan.vector, rows) for store in stores):
-        return plan
+    if not isinstance(across, int) or not 1 < height <= plan.lanes:
+        return None
+    if across < plan.lanes * plan.unroll or not any(is_transposed(store, plan.vector, rows) for store in stores):
+        return None
     first = loops.stage.first
     if first.body.dtype not in _KEPT_AS_THEY_ARE:
-        return plan
+        return None
     # The tile as it comes, and one square part of it transposed.
-    size = height * width * plan.lanes + plan.lanes * plan.lanes
+    size = height * plan.unroll * plan.lanes + plan.lanes * plan.lanes
     scratch = Buffer(f"tile of {first.name}", (size,), first.body.dtype, "local")
     return replace(plan, transposed_axis=rows, tile_scratch=scratch)
 
