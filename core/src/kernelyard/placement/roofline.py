@@ -16,6 +16,7 @@ from kernelyard.transform.run_codegen import Region
 # Of one core: every plugin states its costs at these rates and by its own efficiency, so that costs have one scale
 # whatever machine runs the compile, and artifacts do not depend on it.
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 1e11, 1e10
+SIGNAL_SIZE = 1 << 14  # a second of speech
 
 
 def roofline_seconds(work: Match | Region) -> float:
@@ -41,27 +42,40 @@ def calls_of(work: Match | Region) -> Sequence[Call]:
 
 
 def flops_of(call: Call) -> int:
-    """Return the estimated floating-point operations of an op call, each symbolic dim taken as 64."""
+    """Return the estimated floating-point operations of an op call, its symbolic dims taken as `_size_of_symbols`."""
     types = [arg.type for arg in call.args if isinstance(arg.type, TensorType)]
+    size = _size_of_symbols(_tensors_of(call))
     if isinstance(call.op, Op) and call.op.flops is not None:
-        return _estimate(lambda: call.op.flops(types, call.type, call.attrs))  # pyright: ignore[reportAttributeAccessIssue, reportOptionalCall]
-    return sum(_estimate(lambda tensor=tensor: tensor.numel) for tensor in tensors_of(call.type))
+        return _estimate(lambda: call.op.flops(types, call.type, call.attrs), size)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalCall]
+    return sum(_estimate(lambda tensor=tensor: tensor.numel, size) for tensor in tensors_of(call.type))
 
 
 def bytes_of(call: Call) -> int:
-    """Return the estimated bytes that an op call reads and writes, each symbolic dim taken as 64."""
-    types = [tensor for arg in call.args for tensor in tensors_of(arg.type)] + list(tensors_of(call.type))
-    return sum(map(nbytes_of, types))
+    """Return the estimated bytes that an op call reads and writes, its symbolic dims as in `flops_of`."""
+    types = _tensors_of(call)
+    size = _size_of_symbols(types)
+    return sum(_estimate(lambda tensor=tensor: tensor.nbytes, size) for tensor in types)
 
 
 def nbytes_of(tensor: TensorType) -> int:
-    """Return the estimated bytes of a tensor, each symbolic dim taken as 64."""
-    return _estimate(lambda: tensor.nbytes)
+    """Return the estimated bytes of a tensor, its symbolic dims as in `flops_of`."""
+    return _estimate(lambda: tensor.nbytes, _size_of_symbols([tensor]))
 
 
-def _estimate(work: Callable[[], Dim]) -> int:
+def _tensors_of(call: Call) -> list[TensorType]:
+    return [tensor for arg in call.args for tensor in tensors_of(arg.type)] + list(tensors_of(call.type))
+
+
+def _size_of_symbols(types: Sequence[TensorType]) -> int:
+    """Return what symbols are taken as: 64; the length of a signal where some tensor would have nothing in it then,
+    as the frames of n samples, n // 160 - 1."""
+    symbolic = [dim for tensor in types for dim in tensor.shape if not isinstance(dim, int)]
+    return SYMBOL_SIZE if all(_estimate(lambda dim=dim: dim, SYMBOL_SIZE) for dim in symbolic) else SIGNAL_SIZE
+
+
+def _estimate(work: Callable[[], Dim], size: int) -> int:
     amount = work()
     try:
-        return max(0, dims.evaluate(amount, dict.fromkeys(dims.symbols_of(amount), SYMBOL_SIZE)))
-    except ShapeError:  # 64 is no possible size for every symbol of this call; it stays uncounted
+        return max(0, dims.evaluate(amount, dict.fromkeys(dims.symbols_of(amount), size)))
+    except ShapeError:  # that is no possible size for every symbol of this call; it stays uncounted
         return 0
