@@ -74,6 +74,19 @@ def test_an_activation_in_place_of_what_was_dequantized_is_read_by_the_next(acti
     offloading.right(module, exe)
 
 
+def test_one_zero_point_may_be_stated_for_each_channel_of_the_weights(offloading):
+    random = np.random.default_rng(0)
+    zeros = np.full(16, -3, np.int8)
+
+    def build(b, x, w):
+        scales = random.uniform(0.01, 0.02, 16).astype(np.float32)
+        return b.op("matmul", decoded(b, x), b.op("dequantize", w, scales, zeros, axis=1))
+
+    offloading.taken(
+        "dnnl.quantized_matmul", "dequantize dequantize matmul", build, stored(5, 7), stored(7, 16, dtype="int8")
+    )
+
+
 def test_conversions_to_16_bits_are_declined(offloading):
     def build(b, x):
         return b.op("quantize", x, SCALE, np.int16(3), dtype="int16")
