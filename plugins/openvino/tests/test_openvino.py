@@ -56,6 +56,9 @@ def test_what_openvino_lacks_is_declined():
         assert_declined(reflected, "openvino", "attribute")
     window = {"pool_size": (2, 2), "strides": (2, 2), "padding": (1, 1, 0, 0), "ceil_mode": True}
     assert_declined(explained("nn.avg_pool2d", image, **window, count_include_pad=True), "openvino", "attribute")
+    one = (4, 3, 1, 1), "float32"
+    strided = explained("nn.conv2d", image, one, strides=(2, 2), padding=(1, 1, 1, 1))
+    assert_declined(strided, "openvino", "attribute")
     assert_declined(explained("nn.lrn", image, size=3, bias=0.5), "openvino", "attribute")
     assert_declined(explained("image.resize", image, sizes=(3, 6), scales=(2.0, 2.0)), "openvino", "attribute")
 

@@ -56,6 +56,14 @@ def _divides_by_what_counts(call):
     return not (call.attrs["ceil_mode"] and call.attrs["count_include_pad"] and any(call.attrs["padding"]))
 
 
+def _keeps_its_strides(call):
+    """Return whether OpenVINO leaves the strides where they are: those of windows of one element it moves to what comes
+    before, and forgets the padding.
+    """
+    window, attrs = call.args[1].tensor_type.shape[2:], call.attrs
+    return set(window) != {1} or set(attrs["strides"]) == {1} or not any(attrs["padding"])
+
+
 def _has_range(call):
     least, most = call.attrs["min"], call.attrs["max"]
     return least is None or most is None or least <= most
@@ -74,6 +82,10 @@ CONDITIONS = {  # of attributes together, with what is said where they do not ho
     "clip": (_has_range, "OpenVINO has no clip to nothing"),
     "image.resize": (_is_scaled_size, "OpenVINO takes the sizes of image.resize from its scales"),
     "nn.celu": (lambda call: call.attrs["alpha"] > 0, "OpenVINO is given celu as an elu, which bends the other way"),
+    **dict.fromkeys(
+        ("nn.conv1d", "nn.conv2d", "nn.conv3d"),
+        (_keeps_its_strides, "OpenVINO moves strides of windows of one element, and forgets the padding"),
+    ),
     "pad": (_reflects_once, "OpenVINO reflects fewer elements than an axis has"),
     **dict.fromkeys(
         ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d"),
