@@ -109,6 +109,32 @@ def test_what_it_fuses_to_other_numbers_is_declined() -> None:
         assert_declined(ky.explain(module, backends=["onnxruntime"]), "onnxruntime", code, f"onnxruntime.{op}")
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_weights_of_several_scales_are_taken_along_the_channels_of_the_result(axis: int) -> None:
+    b = FunctionBuilder()
+    x = b.op("dequantize", b.input("x", (1, 3, 8), "uint8"), np.float32(0.1), np.uint8(3))
+    codes = np.random.default_rng(0).integers(-99, 99, (3, 3, 2)).astype(np.int8)
+    scales, zeros = Constant(np.float32([0.01, 0.02, 0.03])), Constant(np.zeros(3, np.int8))
+    y = b.op("nn.conv1d", x, b.op("dequantize", Constant(codes), scales, zeros, axis=axis))
+    module = IRModule({"main": b.function(b.op("quantize", y, np.float32(0.1), np.uint8(128), dtype="uint8"))})
+    exe = ky.compile(module, backends=["onnxruntime"])
+    if axis:
+        assert_declined(exe, "onnxruntime", "attribute", "onnxruntime.nn.conv1d")
+    stored = np.random.default_rng(0).integers(0, 256, (1, 3, 8)).astype(np.uint8)
+    np.testing.assert_array_equal(exe(stored).numpy(), evaluate(module, [stored])[0])
+
+
+def test_weights_that_are_floats_stay_so() -> None:
+    b, random = FunctionBuilder(), np.random.default_rng(0)
+    x = b.op("dequantize", b.input("x", (1, 3, 800), "uint8"), np.float32(0.1), np.uint8(3))
+    y = b.op("nn.conv1d", x, random.normal(size=(3, 3, 2)).astype(np.float32))
+    module = IRModule({"main": b.function(b.op("quantize", y, np.float32(0.1), np.uint8(128), dtype="uint8"))})
+    exe = ky.compile(module, backends=["onnxruntime"])
+    assert_offloaded(exe, "onnxruntime", "onnxruntime.nn.conv1d", count=1)
+    stored = random.integers(0, 256, (1, 3, 800)).astype(np.uint8)
+    np.testing.assert_array_equal(exe(stored).numpy(), evaluate(module, [stored])[0])
+
+
 def test_an_average_of_integers_is_taken() -> None:
     b = FunctionBuilder()
     x = b.op("dequantize", b.input("x", (1, 2, 8, 8), "uint8"), np.float32(0.1), np.uint8(3))

@@ -38,6 +38,7 @@ SMALL = 64  # elements of constants that stay in the model, where onnxruntime fo
 LRN_RANK = 4
 # Across these onnxruntime moves quantize and dequantize, to find them around a layer.
 MOVES = ("reshape", "permute_dims", "strided_slice", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
+CHANNELS = {"nn.conv1d": 0, "nn.conv2d": 0, "nn.conv3d": 0, "matmul": -1}  # the axis of weights
 DIVISIONS = ("divide", "mod", "fmod")
 
 
@@ -120,6 +121,8 @@ def _refused_quantized(match: Match) -> Decline | None:
     """
     call = match.call
     name = call.op_name
+    if name in CHANNELS and not _is_scaled_by_channel(_maker(match, call.args[1]), CHANNELS[name]):
+        return Decline("attribute", f"onnxruntime scales weights of integers by the channels of the result of {name}")
     is_of_layer = name == "quantize" or (name == "dequantize" and not isinstance(call.args[0], Constant))
     if is_of_layer and any(parameter.tensor_type.shape not in ((), (1,)) for parameter in call.args[1:]):
         return Decline("attribute", f"onnxruntime has one scale for the integers of a layer, and {name} several")
@@ -130,21 +133,38 @@ def _refused_quantized(match: Match) -> Decline | None:
     return None
 
 
+def _is_scaled_by_channel(weight: Call | None, axis: int) -> bool:
+    """Return True but for what is dequantized by several scales along another axis."""
+    if weight is None or weight.op_name != "dequantize" or weight.attrs["axis"] is None:
+        return True
+    rank = weight.tensor_type.rank
+    return weight.args[1].tensor_type.shape in ((), (1,)) or weight.attrs["axis"] % rank == axis % rank
+
+
+def _maker(match: Match, value: Expr) -> Call | None:
+    """Return the call that makes a value, which may have been lifted into a composite."""
+    made = match.value_of(value)
+    composite = match.callee(made)
+    made = made if composite is None else composite.bindings[-1].value
+    return made if isinstance(made, Call) else None
+
+
 def _is_decoded(match: Match, value: Expr) -> bool:
     """Return True for what is dequantized, and then moved at most."""
-    made = match.value_of(value)
-    while isinstance(made, Call) and made.op_name in MOVES:
-        made = match.value_of(made.args[0])
-    return isinstance(made, Call) and made.op_name == "dequantize"
+    made = _maker(match, value)
+    while made is not None and made.op_name in MOVES:
+        outer = match.value_of(value)
+        assert isinstance(outer, Call)
+        value = outer.args[0]
+        made = _maker(match, value)
+    return made is not None and made.op_name == "dequantize"
 
 
 def _is_encoded(match: Match, value: Var) -> bool:
     """Return True for what some reader quantizes, after it was moved at most."""
     for user in match.users(value):
-        call = match.value_of(user)
-        if isinstance(call, Call) and (
-            call.op_name == "quantize" or (call.op_name in MOVES and _is_encoded(match, user))
-        ):
+        made = _maker(match, user)
+        if made is not None and (made.op_name == "quantize" or (made.op_name in MOVES and _is_encoded(match, user))):
             return True
     return False
 

@@ -76,7 +76,9 @@ def open_session(
     if constants:
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in constants.values()]
         options.add_external_initializers(list(constants), values)
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    # It quantizes the weights, too, where a layer of floats has integers on both sides.
+    refused = ["WeightBiasQuantization"]
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=refused)
 
 
 class OnnxruntimeModule(BindableModule):
