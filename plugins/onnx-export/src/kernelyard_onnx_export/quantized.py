@@ -24,6 +24,7 @@ def _quantize(writer: GraphWriter, call: Call) -> str:
     x, scale, zero = call.args
     if not _is_in_range(zero, call.attrs["dtype"]):
         return _quantize_in_steps(writer, call)
+    scale, zero = _one_number(scale), _one_number(zero)
     zero_name = _zero_point(writer, zero, call.attrs["dtype"])
     name, dtype = writer.name(x), scale.tensor_type.dtype
     name = name if x.tensor_type.dtype == dtype else writer.cast(name, dtype)
@@ -36,9 +37,17 @@ def _dequantize(writer: GraphWriter, call: Call) -> str:
     axis, dtype = call.attrs["axis"], call.attrs["dtype"]
     if not _is_in_range(zero, x.tensor_type.dtype):
         return _dequantize_in_steps(writer, call)
+    scale, zero = _one_number(scale), _one_number(zero)
     zero_name = _zero_point(writer, zero, x.tensor_type.dtype, like=scale.tensor_type)
     real = writer.node("DequantizeLinear", writer.name(x), writer.name(scale), zero_name, axis=axis)
     return real if dtype == scale.tensor_type.dtype else writer.cast(real, dtype)
+
+
+def _one_number(parameter: Expr) -> Expr:
+    """Return a parameter; a vector of one number as the number, as quantized forms of engines have it."""
+    if isinstance(parameter, Constant) and parameter.data.shape == (1,):
+        return Constant(parameter.data.reshape(()))
+    return parameter
 
 
 def _is_in_range(zero: Expr, dtype: str) -> bool:
