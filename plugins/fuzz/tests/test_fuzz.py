@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -169,6 +170,23 @@ def test_a_product_whose_large_factors_overflow_depends_on_their_order():
     x = np.array([[1e30, 1e30, 0.0], [1e10, 1e-10, 2.0]], np.float32)
     products = expected(one_op("prod", x, axes=(1,)).module, [x])[0]
     assert products.worst(np.float32([np.nan, 2.0])) <= 1 < products.worst(np.float32([0.0, 2.1]))
+
+
+def test_what_is_nearly_equal_may_be_equal():
+    x, y = np.float32([1.0, 1.0, 2.0]), np.float32([1.0, 1.0000001, 3.0])
+    for op, right in (("equal", [True, False, False]), ("not_equal", [False, True, True])):
+        each = expected(one_op(op, x, y).module, [x, y])[0]
+        right = np.array(right)
+        assert each.worst(right) <= 1
+        assert each.worst(right ^ [True, True, False]) <= 1 < each.worst(right ^ [False, False, True])
+
+
+def test_what_is_nearly_zero_may_be_false():
+    x = np.array([1.0, 1e-3, 0.5], ml_dtypes.bfloat16)
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("astype", b.input("x", (3,), "bfloat16"), dtype="bool"))})
+    is_nonzero = expected(module, [x])[0]
+    assert is_nonzero.worst(np.array([True, False, True])) <= 1 < is_nonzero.worst(np.array([True, True, False]))
 
 
 def test_norms_of_what_hardly_varies_and_coordinates_may_show_their_rounding():

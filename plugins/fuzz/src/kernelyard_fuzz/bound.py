@@ -79,6 +79,7 @@ INNER: Mapping[str, Callable[..., np.ndarray]] = {
 # The least numbers with all of their digits: what is smaller may be rounded to a few bits, or to 0.
 UNDERFLOW = {name: float(np.finfo(name).tiny) for name in ("float32", "float64")}
 NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+EQUALITIES = ("equal", "not_equal")
 # Operators that look at bits, or make numbers: in float64 they mean something else.
 NATIVE = ("reinterpret", "round_to_format", "random.bits", "random.key", "random.normal", "random.uniform")
 
@@ -154,6 +155,13 @@ def _slack(value: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
     return FACTOR * slack
 
 
+def _kernel_errors(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Return how far each element may be from what a kernel of its dtype gives."""
+    relative, absolute = FLOORS[dtype]
+    largest = np.abs(array[np.isfinite(array)]).max(initial=0.0)
+    return (relative * np.abs(array) + absolute * largest) / FACTOR
+
+
 class _Noise:
     """Factors near 1: the first two runs shift all operands up or down, the others each element by chance."""
 
@@ -169,13 +177,11 @@ class _Noise:
         """Return an operand whose bits are looked at: off by all that its dtype's kernels may be off by."""
         if dtype not in FLOORS or array.dtype.kind != "f":
             return array
-        relative, absolute = FLOORS[dtype]
-        largest = np.abs(array[np.isfinite(array)]).max(initial=0.0)
-        return self._shifted(array, (relative * np.abs(array) + absolute * largest) / FACTOR)
+        return self._shifted(array, _kernel_errors(array, dtype))
 
     def of_result(self, call: Call, args: Sequence[np.ndarray], value: Value) -> Value:
         """Return a result with the errors that follow from no operand's."""
-        return self._underflown(self._rounded_inside(call, args, value), call.type)
+        return self._at_equality(call, args, self._underflown(self._rounded_inside(call, args, value), call.type))
 
     def _shifted(self, array: np.ndarray, size: np.ndarray) -> np.ndarray:
         if self._run < 2:
@@ -189,6 +195,18 @@ class _Noise:
         precision = np.float64 if call.tensor_type.dtype == "float64" else np.float32
         size = float(np.finfo(precision).eps) * INNER[call.op_name](call.attrs, *args)
         return np.where(self._run or np.abs(value) > FACTOR * size, self._shifted(value, size), 0.0)
+
+    def _at_equality(self, call: Call, args: Sequence[np.ndarray], value: Value) -> Value:
+        """Return whether operands are equal, in the first run as if all were that kernels may make equal: no random
+        error hits one number. A cast to bool asks for 0.
+        """
+        is_of_zero = call.op_name == "astype" and call.attrs["dtype"] == "bool"
+        if self._run or not (is_of_zero or call.op_name in EQUALITIES) or args[0].dtype.kind != "f":
+            return value
+        assert not isinstance(value, tuple)
+        errors = [_kernel_errors(arg, each.tensor_type.dtype) for arg, each in zip(args, call.args, strict=True)]
+        is_near = np.abs(args[0]) <= errors[0] if is_of_zero else np.abs(args[0] - args[1]) <= errors[0] + errors[1]
+        return value | is_near if call.op_name == "equal" else value & ~is_near
 
     def _underflown(self, value: Value, type_: Any) -> Value:
         """Return a result; in the first run numbers too small for float32 are 0: softmax of a far lower score, say."""
