@@ -126,6 +126,8 @@ OURS = {
     "strides": convolution(64, (20,), stride=2),
     "depthwise along one axis": convolution(32, (20,), groups=32),
     "depthwise along an axis of open length": convolution(32, (symbol("n"),), groups=32),
+    "depthwise over an image one element wide": convolution(32, (20, 1), groups=32, window=(5, 1)),
+    "depthwise over an image one element high": convolution(32, (1, symbol("n")), groups=32, window=(1, 5)),
     "depthwise along three axes": convolution(8, (4, 6, 5), groups=8),
     "an image in groups of 4 channels": convolution(32, (9, 8), groups=8),
     "an image, 2 filters": convolution(32, (9, 8), filters=2),
