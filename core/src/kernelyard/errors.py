@@ -7,6 +7,7 @@ these gives the parts by keyword, so that the command line and `--json` show the
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 _CORE = os.path.dirname(__file__)
 
@@ -57,6 +58,20 @@ class KernelyardError(Exception):
             "expected": None if self.expected is None else str(self.expected),
             "hint": self.hint,
         }
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str | None:
+    """Return the hint for a name that is nearly one of the known, whatever its case; None where none is near.
+
+    Example:
+        >>> did_you_mean("DNNL", ["cudnn", "dnnl"]), did_you_mean("tpu", ["dnnl"])
+        ("did you mean 'dnnl'?", None)
+    """
+    import difflib  # inside: it takes long to import, and few programs fail
+
+    names = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(str(name).lower(), names, 1)
+    return f"did you mean {names[close[0]]!r}?" if close else None
 
 
 def describe(error: BaseException) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-
-from kernelyard.errors import TargetError
+from kernelyard.errors import TargetError, did_you_mean
 from kernelyard.plugins.manager import PluginManager
 from kernelyard.runtime.device.device import device_kinds
 from kernelyard.runtime.installed.distributions import install_line
 from kernelyard.target import Target, as_target
+
+# What other compilers call a target, by which nobody would find it.
+_OTHER_NAMES = {"gpu": "cuda", "nvidia": "cuda", "llvm": "cpu", "x86": "cpu", "x86_64": "cpu"}
 
 
 def choose_target(manager: PluginManager, wanted: Target | str) -> Target:
@@ -23,10 +24,9 @@ def choose_target(manager: PluginManager, wanted: Target | str) -> Target:
     known = sorted({*device_kinds(), *of_plugins})
     if target.kind in known:
         return target
-    close = difflib.get_close_matches(target.kind, known, 1)
     install = install_line(target.kind) or "install a plugin that supports it"
     raise TargetError(
         f"no installed plugin supports the target {target.kind!r}",
         expected=", ".join(known),
-        hint=f"did you mean {close[0]!r}?" if close else install,
+        hint=did_you_mean(_OTHER_NAMES.get(target.kind.lower(), target.kind), known) or install,
     )

@@ -9,7 +9,6 @@ else is: what plugins and their libraries print goes to stderr.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import json
 import os
@@ -20,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from kernelyard import __version__
-from kernelyard.errors import KernelyardError
+from kernelyard.errors import KernelyardError, did_you_mean
 from kernelyard.runtime.installed.entry_points import distribution_of, find, load_named
 
 COMMANDS = {
@@ -63,8 +62,7 @@ class LazyGroup(click.Group):
         command = load_named(GROUP, cmd_name, click.Command)
         if command is None:
             names = self.list_commands(ctx)
-            close = difflib.get_close_matches(cmd_name, names, 1)
-            way_out = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(names)}"
+            way_out = did_you_mean(cmd_name, names) or f"one of {', '.join(names)}"
             ctx.fail(f"no command {cmd_name!r}; {way_out}")
         return command
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from kernelyard.errors import OptionError
+from kernelyard.errors import OptionError, did_you_mean
 from kernelyard.plugins.manager import PluginManager
 
 
@@ -34,9 +33,8 @@ def check_options(manager: PluginManager, options: Mapping[str, Mapping[str, Any
 
 
 def _unknown(message: str, name: object, known: Collection[str]) -> OptionError:
-    close = difflib.get_close_matches(str(name), known, 1)
     return OptionError(
         message,
         expected=", ".join(known) or "no options",
-        hint=f"did you mean {close[0]!r}?" if close else None,
+        hint=did_you_mean(name, known),
     )

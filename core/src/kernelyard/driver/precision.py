@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import platform
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernelyard.errors import OptionError, PerformanceWarning
+from kernelyard.errors import OptionError, PerformanceWarning, did_you_mean
 from kernelyard.ir import IRModule
 from kernelyard.runtime.installed.processor import processor
 from kernelyard.target import Target
@@ -72,10 +71,9 @@ def get_precision(name: str) -> Precision:
         <pass to_mixed_precision>
     """
     if not isinstance(name, str) or name not in PRECISIONS:
-        close = difflib.get_close_matches(str(name), PRECISIONS, 1)
         raise OptionError(
             f"there is no precision {name!r}",
             expected=", ".join(PRECISIONS),
-            hint=f"did you mean {close[0]!r}?" if close else None,
+            hint=did_you_mean(name, PRECISIONS),
         )
     return PRECISIONS[name]

@@ -5,7 +5,6 @@ Declarations live in `kernelyard.ops`; this module has the record and the regist
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
@@ -13,7 +12,7 @@ from typing import Any, TypeAlias
 
 from kernelyard.dims import Dim, SymbolicDim
 from kernelyard.dtypes import DTYPES
-from kernelyard.errors import AttributeTypeError, UnknownOpError
+from kernelyard.errors import AttributeTypeError, UnknownOpError, did_you_mean
 from kernelyard.ir.types import TensorType, Type
 from kernelyard.records import record
 
@@ -146,11 +145,10 @@ class Op:
         """
         for name in given:
             if name not in self.attributes:
-                close = difflib.get_close_matches(name, self.attributes, 1)
                 raise AttributeTypeError(
                     f"{self.name} has no attribute {name!r}",
                     expected=", ".join(self.attributes) or "no attributes",
-                    hint=f"did you mean {close[0]!r}?" if close else None,
+                    hint=did_you_mean(name, self.attributes),
                 )
         checked: dict[str, Any] = {}
         for name, attribute in self.attributes.items():
@@ -182,10 +180,9 @@ def get_op(name: str) -> Op:
     """
     op = _REGISTRY.get(name)
     if op is None:
-        close = difflib.get_close_matches(name, _REGISTRY, 1)
         raise UnknownOpError(
             f"no operator is called {name!r}",
-            hint=f"did you mean {close[0]!r}?" if close else "import kernelyard.ops first",
+            hint=did_you_mean(name, _REGISTRY) or "import kernelyard.ops first",
         )
     return op
 

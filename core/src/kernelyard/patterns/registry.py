@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from kernelyard.errors import PatternError
+from kernelyard.errors import PatternError, did_you_mean
 from kernelyard.ir.expr import Expr
 from kernelyard.patterns.cost import Cost
 from kernelyard.patterns.match_result import Match
@@ -163,10 +162,8 @@ class PatternRegistry:
         Raises: PatternError with the nearest name.
         """
         if name not in self._patterns:
-            close = difflib.get_close_matches(name, self._patterns, 1)
-            raise PatternError(
-                f"no pattern is called {name!r}", hint=f"did you mean {close[0]!r}?" if close else "register it first"
-            )
+            hint = did_you_mean(name, self._patterns) or "register it first"
+            raise PatternError(f"no pattern is called {name!r}", hint=hint)
         return self._patterns[name]
 
 

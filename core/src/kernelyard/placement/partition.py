@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import gc
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from kernelyard.errors import OptionError, PluginContractError, describe
+from kernelyard.errors import OptionError, PluginContractError, describe, did_you_mean
 from kernelyard.ir import IRModule
 from kernelyard.ir.verify import verify
 from kernelyard.patterns.decoded import narrow_weights
@@ -219,11 +218,10 @@ def _check_owner(backend: Backend, patterns: Sequence[FusionPattern]) -> None:
 def _check_excluded(excluded: Sequence[str], names: Sequence[str]) -> None:
     for name in excluded:
         if name not in names:
-            close = difflib.get_close_matches(name, names, 1)
             raise OptionError(
                 f"exclude_patterns names {name!r}, which no backend that takes part has",
                 expected=", ".join(names) or "nothing: no backend takes part",
-                hint=f"did you mean {close[0]!r}?" if close else None,
+                hint=did_you_mean(name, names),
             )
 
 

@@ -9,7 +9,6 @@ Nothing of a plugin runs before its API range fits; the trial is in a process of
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import Any
 
 import pluggy
 
-from kernelyard.errors import BackendUnavailableError, PluginError, UnknownBackendError
+from kernelyard.errors import BackendUnavailableError, PluginError, UnknownBackendError, did_you_mean
 from kernelyard.plugins import hookspecs
 from kernelyard.plugins.backend import Backend, Unavailable
 from kernelyard.plugins.code_generator import CodeGenerator
@@ -285,12 +284,12 @@ class PluginManager:
 
 def _unknown_name(name: str, known: Iterable[str]) -> UnknownBackendError:
     known = sorted(set(known))
-    close = difflib.get_close_matches(name, known, 1)
     install = package_line(name) or "install the package that brings it"
+    close = did_you_mean(name, known)
     return UnknownBackendError(
         f"no installed plugin is called {name!r}",
         expected=", ".join(known) or "none is installed",
-        hint=f"did you mean {close[0]!r}? If not, {install}" if close else install,
+        hint=f"{close} If not, {install}" if close else install,
     )
 
 
@@ -310,8 +309,7 @@ def _hook_problem(manifest: Manifest, own: Sequence[str]) -> tuple[str, str | No
     """Return the fault of a plugin's hooks ("" for none) and a hint."""
     unknown = [name for name in own if name not in HOOK_OF_PART.values()]
     if unknown:
-        close = difflib.get_close_matches(unknown[0], HOOK_OF_PART.values(), 1)
-        return f"it implements an unknown hook {unknown[0]!r}", f"did you mean {close[0]!r}?" if close else None
+        return f"it implements an unknown hook {unknown[0]!r}", did_you_mean(unknown[0], HOOK_OF_PART.values())
     missing = [HOOK_OF_PART[part] for part in manifest.provides if HOOK_OF_PART[part] not in own]
     if missing:
         return f"its manifest provides {', '.join(manifest.provides)} but it implements no {missing[0]!r}", None

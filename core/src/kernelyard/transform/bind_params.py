@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from kernelyard.errors import KernelyardError, PassError
+from kernelyard.errors import KernelyardError, PassError, did_you_mean
 from kernelyard.ir import Constant, Function, IRModule, TensorType, Var
 from kernelyard.runtime.abi.solve_symbols import solve_symbols
 from kernelyard.runtime.abi.spec import TensorSpec
@@ -81,11 +80,10 @@ class BindParams(Pass):
             return key
         if isinstance(key, str) and key in names:
             return function.params[names.index(key)]
-        close = difflib.get_close_matches(str(key), names, 1)
         raise PassError(
             f"@{self._function} has no parameter {key!r}",
             expected=", ".join(names) or "no parameters",
-            hint=f"did you mean {close[0]!r}?" if close else None,
+            hint=did_you_mean(key, names),
         )
 
     def _check_dtype(self, var: Var, constant: Constant) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from kernelyard import dims
 from kernelyard.dims import Dim, SymbolicDim
-from kernelyard.errors import PassError
+from kernelyard.errors import PassError, did_you_mean
 from kernelyard.ir import Binding, Call, Constant, Expr, Function, IRModule, Var, operands, with_operands
 from kernelyard.ir.expr import replace_operands
 from kernelyard.ir.op import Op
@@ -63,11 +62,10 @@ def bound_function(function: Function, values: Mapping[str, Dim], constants: Map
 
 
 def _unknown(name: str, known: frozenset[str]) -> PassError:
-    close = difflib.get_close_matches(name, known, 1)
     return PassError(
         f"no parameter has the symbol {name!r}",
         expected=", ".join(sorted(known)) or "no symbols",
-        hint=f"did you mean {close[0]!r}?" if close else None,
+        hint=did_you_mean(name, known),
     )
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 
-from kernelyard.errors import PassError
+from kernelyard.errors import PassError, did_you_mean
 from kernelyard.ir import Call, IRModule
 from kernelyard.transform.pass_base import Pass, PassContext, Sequential
 from kernelyard.transform.pipelines import fuse_attention, get_pipeline, widen_floats
@@ -151,9 +150,8 @@ def _named(passes: Sequence[object]) -> str:
 
 
 def _unknown(point: str, points: Sequence[str]) -> PassError:
-    close = difflib.get_close_matches(str(point), points, 1)
     return PassError(
         f"the pipeline has no point {point!r}",
         expected=", ".join(points),
-        hint=f"did you mean {close[0]!r}?" if close else None,
+        hint=did_you_mean(point, points),
     )

@@ -6,13 +6,12 @@ scripts, too (`get_pipeline("simplify")`). Passes that few compiles run are impo
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from types import MappingProxyType
 from typing import Any, ParamSpec
 
-from kernelyard.errors import PassError
+from kernelyard.errors import PassError, did_you_mean
 from kernelyard.ir import Call
 from kernelyard.patterns.registry import MatchRecorder, PatternLike
 from kernelyard.transform.agree_border_layouts import AgreeBorderLayouts, Ask
@@ -100,11 +99,10 @@ def get_pipeline(name: str) -> Sequential:
         (<pass canonicalize>, <pass fold_constants>, <pass eliminate_common_subexpr>, <pass dead_code_elimination>)
     """
     if name not in _PIPELINES:
-        close = difflib.get_close_matches(name, _PIPELINES, 1)
         raise PassError(
             f"no pipeline is called {name!r}",
             expected=", ".join(_PIPELINES),
-            hint=f"did you mean {close[0]!r}?" if close else None,
+            hint=did_you_mean(name, _PIPELINES),
         )
     return Sequential(_PIPELINES[name](), name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import onnx
 
 from kernelyard.dims import Dim, Shape
 from kernelyard.dtypes import to_numpy
-from kernelyard.errors import FrontendError, ModelFormatError, UnsupportedOperatorError
+from kernelyard.errors import FrontendError, ModelFormatError, UnsupportedOperatorError, did_you_mean
 from kernelyard.plugins.api import Constant, Expr, FunctionBuilder
 from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.options import ImportOptions
@@ -144,11 +143,10 @@ def _check_names(names: list[str], made: list[str], options: ImportOptions) -> N
         raise ModelFormatError(f"two graph inputs are called {repeated!r}", where="the graph's inputs")
     for option, given, known in (("shapes", options.shapes, names), ("values", options.values, [*names, *made])):
         for name in set(given) - set(known):
-            close = difflib.get_close_matches(name, names, 1)
             raise FrontendError(
                 f"the option {option} names an input {name!r} that the model does not have",
                 expected=", ".join(names),
-                hint=f"did you mean {close[0]!r}?" if close else None,
+                hint=did_you_mean(name, names),
             )
 
 

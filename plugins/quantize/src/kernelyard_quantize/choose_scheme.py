@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
 from kernelyard.driver.choose_backends import choose_backends
 from kernelyard.driver.choose_target import choose_target
+from kernelyard.errors import did_you_mean
 from kernelyard.plugins.manager import get_manager
 from kernelyard.plugins.quantization_scheme import INT8_WEIGHTS, SCHEMES, QuantizationScheme
 from kernelyard_quantize.errors import QuantizationError
@@ -43,11 +43,10 @@ def choose_scheme(
 def _named(wanted: str, compilation: Compilation) -> QuantizationScheme:
     known = {**{each.name: each for each in _of_backends(compilation)}, **SCHEMES}
     if wanted not in known:
-        close = difflib.get_close_matches(str(wanted), known, 1)
         raise QuantizationError(
             f"there is no quantization scheme {wanted!r}",
             expected=", ".join((AUTO, *known)),
-            hint=f"did you mean {close[0]!r}?" if close else None,
+            hint=did_you_mean(wanted, known),
         )
     return known[wanted]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import difflib
 import functools
 import json
 import math
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelyard.errors import ArtifactError, ExecutionError, InputNameError, InputShapeError
+from kernelyard.errors import ArtifactError, ExecutionError, InputNameError, InputShapeError, did_you_mean
 from kernelyard.runtime.text_table import fold
 
 if TYPE_CHECKING:
@@ -59,13 +58,13 @@ class CompileOptions:
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `compile` and `explain` that say the same."""
         return {
-            "target": self.target or "cpu",
-            "backends": backend_list(self.backends or "auto"),
+            "target": "cpu" if self.target is None else self.target,
+            "backends": backend_list("auto" if self.backends is None else self.backends),
             "options": backend_options(self.settings),
             "require": required_shares(self.require),
             "strict": self.strict,
             "exclude_patterns": self.exclude_patterns,
-            "precision": self.precision or "float32",
+            "precision": "float32" if self.precision is None else self.precision,
             **({"bounds": read_bounds(self.bounds)} if self.bounds else {}),
         }
 
@@ -148,7 +147,10 @@ def backend_list(text: str) -> list[str] | str:
     """`auto`, or the names of a comma-separated list; `none` is the empty list."""
     if text == "auto":
         return text
-    return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise click.BadParameter(f"{text!r}; write names as a,b,c, auto, or none", param_hint="--backends")
+    return [] if text == "none" else names
 
 
 def backend_options(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -241,11 +243,10 @@ def make_feeds(exe: Executable, files: Sequence[str], dim_values: Sequence[str])
 
 def _check_name(name: str, known: Sequence[str], what: str) -> None:
     if name not in known:
-        close = difflib.get_close_matches(name, known, 1)
         raise InputNameError(
             f"no {what} is called {name!r}",
             expected=", ".join(known) or f"this model has no {what}",
-            hint=f"did you mean {close[0]!r}?" if close else None,
+            hint=did_you_mean(name, known),
         )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.errors import DeviceError, InputNameError, InputShapeError, InputTypeError
+from kernelyard.errors import DeviceError, InputNameError, InputShapeError, InputTypeError, did_you_mean
 from kernelyard.runtime.device.tensor import Tensor, as_array
 from kernelyard.runtime.program.execution_plan import NOTHING
 
@@ -209,11 +209,3 @@ class EntryFunction:
             expected=", ".join(map(repr, self._function.inputs)) or "no feeds",
             hint=hint,
         )
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """Return a hint for a name that is nearly one of the known, or None."""
-    import difflib  # only for messages: it takes long to import
-
-    close = difflib.get_close_matches(str(name), list(known), 1)
-    return f"did you mean {close[0]!r}?" if close else None

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from kernelyard.errors import DeviceError, ExecutionError
+from kernelyard.errors import DeviceError, ExecutionError, did_you_mean
 from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.threads import processors, threads_of_a_run
 from kernelyard.runtime.device.device import Device
 from kernelyard.runtime.device.tensor import Tensor
 from kernelyard.runtime.execute.bound_program import BoundProgram, StepHook, idle_results
-from kernelyard.runtime.execute.entry_function import EntryFunction, FunctionRunner, did_you_mean
+from kernelyard.runtime.execute.entry_function import EntryFunction, FunctionRunner
 from kernelyard.runtime.execute.execution_context import ContextPool, ExecutionContext
 from kernelyard.runtime.execute.program_runner import ProgramRunner
 from kernelyard.runtime.execute.run_environment import RunEnvironment

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard import dims
-from kernelyard.errors import FrontendError
+from kernelyard.errors import FrontendError, did_you_mean
 from kernelyard.nn import spec as specs
 from kernelyard.nn.effect import Effect
 from kernelyard.nn.module import Module
@@ -193,7 +192,7 @@ def _with_states(
 def _method(module: Module, name: str) -> Callable[..., Any]:
     method = getattr(module, name, None)
     if not callable(method):
-        raise FrontendError(f"{type(module).__name__} has no method {name!r}", hint=_did_you_mean(name, dir(module)))
+        raise FrontendError(f"{type(module).__name__} has no method {name!r}", hint=did_you_mean(name, dir(module)))
     return method
 
 
@@ -216,12 +215,7 @@ def _check_names(method: Callable[..., Any], name: str, given: Mapping[str, Any]
 def _hint_for(unknown: list[str], arguments: Iterable[str]) -> str | None:
     if "$" in unknown:
         return "modes are set by nn.MethodSpec(inputs, param_mode=..., effect_mode=...)"
-    return _did_you_mean(unknown[0], arguments) if unknown else None
-
-
-def _did_you_mean(name: str, known: Any) -> str | None:
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"did you mean {close[0]!r}?" if close else None
+    return did_you_mean(unknown[0], arguments) if unknown else None
 
 
 @dataclass

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from kernelyard.errors import FrontendError
+from kernelyard.errors import FrontendError, did_you_mean
 from kernelyard.nn import scope
 from kernelyard.nn.subroutine import call_subroutine
 from kernelyard.nn.tensor import Parameter
@@ -245,10 +244,10 @@ def _walk(module: Module, path: str = "", above: tuple[Module, ...] = ()) -> Ite
 
 
 def _unfitting(missing: list[str], unknown: list[str], known: list[str]) -> FrontendError:
-    close = difflib.get_close_matches(unknown[0], known, 1) if unknown else []
+    close = did_you_mean(unknown[0], known) if unknown else None
     return FrontendError(
         "the state does not fit the module",
         found=f"unknown: {', '.join(unknown)}" if unknown else None,
         expected=f"also {', '.join(missing)}" if missing else None,
-        hint=f"did you mean {close[0]!r}?" if close else "strict=False leaves these out",
+        hint=close or "strict=False leaves these out",
     )
