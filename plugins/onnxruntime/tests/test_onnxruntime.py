@@ -96,11 +96,14 @@ def test_what_it_fuses_to_other_numbers_is_declined() -> None:
         ("nn.softmax", {"axis": 2}, "numbers"),
         ("nn.avg_pool1d", {"pool_size": (3,), "dilation": (2,)}, "attribute"),
         ("quantize", {"axis": 1, "dtype": "uint8"}, "attribute"),
+        ("quantize", {"axis": 0, "dtype": "uint8"}, "attribute"),
     ):
         b = FunctionBuilder()
         x = b.op("dequantize", b.input("x", (1, 2, 8), "uint8"), np.float32(0.1), np.uint8(3))
         if op == "quantize":
-            module = IRModule({"main": b.function(b.op(op, b.op("nn.relu", x), scales, zeros, **attrs))})
+            given = scales if attrs["axis"] else b.input("scale", (1,))
+            numbers = zeros if attrs["axis"] else Constant(np.uint8([0]))
+            module = IRModule({"main": b.function(b.op(op, b.op("nn.relu", x), given, numbers, **attrs))})
         else:
             layer = b.op("permute_dims", b.op(op, x, **attrs), axes=(0, 2, 1))
             module = IRModule(

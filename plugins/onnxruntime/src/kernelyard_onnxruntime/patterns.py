@@ -124,13 +124,19 @@ def _refused_quantized(match: Match) -> Decline | None:
     if name in CHANNELS and not _is_scaled_by_channel(_maker(match, call.args[1]), CHANNELS[name]):
         return Decline("attribute", f"onnxruntime scales weights of integers by the channels of the result of {name}")
     is_of_layer = name == "quantize" or (name == "dequantize" and not isinstance(call.args[0], Constant))
-    if is_of_layer and any(parameter.tensor_type.shape not in ((), (1,)) for parameter in call.args[1:]):
+    if is_of_layer and not all(map(_is_one_number, call.args[1:])):
         return Decline("attribute", f"onnxruntime has one scale for the integers of a layer, and {name} several")
     if "avg_pool" in name and set(call.attrs["dilation"]) != {1}:
         return Decline("attribute", "onnxruntime has no average of integers with dilation")
     if name == "nn.softmax" and _is_decoded(match, call.args[0]) and _is_encoded(match, match.root):
         return Decline("numbers", "onnxruntime cuts a softmax of integers, where it should be rounded")
     return None
+
+
+def _is_one_number(parameter: Expr) -> bool:
+    """Return True for what is written as a number, which onnxruntime wants, and not a vector."""
+    shape = parameter.tensor_type.shape
+    return shape == () or (isinstance(parameter, Constant) and shape == (1,))
 
 
 def _is_scaled_by_channel(weight: Call | None, axis: int) -> bool:
