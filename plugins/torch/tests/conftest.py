@@ -13,6 +13,7 @@ WARNINGS = (
     ".*LeafSpec.*:FutureWarning",
     ".*were assigned during export.*:UserWarning",
     ".*lru_cache.*:UserWarning",
+    ".*should not be instantiated:DeprecationWarning",
     "index_reduce.*is in beta:UserWarning",
 )
 

@@ -27,6 +27,8 @@ SPECIAL = {"pad_token_id": PADDING, "bos_token_id": 1, "eos_token_id": 2}
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 TEXT = {"vocab_size": VOCABULARY, "max_position_embeddings": 64, **SIZES, **SPECIAL}
 GPT = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, **SPECIAL}
+T5 = {"vocab_size": VOCABULARY, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, **SPECIAL}
+T5 |= {"decoder_start_token_id": PADDING}
 GROUPED = {"num_key_value_heads": 2}
 
 
@@ -38,8 +40,14 @@ class Family:
     settings: dict[str, Any]
     caches: tuple[str, ...] = ("growing",)
 
+    @property
+    def stem(self) -> str:
+        """The name of the family: what stands before its head."""
+        return self.name.partition("For")[0].removesuffix("LMHeadModel")
+
     def make(self) -> Any:
-        configuration = getattr(transformers, self.name.partition("For")[0] + "Config")(**self.settings)
+        kind = {"Gemma3": "Gemma3Text"}.get(self.stem, self.stem)  # without images
+        configuration = getattr(transformers, f"{kind}Config")(**self.settings)
         model = getattr(transformers, self.name)(configuration).eval()
         with torch.no_grad():
             for weight in model.parameters():
@@ -48,9 +56,34 @@ class Family:
         return model
 
 
+BOTH = ("growing", "static")
+SLIDING = {"sliding_window": 8}  # less than the prompts and what is made of them
 FAMILIES = [
-    Family("LlamaForCausalLM", TEXT | GROUPED, ("growing", "static")),
+    Family("LlamaForCausalLM", TEXT | GROUPED, BOTH),
+    Family("MistralForCausalLM", TEXT | GROUPED | SLIDING, BOTH),
+    Family("MixtralForCausalLM", TEXT | GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2}, BOTH),
+    Family("GPT2LMHeadModel", GPT, BOTH),
+    Family("Qwen2ForCausalLM", TEXT | GROUPED, BOTH),
+    Family("Qwen3ForCausalLM", TEXT | GROUPED | {"head_dim": 8}, BOTH),
+    Family("Gemma2ForCausalLM", TEXT | GROUPED | SLIDING | {"head_dim": 8}, BOTH),
+    Family("Gemma3ForCausalLM", TEXT | GROUPED | SLIDING | {"head_dim": 8}, BOTH),
+    Family("PhiForCausalLM", TEXT, BOTH),
+    Family("OPTForCausalLM", TEXT | {"ffn_dim": 64, "word_embed_proj_dim": 32}, BOTH),
+    Family(
+        "BloomForCausalLM", {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4, **SPECIAL}, BOTH
+    ),
+    Family("FalconForCausalLM", TEXT, BOTH),
+    Family("T5ForConditionalGeneration", T5, BOTH),
 ]
+# The others take a few seconds each: grouped heads, a window, and experts are what the rest is made of.
+QUICK = {("LlamaForCausalLM", "static"), ("MistralForCausalLM", "growing"), ("MixtralForCausalLM", "growing")}
+
+
+def _cases() -> list[Any]:
+    pairs = [(family, cache) for family in FAMILIES for cache in family.caches]
+    return [
+        pytest.param(f, c, id=f"{f.stem}-{c}", marks=() if (f.name, c) in QUICK else pytest.mark.slow) for f, c in pairs
+    ]
 
 
 def prompts() -> list[Any]:
@@ -68,10 +101,7 @@ def generated(model: Any, prompt: Any, cache: str) -> Any:
         return model.generate(prompt, attention_mask=mask, disable_compile=True, **settings)
 
 
-@pytest.mark.parametrize(
-    ("family", "cache"),
-    [pytest.param(f, c, id=f"{f.name.partition('For')[0]}-{c}") for f in FAMILIES for c in f.caches],
-)
+@pytest.mark.parametrize(("family", "cache"), _cases())
 def test_tokens_are_those_of_eager_pytorch(family: Family, cache: str, graphs: list[CompiledGraph]) -> None:
     eager = family.make()
     ours = copy.deepcopy(eager)
