@@ -384,6 +384,20 @@ def test_random_numbers_are_those_of_pytorchs_seed(graphs: list[CompiledGraph]) 
     assert len(graphs) == 1
 
 
+def test_random_numbers_lie_as_the_tensor_that_they_are_like(graphs: list[CompiledGraph]) -> None:
+    def function(x: Any) -> Any:
+        return torch.randn_like(x) * 2, torch.rand_like(x) + 1
+
+    compiled = torch.compile(function, backend="kernelyard")
+    for length in (40, 30):
+        x = torch.randn(3, length, 8).transpose(1, 2)
+        torch.manual_seed(5)
+        expected = function(x)
+        torch.manual_seed(5)
+        same(compiled(x), expected)
+    assert graphs
+
+
 def test_random_numbers_that_data_decides_are_left_to_pytorch(graphs: list[CompiledGraph]) -> None:
     compiled = torch.compile(lambda x: torch.poisson(x.abs()) + 1, backend="kernelyard")
     with pytest.warns(PerformanceWarning, match="poisson"):

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from kernelyard_torch import converters, registry
 from kernelyard_torch import order_statistics as order
+from kernelyard_torch.graph_outputs import memory_order
 
 converters.load()  # which says what has a converter
 Table = dict[Any, Callable[..., Any]]
@@ -52,8 +53,8 @@ def _own() -> Table:
         torch.ops.aten.nanmedian.default: order.of_all(order.nan_median),
         torch.ops.aten.nanmedian.dim: order.nan_median,
         torch.ops.aten.searchsorted.Tensor: order.search_sorted,
-        torch.ops.aten.rand_like.default: _like(torch.rand),
-        torch.ops.aten.randn_like.default: _like(torch.randn),
+        torch.ops.aten.rand_like.default: _rand_like,
+        torch.ops.aten.randn_like.default: _randn_like,
     }
     own |= {op: _unlike_converted(decomposition_table[op]) for op in RECURRENT}
     core = [op for op in decomposition_table if isinstance(op, torch._ops.OpOverload) and torch.Tag.core in op.tags]
@@ -83,13 +84,21 @@ def _unlike_converted(decomposed: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _like(draw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Random numbers for a tensor, of which sizes and dtype alone count."""
+def _rand_like(x: torch.Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
+    """Draw random numbers in the order in which the elements lie, for a tensor of which sizes and dtype alone count."""
+    dtype, order = dtype or x.dtype, memory_order(x)
+    if not order:
+        return torch.rand(x.shape, dtype=dtype, device=x.device)
+    stored = torch.rand([x.shape[axis] for axis in order], dtype=dtype, device=x.device)
+    return stored.permute([order.index(axis) for axis in range(x.dim())])
 
-    def drawn(x: torch.Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
-        return draw(x.shape, dtype=dtype or x.dtype, device=x.device)
 
-    return drawn
+def _randn_like(x: torch.Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
+    """Likewise; where the elements lie in another order PyTorch draws them by another algorithm, too."""
+    dtype, order = dtype or x.dtype, memory_order(x)
+    if not order:
+        return torch.randn(x.shape, dtype=dtype, device=x.device)
+    return torch.ops.aten.normal_functional(torch.empty_permuted(x.shape, order, dtype=dtype, device=x.device))
 
 
 def _index_reduce(

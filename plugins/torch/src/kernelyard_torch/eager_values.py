@@ -49,8 +49,9 @@ def symbols_of_tensors(graph_module: GraphModule) -> set[sympy.Symbol]:
 
 
 def _depends_on_sizes_alone(nodes: Sequence[FxNode]) -> bool:
-    """Return True for numbers on the way to which no tensor is computed."""
-    return all(_is_number(n) or (n.op == "placeholder" and n not in nodes) for n in _ancestors(nodes))
+    """Return True for numbers, and memory yet to be filled, on the way to which no tensor is computed."""
+    plain = (n for n in _ancestors(nodes) if n.target is not torch.ops.aten.empty_permuted.default)
+    return all(_is_number(n) or (n.op == "placeholder" and n not in nodes) for n in plain)
 
 
 def _is_random(node: FxNode) -> bool:

@@ -46,10 +46,10 @@ def graph_output(given: Any, position: int) -> GraphOutput:
     value = given.meta.get("val") if isinstance(given, FxNode) else given
     if not isinstance(value, torch.Tensor):
         return GraphOutput(position, is_number=True)
-    return GraphOutput(position, order=_memory_order(value))
+    return GraphOutput(position, order=memory_order(value))
 
 
-def _memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
+def memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return the axes by falling strides; () for dense rows, and for strides with gaps or overlaps."""
     sizes, strides = ([_hint(number) for number in numbers] for numbers in (tensor.shape, tensor.stride()))
     order = sorted(range(tensor.dim()), key=lambda axis: (-strides[axis], axis))

@@ -6,7 +6,7 @@ from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 
-OPERATORS = ("aten.rand.default", "aten.randn.default", "aten.randperm.default")
+OPERATORS = ("aten.rand.default", "aten.randn.default", "aten.randperm.default", "aten.normal_functional.default")
 
 
 @converter("aten.rand.default")
@@ -17,6 +17,13 @@ def uniform(node: Node, *_: object) -> Expr:
 @converter("aten.randn.default")
 def normal(node: Node, *_: object) -> Expr:
     return _drawn(node, "random.normal")
+
+
+@converter("aten.normal_functional.default")
+def normal_of(node: Node, x: Expr, mean: float, deviation: float) -> Expr:
+    numbers = _drawn(node, "random.normal")
+    scaled = numbers if deviation == 1 else node.op("multiply", numbers, deviation)
+    return scaled if mean == 0 else node.op("add", scaled, mean)
 
 
 def _drawn(node: Node, name: str) -> Expr:
