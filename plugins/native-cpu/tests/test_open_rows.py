@@ -94,6 +94,14 @@ def test_tiles_of_as_many_rows_as_they_have_are_transposed() -> None:
     assert [fewer.tile_scratch for fewer in plan.for_fewer_rows] == [None, None]
 
 
+def test_columns_that_no_vector_divides_are_padded() -> None:
+    """201 bins of a spectrum, 64 KiB of weights and more: 13 vectors, which kernels read one after another."""
+    plan = plan_of(dense(201)[0], "x86-64-v4", is_packed=True)
+    assert plan.panel is None
+    assert plan.vector is not None
+    assert plan.extents[plan.vector] % plan.lanes == 0
+
+
 def test_rows_whose_number_is_known_need_none() -> None:
     b = FunctionBuilder()
     module = IRModule({"main": b.function(b.op("matmul", b.input("x", (32, 96)), normal(96, 64)))})
@@ -102,7 +110,8 @@ def test_rows_whose_number_is_known_need_none() -> None:
 
 @pytest.mark.parametrize("mcpu", [None, "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize(
-    "make", [dense, dot_products, convolution, filter_bank, lambda: dense(50), lambda: dense(outer=True)]
+    "make",
+    [dense, dot_products, convolution, filter_bank, lambda: dense(50), lambda: dense(201), lambda: dense(outer=True)],
 )
 def test_any_number_of_rows_is_right(make, mcpu: str | None) -> None:
     module, shape = make()
