@@ -137,6 +137,7 @@ FUNCTIONS |= {
 
 SIZES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "merge": (lambda x: x.reshape(x.shape[0] * 2, -1), (0,)),
+    "overlapping views": (lambda x: x.as_strided((x.shape[0], 3, 4), (x.shape[1], 2, 1)) * 2, (0,)),
     "pad to a length": (lambda x: F.pad(x, (0, 16 - x.shape[1])), (1,)),
     "causal mask": (lambda x: torch.full((x.shape[1], x.shape[1]), -1.0).triu(1) + x.sum(), (1,)),
     "numbers of sizes": (lambda x: x / x.shape[1] ** 0.5 + x.shape[0] / x.shape[1], (0, 1)),

@@ -117,12 +117,24 @@ def as_strided(node: Node, x: Expr, size: Sequence[Dim], stride: Sequence[Dim], 
     wanted = _dense_order(size, stride)
     if wanted is not None and start == 0 and dims.product(size) == x.tensor_type.numel:
         return node.from_front(node.reshape(stored, [size[axis] for axis in wanted]), wanted)
-    places = np.asarray(node.fixed(start, "the offset"), np.int64)
-    for count, step in zip(node.fixed_all(size, "a size"), node.fixed_all(stride, "a stride"), strict=True):
-        places = places[..., None] + np.arange(count) * step
+    numbers = (start, x.tensor_type.numel, *size, *stride)
+    if not all(isinstance(number, int) for number in numbers):
+        return node.op("take", node.flat(stored), _open_places(node, start, x.tensor_type.numel, size, stride), axis=0)
+    places = np.asarray(start, np.int64)
+    for count, step in zip(size, stride, strict=True):
+        places = places[..., None] + np.arange(node.fixed(count, "a size")) * node.fixed(step, "a stride")
     if places.size and not 0 <= places.min() <= places.max() < node.fixed(x.tensor_type.numel, "the input's size"):
         node.reject("it reads memory outside of its input")
     return node.op("take", node.flat(stored), places, axis=0)
+
+
+def _open_places(node: Node, start: Dim, end: Dim, size: Sequence[Dim], stride: Sequence[Dim]) -> Expr:
+    """Return the places of a strided view's elements, computed at run time; none lies outside of the memory."""
+    places = node.expr(start, "int64")
+    for count, step in zip(size, stride, strict=True):
+        along = node.op("multiply", node.op("arange", count=count), node.expr(step, "int64"))
+        places = node.op("add", node.unsqueeze(places, node.rank(places)), along)
+    return node.op("maximum", node.op("minimum", places, node.expr(end - 1, "int64")), 0)
 
 
 def _dense_order(shape: Sequence[Dim], strides: Sequence[Dim]) -> list[int] | None:
