@@ -300,6 +300,17 @@ def test_layer_norm_with_scale_and_shift(check, spelling, axes):
     assert check.ops(check.clean(COMPOSE, spell(check, formula, shape=(N, 5, 8)))) == ["nn.layer_norm"]
 
 
+def test_a_shift_after_a_layer_norm_of_open_size_stays(check):
+    """Of gamma and beta the sizes are known, of the operand they are not."""
+    gamma = floats(6)
+    for shift in (np.float32(0.5), floats(6)):
+        b = FunctionBuilder()
+        normal = b.op("nn.layer_norm", b.input("x", (2, N)), gamma, gamma, axes=(1,))
+        module = IRModule({"main": b.function(b.op("add", normal, shift))})
+        assert_same_meaning(module, get_pipeline("simplify")(module), [floats(2, 6)])
+        assert check.ops(ComposeOps()(module)["main"]) == ["nn.layer_norm", "add"]
+
+
 def test_a_scale_inside_the_product(check):
     """Flax multiplies the scale with the inverse deviation first."""
 

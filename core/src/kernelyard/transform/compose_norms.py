@@ -308,9 +308,11 @@ def _axes_of_means(mutator: FunctionMutator, expr: Expr) -> list[tuple[int, ...]
 # --- scale and shift after a normalisation ----------------------------------------------------------------------------
 def over_axes(array: np.ndarray | None, x: TensorType, axes: tuple[int, ...]) -> np.ndarray | None:
     """Return a constant factor as one number per normalised element (shape: the sizes of the axes); None where it is
-    not.
+    not, or where a size is not known.
     """
     sizes = tuple(dim for i, dim in enumerate(x.shape) if i in axes and isinstance(dim, int))
+    if len(sizes) != len(axes):
+        return None
     if array is None:
         return np.ones(sizes)
     if array.ndim > x.rank:
