@@ -151,7 +151,7 @@ def _maker(match: Match, value: Expr) -> Call | None:
     """Return the call that makes a value, which may have been lifted into a composite."""
     made = match.value_of(value)
     composite = match.callee(made)
-    made = made if composite is None else composite.bindings[-1].value
+    made = composite.bindings[-1].value if composite is not None and composite.bindings else made
     return made if isinstance(made, Call) else None
 
 
