@@ -194,6 +194,20 @@ def test_sizes_that_may_broadcast_are_no_post_op(offloading):
         offloading.right(module, exe, **sizes)
 
 
+@pytest.mark.parametrize("rows", [3, N], ids=str)
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_a_clip_to_nothing_is_declined(rows, is_fused, offloading):
+    """Where sizes are symbols, oneDNN is not asked."""
+
+    def build(b, x):
+        return b.op("clip", b.op("matmul", x, ones(4, 5)) if is_fused else x, min=1.0, max=-1.0)
+
+    module = offloading.module(build, (rows, 4))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_declined(exe, "dnnl", "attribute")
+    offloading.right(module, exe, **({} if isinstance(rows, int) else {"n": 3}))
+
+
 def test_a_refusal_of_one_part_leaves_the_rest(offloading):
     """conv, then a power that is declined, then relu: the convolution is still taken."""
 

@@ -40,6 +40,7 @@ def _refusals(candidate: Candidate) -> Iterator[Refusal]:
         lambda: check_integers(candidate),
         lambda: _stages(composite),
         lambda: _powers(composite),
+        lambda: _ranges(composite),
         lambda: kind.check(candidate),
         lambda: objection(composite),
     )
@@ -107,6 +108,14 @@ def _powers(composite: Composite) -> Refusal | None:
     for call in composite.calls:
         if call.op_name == "power" and exponent_of(call) not in POWERS:
             return Refusal("slow", f"oneDNN computes powers of {exponent_of(call):g} one element at a time")
+    return None
+
+
+def _ranges(composite: Composite) -> Refusal | None:
+    for call in composite.calls:
+        ends = (call.attrs["min"], call.attrs["max"]) if call.op_name == "clip" else ()
+        if ends and None not in ends and ends[0] > ends[1]:
+            return Refusal("attribute", "oneDNN has no clip to nothing")
     return None
 
 
