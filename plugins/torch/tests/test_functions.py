@@ -114,6 +114,14 @@ def angles(x: Any) -> Any:
     return angle, torch.copysign(torch.ones(4), torch.complex(x, zeros[1]).angle())
 
 
+def written(x: Any, y: Any) -> Any:
+    z = torch.complex(x, y)
+    whole = torch.zeros_like(z)
+    whole[:, 1:3] = z[:, :2]
+    whole[0] = x[0]
+    return torch.view_as_real(whole), torch.view_as_real(whole.new_zeros(2) + z[0, :2].clone().copy_(z[1, 1]))
+
+
 def arithmetic(x: Any, y: Any) -> Any:
     z, w = torch.complex(x, y), torch.complex(y, x * y)
     parts = ((z + w) * 2, z - 1, z * w / (w + 2), z.conj() @ w.T, torch.cat([z, x], 1)[:, 1:3], 1j * z)
@@ -130,6 +138,7 @@ def spectra(x: Any) -> Any:
 FUNCTIONS |= {
     "rotary": (rotated, lambda: (draw(2, 3, 4),)),
     "complex arithmetic": (arithmetic, lambda: (draw(3, 4), draw(3, 4))),
+    "writing to complex tensors": (written, lambda: (draw(3, 4), draw(3, 4))),
     "signs of angles": (angles, lambda: (torch.tensor([1.0, 2.0, -1.0, -2.0]),)),
     "spectra of even sizes": (spectra, lambda: (draw(3, 8),)),
     "spectra of odd sizes": (spectra, lambda: (draw(3, 9),)),

@@ -12,7 +12,7 @@ from kernelyard.dims import Dim
 from kernelyard.plugins.api import Expr, Operand
 from kernelyard_torch import registry
 from kernelyard_torch.complex_numbers import Complex
-from kernelyard_torch.converters import indexing, reduction, shape, slicing, unary  # noqa: F401  # used by name
+from kernelyard_torch.converters import creation, indexing, reduction, shape, slicing, unary  # noqa: F401  # used by name
 from kernelyard_torch.converters.elementwise import atan2
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import Converter, converter, register
@@ -70,6 +70,32 @@ def as_complex(node: Node, value: Value) -> Complex:
         return Complex(node.expr(value.real, dtype), node.expr(value.imag, dtype))
     real = node.cast(node.expr(value, dtype), dtype)
     return Complex(real, node.full(0, node.shape(real), dtype))
+
+
+# --- writing into complex tensors -------------------------------------------------------------------------------------
+@converter("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", complex_numbers=True)
+@converter("aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default", complex_numbers=True)
+def zeros(node: Node, *_: object) -> Complex:
+    return Complex(*[creation.zeros(node)] * 2)
+
+
+@converter("aten.copy.default", complex_numbers=True)
+def copy(node: Node, x: Value, source: Value, *_: object) -> Complex:
+    if not node.gives_complex:
+        node.reject("it drops the imaginary parts")
+    return as_complex(node, source).map(lambda part: node.broadcast_to(part, node.result.shape))
+
+
+def _writing(write: Callable[..., Expr]) -> Converter:
+    def converted(node: Node, x: Value, part: Value, *where: Any) -> Complex:
+        whole, new = as_complex(node, x), as_complex(node, part)
+        return Complex(write(node, whole.real, new.real, *where), write(node, whole.imag, new.imag, *where))
+
+    return converted
+
+
+register("aten.slice_scatter.default", _writing(slicing.slice_scatter), complex_numbers=True)
+register("aten.select_scatter.default", _writing(slicing.select_scatter), complex_numbers=True)
 
 
 # --- from and to real tensors -----------------------------------------------------------------------------------------
