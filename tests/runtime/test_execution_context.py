@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 import weakref
@@ -13,7 +14,7 @@ import pytest
 
 from kernelyard import errors
 from kernelyard.runtime.execute import execution_context
-from kernelyard.runtime.execute.execution_context import ContextPool, ExecutionContext
+from kernelyard.runtime.execute.execution_context import ContextPool, ExecutionContext, LockTurn, Turn, own_turn
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 
 
@@ -114,7 +115,7 @@ def test_whoever_calls_again_goes_on_between_two_hand_overs(monkeypatch):
     pool = ContextPool(1)
     context = pool.acquire()
     pool._hand_over_at = 1.0
-    pool.waiters.append(threading.Lock())  # one who waits, was told and has not looked yet
+    pool.waiters.append(Turn())  # one who waits, was told and has not looked yet
     for _ in range(3):
         give_back(pool, context)
         assert pool.acquire() is context
@@ -130,7 +131,7 @@ def test_whoever_calls_again_goes_on_between_two_hand_overs(monkeypatch):
 def test_what_was_handed_over_waits_for_the_first():
     pool = ContextPool(1)
     context = pool.acquire()
-    first = threading.Lock()  # one who waits, was told and has not looked yet
+    first = Turn()  # one who waits, was told and has not looked yet
     pool.waiters.append(first)
     give_back(pool, context)
     got: list[object] = []
@@ -150,14 +151,13 @@ def test_a_thread_that_calls_again_wakes_nobody_between_two_hand_overs(monkeypat
     monkeypatch.setattr(execution_context, "monotonic", lambda: 0.0)
     pool = ContextPool(1)
     pool._hand_over_at = 1.0
-    turn = threading.Lock()
-    turn.acquire()
+    turn = Turn()
     pool.waiters.append(turn)
     told = []
     for _ in range(3):
         give_back(pool, pool.acquire())
-        told.append(not turn.locked())
-        turn.acquire(blocking=False)
+        told.append(turn._is_told)
+        turn._is_told = False
     assert told == [True, False, False]  # a thread that comes once tells at once
 
 
@@ -172,6 +172,45 @@ def test_all_who_wait_are_told_of_contexts_that_become_idle_at_once(monkeypatch)
     for each in threads:
         each.join(30)
     assert sorted(map(id, got)) == sorted(map(id, held))
+
+
+@pytest.mark.parametrize("kind", [Turn, LockTurn])
+def test_a_turn_is_waited_for_until_it_is_told(kind):
+    turn = kind()
+    begun = time.monotonic()
+    turn.wait(0.02)
+    assert time.monotonic() - begun > 0.015
+    turn.tell()
+    turn.tell()
+    turn.wait(3600)  # told before it waits
+    waiting = threading.Thread(target=turn.wait, args=(3600,))
+    waiting.start()
+    turn.tell()
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
+def test_each_thread_has_a_turn_of_its_own_and_closes_its_files():
+    with ThreadPoolExecutor(1) as thread:
+        turn = thread.submit(own_turn).result()
+        assert thread.submit(own_turn).result() is turn
+        assert own_turn() is not turn
+        ends = turn._ends
+    del turn
+    gc.collect()
+    for end in ends:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(end)
+
+
+def test_a_process_that_may_open_no_more_files_waits_all_the_same(monkeypatch):
+    def no_pipe():
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(execution_context.os, "pipe", no_pipe)
+    monkeypatch.setattr(execution_context, "_TURNS", threading.local())
+    assert isinstance(own_turn(), LockTurn)
+    test_who_waits_is_handed_a_context()
 
 
 def test_who_waits_looks_again_where_nobody_tells(monkeypatch):
