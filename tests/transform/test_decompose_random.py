@@ -84,3 +84,9 @@ def test_numbers_are_spread_as_they_should_be(dtype):
 def test_kernels_of_bits_are_fused_with_what_reads_them():
     module = get_pipeline("legalize")(drawn("random.uniform", (64,), seed=1))
     assert len(module.graph_functions()["main"].bindings) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_report_names_the_code_generator(name):
+    exe = ky.compile(drawn(name, (5, 7), dtype="float32", seed=None), backends=[])
+    assert [(node.op, node.backend) for node in exe.report.nodes] == [(name, "native-cpu")]

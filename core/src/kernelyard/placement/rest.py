@@ -9,6 +9,7 @@ from kernelyard.ir.control_flow import is_control_flow
 from kernelyard.ir.scopes import introduces_symbols
 from kernelyard.legalize import has_rule, is_compiled
 from kernelyard.runtime.report_words import EXTERN, VIEW, VM
+from kernelyard.transform.decompose_random import DECOMPOSED
 from kernelyard.transform.legalize_ops import VIEWS, custom_kernel_of
 
 REFERENCE = "reference"
@@ -30,4 +31,5 @@ class Rest(NamedTuple):
             return VM
         if introduces_symbols(call):
             return HOST
-        return self.generator if self.generator is not None and has_rule(call.op_name) else REFERENCE
+        has_kernel = has_rule(call.op_name) or call.op_name in DECOMPOSED
+        return self.generator if self.generator is not None and has_kernel else REFERENCE

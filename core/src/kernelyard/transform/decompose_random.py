@@ -11,7 +11,7 @@ from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRMod
 from kernelyard.ops.random import is_double, key_of_seed
 from kernelyard.transform.pass_base import FunctionPass, PassContext
 
-_NAMES = ("random.uniform", "random.normal")
+DECOMPOSED = ("random.uniform", "random.normal")
 
 
 class DecomposeRandom(FunctionPass):
@@ -28,7 +28,7 @@ class DecomposeRandom(FunctionPass):
 
 class _Decomposer(FunctionMutator):
     def rewrite(self, var: Var, value: Expr) -> Expr:
-        if not isinstance(value, Call) or value.op_name not in _NAMES:
+        if not isinstance(value, Call) or value.op_name not in DECOMPOSED:
             return value
         numbers = _Numbers(self, value)
         return numbers.uniform() if value.op_name == "random.uniform" else numbers.normal()
