@@ -125,3 +125,11 @@ def test_hidden_keys_are_not_read(racing):
         array[:, 64:] = np.nan
     (found,) = run_on(racing, generate({"f": function}), "f", inputs)
     assert_close(found, wanted, "float16")
+
+
+@pytest.mark.parametrize("shape", [(N, 1, 64), (1, N, 8), (N, 4, 1, 16)])
+def test_rows_of_results_over_one_element_each_are_no_rows_in_registers(racing, shape):
+    known = tuple(3 if each == N else each for each in shape)
+    function = lower("nn.softmax", TensorType(shape, "float32"), axis=known.index(1))
+    (found,) = run_on(racing, generate({"f": function}), "f", [random(*known)], {"n": 3})
+    np.testing.assert_array_equal(found, np.ones(known, np.float32))

@@ -66,7 +66,7 @@ def row_shape(stages: Sequence[tuple[Stage, Sequence[IterVar]]], private: frozen
     private: buffers that no other stage touches. None where a row is not of one known length, is too long, or is read
     at other places than it is written.
     """
-    if any(len([axis for axis in (*inner, *stage.reduce) if axis.extent != 1]) > 1 for stage, inner in stages):
+    if not all(_is_along_rows(stage, inner) for stage, inner in stages):
         return None
     lines = [(stage, along(stage, inner)) for stage, inner in stages]
     sizes = {axis.extent for _, axis in lines if axis is not None}
@@ -79,6 +79,12 @@ def row_shape(stages: Sequence[tuple[Stage, Sequence[IterVar]]], private: frozen
         threads *= 2
     shape = RowShape(size, lanes, threads)
     return shape if lanes > 1 and shape.pieces * lanes <= MOST_EACH else None
+
+
+def _is_along_rows(stage: Stage, inner: Sequence[IterVar]) -> bool:
+    """Return True where one axis inside of a row is longer than 1, if any; that which is reduced, if one is."""
+    axes = [axis for axis in (*inner, *stage.reduce) if axis.extent != 1]
+    return len(axes) <= 1 and (not stage.reduce or all(axis in stage.reduce for axis in axes))
 
 
 def _reads_where_it_writes(lines: Sequence[tuple[Stage, IterVar | None]]) -> bool:
