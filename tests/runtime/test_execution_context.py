@@ -190,6 +190,14 @@ def test_a_turn_is_waited_for_until_it_is_told(kind):
     assert not waiting.is_alive()
 
 
+def test_a_turn_is_told_again_after_one_that_was_ended_before_it_wrote():
+    turn = Turn()
+    turn._is_told = True  # as Ctrl-C leaves it
+    turn.wait(0.001)
+    turn.tell()
+    assert turn._poll.poll(0)
+
+
 def test_each_thread_has_a_turn_of_its_own_and_closes_its_files():
     with ThreadPoolExecutor(1) as thread:
         turn = thread.submit(own_turn).result()

@@ -85,8 +85,7 @@ class ExecutionContext:
 
 
 # How often a context goes to who waits, and not to who comes: Python's own interval for threads. A thread that calls
-# again and again goes on meanwhile, as waking another for each short call takes longer than the call, and for a
-# millisecond after each change the two that run may share a processor.
+# again and again goes on meanwhile, as waking another for each short call takes longer than the call.
 HAND_OVER_SECONDS = 5e-3
 # Who waits looks again after this time, if nobody told it of a context: Ctrl-C may have ended the call that would have.
 LOOK_AGAIN_SECONDS = 0.5
@@ -116,9 +115,9 @@ class Turn:
         if self._poll.poll(1e3 * seconds):
             with suppress(BlockingIOError):
                 os.read(self._ends[0], 64)
-            # Last, so that whoever writes from now on is read by the next wait, and before the thread looks for what it
-            # is told of, so that who found it told has done enough.
-            self._is_told = False
+        # Last, so that whoever writes from now on is read by the next wait, and before the thread looks for what it is
+        # told of, so that who found it told has done enough. Always: Ctrl-C may have ended a `tell` before it wrote.
+        self._is_told = False
 
     def tell(self) -> None:
         """Have the thread go on that waits."""
