@@ -13,6 +13,7 @@ import kernelyard as ky
 import kernelyard.ops
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime.abi.memory import address_of
+from kernelyard.runtime.execute.bound_program import REBIND_RESULT_BYTES, idle_results
 from kernelyard.runtime.execute.result_memory import ResultMemory, size_class
 
 FLOAT = np.dtype(np.float32)
@@ -111,14 +112,18 @@ def test_many_threads_never_share_a_block() -> None:
 
 
 def test_results_that_callers_keep_are_never_written_again() -> None:
-    b = FunctionBuilder()
-    module = IRModule({"main": b.function(b.op("nn.relu", b.input("x", (200, 100))))})
+    b, shape = FunctionBuilder(), (400, 100)
+    assert REBIND_RESULT_BYTES <= 4 * 400 * 100, "smaller results are copied to memory of NumPy's"
+    module = IRModule({"main": b.function(b.op("nn.relu", b.input("x", shape)))})
     exe = ky.compile(module, backends=[])
-    results = [exe(np.full((200, 100), number, np.float32)).numpy() for number in range(6)]
+    results = [exe(np.full(shape, number, np.float32)).numpy() for number in range(6)]
     assert (
         [float(result.min()) for result in results] == [float(result.max()) for result in results] == [0, 1, 2, 3, 4, 5]
     )
     addresses = {address_of(result) for result in results}
     assert len(addresses) == 6
+    gc.collect()  # so that nothing else of that size comes back in between
     results.clear()
-    assert address_of(exe(np.ones((200, 100), np.float32)).numpy()) in addresses
+    hits = idle_results().hits
+    assert address_of(exe(np.ones(shape, np.float32)).numpy()) in addresses
+    assert idle_results().hits == hits + 1
