@@ -1,4 +1,4 @@
-"""CallLimit: what ends a call before it is through, its time limit or another thread; looked at between steps."""
+"""CallLimit: the time limit and the cancellation of a call, both checked between its steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NoReturn
 from kernelyard.errors import CallCancelledError, CallTimeoutError, ExecutionError
 from kernelyard.runtime.jit.dispatch_loop import CANCELLED
 
-# What a call without a free execution context waits for at a time before it looks again.
+# How long a call that waits for an execution context sleeps at most before it checks its limit again.
 _WAIT_SECONDS = 0.01
 
 
@@ -49,7 +49,7 @@ class CallLimit:
         self.timeout = timeout
         self.cancellation = cancellation or Cancellation()
         self.flag = ctypes.addressof(self.cancellation.flag)
-        # A year and more is as good as for ever, and fits the clock.
+        # 1e8 seconds, more than three years, stand for longer limits: they fit the 64-bit clock.
         self.deadline = time.monotonic_ns() + int(min(timeout, 1e8) * 1e9) if timeout is not None else 0
 
     def check(self) -> None:
@@ -59,8 +59,8 @@ class CallLimit:
         if self.deadline and time.monotonic_ns() >= self.deadline:
             self.fail(0)
 
-    def patience(self) -> float:
-        """Return for how many seconds a call may wait before it is to `check` again."""
+    def wait_seconds(self) -> float:
+        """Return how many seconds a call may wait before it must `check` again."""
         if not self.deadline:
             return _WAIT_SECONDS
         return min(_WAIT_SECONDS, max(0.0, 1e-9 * (self.deadline - time.monotonic_ns())))

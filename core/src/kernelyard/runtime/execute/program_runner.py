@@ -50,9 +50,9 @@ class ProgramRunner:
             return latest[1].try_fast_path(*values)
         finally:
             if not context.is_temporary:
-                contexts.give_back(context)
+                contexts.release(context)
             if contexts.waiters:
-                contexts.tell(context)
+                contexts.notify(context)
 
     def run(
         self,
@@ -84,9 +84,9 @@ class ProgramRunner:
         finally:
             for context in contexts:
                 if not context.is_temporary:
-                    self._contexts.give_back(context)
+                    self._contexts.release(context)
                 if self._contexts.waiters:
-                    self._contexts.tell(context)
+                    self._contexts.notify(context)
 
     def info(self) -> CacheInfo:
         """Return the counts of the program's plans."""
@@ -130,9 +130,9 @@ class ProgramRunner:
             return bound.run_stepwise(arrays, hook if limit is None else hook.within(limit))
         finally:
             if not context.is_temporary:
-                self._contexts.give_back(context)
+                self._contexts.release(context)
             if self._contexts.waiters:
-                self._contexts.tell(context)
+                self._contexts.notify(context)
 
     def _empty_results(self, plan: ExecutionPlan, outputs: Outputs) -> list[AnyArray]:
         specs, driver = self._program.outputs, self._environment.driver

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelyard.runtime.device.driver import DeviceDriver
     from kernelyard.runtime.execute.bound_program import StepHook
+    from kernelyard.runtime.execute.context_pool import ContextPool
     from kernelyard.runtime.execute.executable import Executable
-    from kernelyard.runtime.execute.execution_context import ContextPool
 
 
 class RunEnvironment:

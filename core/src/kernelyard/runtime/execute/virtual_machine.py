@@ -16,8 +16,9 @@ from kernelyard.runtime.abi.threads import processors, threads_of_a_run
 from kernelyard.runtime.device.device import Device
 from kernelyard.runtime.device.tensor import Tensor
 from kernelyard.runtime.execute.bound_program import BoundProgram, StepHook, idle_results
+from kernelyard.runtime.execute.context_pool import ContextPool
 from kernelyard.runtime.execute.entry_function import EntryFunction, FunctionRunner
-from kernelyard.runtime.execute.execution_context import ContextPool, ExecutionContext
+from kernelyard.runtime.execute.execution_context import ExecutionContext
 from kernelyard.runtime.execute.program_runner import ProgramRunner
 from kernelyard.runtime.execute.run_environment import RunEnvironment
 from kernelyard.runtime.lru import CacheInfo, sum_infos
