@@ -1,7 +1,7 @@
-"""Memory of large results: what callers have let go of is handed out again.
+"""A recycling allocator for large results.
 
-The system zeroes each page of new memory when it is first touched. For results of megabytes, such as the caches of a
-decoder, that takes longer than computing them. So blocks that nobody sees any more are kept for later calls.
+The system zeroes each page of new memory when it is first touched. For results of megabytes, such as the KV cache of a
+decoder, that takes longer than computing them. So blocks without references are kept for later calls.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.memory import address_of, align, aligned_bytes
 from kernelyard.runtime.lru import CacheInfo
 
-# What a process keeps idle, at most.
+# The most bytes that a process keeps idle.
 KEPT_BYTES = 128 << 20
-# Sizes between two powers of two are rounded up to one of so many, so that results that grow from call to call share.
+# Size classes between two powers of two, so that results that grow from call to call share a block.
 _STEPS = 8
 
 
 class ResultMemory:
-    """Blocks that are lent as arrays and come back by themselves; may be used from many threads.
+    """Allocates arrays whose memory is recycled when their last reference is gone; thread-safe.
 
     Example:
         >>> blocks = ResultMemory()
@@ -42,18 +42,18 @@ class ResultMemory:
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
         self._idle: dict[int, list[np.ndarray]] = {}  # by size
-        # Sizes as they came back: those that are used no more make room first. A block is listed before its size, and
-        # its size is taken off before the block, as another block may come back in the midst of either.
+        # Sizes in the order of their release: the least recently released are freed first. A block is added before its
+        # size, and its size is removed before the block, as the release of another block may interrupt either.
         self._order: deque[int] = deque()
         self.idle_nbytes = 0
         self._hits = self._misses = 0
-        # What is lent comes back in whatever thread lets go of it, and in the midst of anything when the garbage
-        # collector does: so the lock is one that a thread may take again, and nothing below waits while it is held.
+        # A block is released by whichever thread drops the last reference, and at any instruction if the garbage
+        # collector does: so the lock is reentrant, and nothing below blocks while it is held.
         self._lock = renewed_in_children(threading.RLock())
-        self._lent: dict[int, Any] = {}  # weak references by identity: arrays of ctypes have no hash
+        self._in_use: dict[int, Any] = {}  # weak references by identity: arrays of ctypes have no hash
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """Return an uninitialised dense array, 64-byte aligned; its memory comes back when no view of it is left.
+        """Return an uninitialised dense array, 64-byte aligned; its memory is recycled when no view of it is left.
 
         Raises: ExecutionError when out of memory.
         """
@@ -61,22 +61,22 @@ class ResultMemory:
         block = self._take(size)
         if block is None:
             block = aligned_bytes(size)
-        # The array and its views keep the lease alive, and nothing else does.
-        lease = _lease_type(block.nbytes).from_address(address_of(block))
-        watch = weakref.ref(lease, partial(self._come_back, block))
-        self._lent[id(watch)] = watch
-        return np.ndarray(shape, dtype, memoryview(lease))
+        # Only the array and its views keep this ctypes array alive.
+        owner = _owner_type(block.nbytes).from_address(address_of(block))
+        watch = weakref.ref(owner, partial(self._recycle, block))
+        self._in_use[id(watch)] = watch
+        return np.ndarray(shape, dtype, memoryview(owner))
 
     def info(self) -> CacheInfo:
-        """Return the counts so far; the idle blocks are the entries, and bytes bound them."""
+        """Return the cache statistics; the entries are the idle blocks, bounded by their bytes."""
         with self._lock:
             entries = sum(map(len, self._idle.values()))
             return CacheInfo(self._hits, self._misses, entries, entries, self.idle_nbytes)
 
     def _take(self, size: int) -> np.ndarray | None:
-        """Take an idle block of that size, else the next larger one of at most twice the size; None: there is none.
+        """Take an idle block of that size, else the next larger one up to twice the size; None if there is none.
 
-        A program that is given sizes at random so keeps few blocks, and not one of each size.
+        So a program that is called with random sizes keeps few blocks, and not one of each size.
         """
         largest = 2 * size
         with self._lock:
@@ -90,8 +90,8 @@ class ResultMemory:
             self.idle_nbytes -= size
             return blocks.pop()
 
-    def _come_back(self, block: np.ndarray, watch: Any) -> None:
-        del self._lent[id(watch)]
+    def _recycle(self, block: np.ndarray, watch: Any) -> None:
+        del self._in_use[id(watch)]
         size = block.nbytes
         if size > self._kept_bytes:
             return
@@ -117,5 +117,5 @@ def size_class(nbytes: int) -> int:
 
 
 @cache
-def _lease_type(size: int) -> type[ctypes.Array[ctypes.c_uint8]]:
+def _owner_type(size: int) -> type[ctypes.Array[ctypes.c_uint8]]:
     return ctypes.c_uint8 * size
