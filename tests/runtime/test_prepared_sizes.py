@@ -13,7 +13,7 @@ from kernelyard import errors
 from kernelyard.dims import symbol
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime.abi import memory
-from kernelyard.runtime.abi.memory import FreePages
+from kernelyard.runtime.abi.memory import HeapTrimmer
 from kernelyard.runtime.execute import program_runner
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard.runtime.lru import CacheInfo, sum_infos
@@ -38,16 +38,16 @@ def test_look_ups_of_sizes_are_counted(executable):
     assert executable.cache_info()["bound programs"].nbytes >= 1 << 16  # the least arena
 
 
-def test_free_pages_go_back_while_sizes_are_given_up_for_others(executable, monkeypatch):
-    given_back: list[bool] = []
-    pages = FreePages()
-    pages.SHARE = 1e9  # of the time: whenever it is asked for
-    monkeypatch.setattr(memory, "_malloc_trim", lambda: given_back.append)
-    monkeypatch.setattr(program_runner, "FREE_PAGES", pages)
+def test_the_heap_is_trimmed_when_plans_are_evicted(executable, monkeypatch):
+    trims: list[int] = []
+    trimmer = HeapTrimmer()
+    trimmer.SHARE = 1e9  # of the time: whenever it is asked for
+    monkeypatch.setattr(memory, "_malloc_trim", lambda: trims.append)
+    monkeypatch.setattr(program_runner, "HEAP_TRIMMER", trimmer)
     executable.max_plans = 3
     for count, times in ((1, 0), (2, 0), (3, 0), (2, 0), (4, 1), (4, 1), (5, 2)):
         executable.run({"x": rows(count)})
-        assert len(given_back) == times, f"after size {count}"
+        assert len(trims) == times, f"after size {count}"
 
 
 def test_no_more_sizes_are_kept_than_the_option_says(executable, acme):

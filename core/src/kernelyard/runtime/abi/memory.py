@@ -21,7 +21,7 @@ REBIND_ALIGNMENT = 16
 
 
 def align(nbytes: int) -> int:
-    """`nbytes` rounded up to the alignment.
+    """Round `nbytes` up to the alignment.
 
     Example:
         >>> align(1), align(64), align(65)
@@ -76,7 +76,7 @@ def aligned_empty(shape: Sequence[int], dtype: str) -> np.ndarray:
 
 
 def aligned_copy(array: np.ndarray) -> np.ndarray:
-    """`array` itself where it is dense and 64-byte aligned, else a copy that is; the result is read-only."""
+    """Return a read-only view of the array if it is dense and 64-byte aligned, else a copy that is."""
     name = dtypes.from_numpy(array.dtype)
     if array.flags.c_contiguous and address_of(array) % ALIGNMENT == 0 and array.dtype.isnative:
         copied = array.view()
@@ -89,7 +89,7 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
 
 
 def nbytes_of(shape: Sequence[int], dtype: str) -> int:
-    """Bytes of a dense tensor."""
+    """Return the size of a dense tensor in bytes."""
     count = dtypes.itemsize(dtype)
     for dim in shape:
         count *= dim
@@ -102,9 +102,9 @@ def view_of(buffer: np.ndarray, shape: Sequence[int], dtype: str) -> np.ndarray:
 
 
 def give_back_pages(array: np.ndarray) -> None:
-    """Let the system take the pages of an array that lies in a mapped file, once it was read and is not needed soon.
+    """Release the resident pages of an array that lies in a memory-mapped file (MADV_DONTNEED).
 
-    They are fetched again when they are read again. Arrays in other memory are left alone.
+    Reading the array again fetches them again. Arrays in other memory are left alone.
     """
     root: object = array
     while isinstance(root, np.ndarray):
@@ -118,17 +118,17 @@ def give_back_pages(array: np.ndarray) -> None:
         mapping.madvise(mmap.MADV_DONTNEED, first, start + array.nbytes - first)
 
 
-class FreePages:
-    """Gives back to the system what malloc keeps of memory that was freed in pieces, in a small share of the time.
+class HeapTrimmer:
+    """Returns free pages of malloc's arenas to the system (malloc_trim), in a bounded share of the time.
 
-    Libraries allocate many small objects for each new set of sizes. What was freed between those that are in use stays
-    with malloc, and every arena has some. Without glibc nothing is done.
+    Libraries allocate many small objects for each new set of sizes. Pages freed between objects that are still in use
+    stay in the arena, and each thread may have an arena of its own. Does nothing without glibc.
 
     Example:
-        >>> pages = FreePages()
-        >>> pages.give_back()
+        >>> trimmer = HeapTrimmer()
+        >>> trimmer.trim()
         True
-        >>> pages.give_back()  # at once again
+        >>> trimmer.trim()  # too soon after the first
         False
     """
 
@@ -137,12 +137,12 @@ class FreePages:
     def __init__(self) -> None:
         self._next = 0.0  # seconds of the monotonic clock
 
-    def give_back(self) -> bool:
-        """Do so, unless the last time was too short a while ago; True where it was done."""
+    def trim(self) -> bool:
+        """Trim the heap unless the last trim was too recent; return True if it was trimmed."""
         start, trim = time.monotonic(), _malloc_trim()
         if trim is None or start < self._next:
             return False
-        self._next = math.inf  # other threads go on
+        self._next = math.inf  # no other thread trims meanwhile
         trim(0)
         end = time.monotonic()
         self._next = end + (end - start) / self.SHARE
@@ -154,7 +154,7 @@ def _malloc_trim() -> Callable[[int], object] | None:
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
-FREE_PAGES = FreePages()
+HEAP_TRIMMER = HeapTrimmer()
 
 
 class Workspace:

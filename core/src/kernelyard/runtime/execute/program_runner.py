@@ -9,7 +9,7 @@ import numpy as np
 
 from kernelyard.dtypes import to_numpy
 from kernelyard.runtime.abi.forks import no_fork_during
-from kernelyard.runtime.abi.memory import FREE_PAGES
+from kernelyard.runtime.abi.memory import HEAP_TRIMMER
 from kernelyard.runtime.lru import LRU, CacheInfo
 from kernelyard.runtime.program.execution_plan import NOTHING, ExecutionPlan, ProgramMemory, Shapes
 from kernelyard.runtime.program.program import Program
@@ -95,7 +95,7 @@ class ProgramRunner:
     def _plan(self, shapes: Shapes, symbols: Mapping[str, int], sizes: Sizes) -> ExecutionPlan:
         def make() -> ExecutionPlan:
             if len(self._plans) >= self._environment.executable.max_plans:  # one is given up for each that is new
-                FREE_PAGES.give_back()
+                HEAP_TRIMMER.trim()
             return ExecutionPlan(self._program, shapes, symbols, self._memory)
 
         return self._plans.get_or_make((shapes, sizes), make)
