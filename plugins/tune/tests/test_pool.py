@@ -390,17 +390,19 @@ from kernelyard_tune.pools import open_pool
 from kernelyard_tune.spread import tune_on
 from test_pool import asked
 
-def ray(*arguments):
-    subprocess.run([sys.executable, "-m", "ray.scripts.scripts", *arguments], check=True, stdout=subprocess.DEVNULL)
-
 if __name__ == "__main__":
-    ray("start", "--head", "--port=0", "--num-cpus=2", "--include-dashboard=false", "--ray-client-server-port=23456")
+    options = ["--head", "--port=0", "--num-cpus=2", "--include-dashboard=false", "--ray-client-server-port=23456"]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *options]
+    cluster = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
+        while "Ray runtime started" not in (line := cluster.stdout.readline()):
+            assert line, cluster.wait()
         pool = open_pool("ray://127.0.0.1:23456")
         tuned = tune_on(pool, {"m": asked()})
         pool.close()
     finally:
-        ray("stop", "--force")
+        cluster.terminate()  # `ray stop` ends the clusters of others, too
+        cluster.communicate(timeout=60)
     assert not tuned.failures and not tuned.left_out, tuned
     print(tuned.decisions["m"].summary)
 """
