@@ -134,7 +134,9 @@ def test_bounds_are_checked(bounds, problem: str) -> None:
         ky.compile(network(), backends=[], bounds=bounds)
 
 
-def test_bounds_that_nothing_would_hold_are_refused() -> None:
+def branching() -> onnx.ModelProto:
+    """Relu of n rows where c is true, else their negation."""
+
     def branch(op: str) -> onnx.GraphProto:
         result = onnx.helper.make_tensor_value_info("r", onnx.TensorProto.FLOAT, None)
         return onnx.helper.make_graph([onnx.helper.make_node(op, ["x"], ["r"])], op, [], [result])
@@ -146,9 +148,31 @@ def test_bounds_that_nothing_would_hold_are_refused() -> None:
     ]
     node = onnx.helper.make_node("If", ["c"], ["y"], then_branch=branch("Relu"), else_branch=branch("Neg"))
     graph = onnx.helper.make_graph([node], "g", values[:2], values[2:])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    with pytest.raises(errors.OptionError, match="without branches and loops"):
-        ky.compile(model, backends=[], bounds={"n": (1, 4)})
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_bounds_hold_before_a_branch_is_chosen(tmp_path, saved: bool) -> None:
+    exe = ky.compile(branching(), backends=[], bounds={"n": (2, 4)})
+    if saved:
+        exe.save(tmp_path / "model.kyar")
+        exe = ky.load(tmp_path / "model.kyar")
+    for rows in (0, 1, 5, 5, 5):  # from the second call on it is one program
+        with pytest.raises(errors.InputShapeError, match="the size n is out of its bounds") as caught:
+            exe(np.array(True), np.ones((rows, 3), np.float32))
+        assert (caught.value.found, caught.value.expected, caught.value.where) == (f"n = {rows}", "2 to 4", "input 'x'")
+    for rows in (2, 4, 4, 4):
+        x = np.linspace(-1, 1, 3 * rows, dtype=np.float32).reshape(rows, 3)
+        np.testing.assert_array_equal(exe(np.array(True), x).numpy(), np.maximum(x, 0))
+        np.testing.assert_array_equal(exe(np.array(False), x).numpy(), -x)
+
+
+def test_inspect_shows_the_bounds_of_a_model_with_branches(tmp_path) -> None:
+    path = tmp_path / "model.kyar"
+    ky.compile(branching(), backends=[], bounds={"n": (2, None)}).save(path)
+    (entry,) = json.loads(CliRunner().invoke(main, ["inspect", str(path), "--json"]).stdout)["programs"]
+    assert (entry["name"], entry["bounds"]) == ("main", {"n": [2, None]})
+    assert [each["name"] for each in entry["inputs"]] == ["c", "x"]
 
 
 def test_the_command_line_takes_them(tmp_path, onnx_model: onnx.ModelProto) -> None:

@@ -21,10 +21,9 @@ from kernelyard.driver.offload import offload
 from kernelyard.driver.precision import DEFAULT
 from kernelyard.driver.requirements import check_coverage
 from kernelyard.driver.session import CompileSession, Options, open_session
-from kernelyard.errors import OptionError, PerformanceWarning, PluginContractError, UnsupportedOperatorError
+from kernelyard.errors import PerformanceWarning, PluginContractError, UnsupportedOperatorError
 from kernelyard.ir import Call, IRModule
 from kernelyard.ir.scopes import introduces_symbols
-from kernelyard.ir.size_bounds import size_bounds
 from kernelyard.ops.size_checks import size_checks
 from kernelyard.placement.partition import partition
 from kernelyard.runtime.abi.module import RuntimeModule
@@ -72,7 +71,7 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     stage "simplify". instruments: watch the passes (`kernelyard.transform.instruments`). tune: "quick", "full", seconds
     or a `Tuning`, to measure placements (docs/placement.md). placement: what was measured, or the file of it.
     bounds: {symbolic size: (least, largest or None)}, for backends that take sizes up to a limit; others are refused
-    at run time, and so are inputs of size 0 whose results are not empty. Not for models with branches or loops.
+    at run time, and so are inputs of size 0 whose results are not empty. Bodies of branches and loops see no bounds.
     Warns: PerformanceWarning where ops are left to the reference interpreter, and where the target is slow in the
       precision; PlacementWarning where no placement of `placement` fits.
     Raises: FrontendError, UnknownBackendError, BackendUnavailableError, TargetError, OptionError, CoverageError for
@@ -254,7 +253,6 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
     home, reference = _home(modules), len(modules)  # the number that the reference module will have
     entries, names = module.entry_functions(), vm_function_names(module)
-    _refuse_unheld_bounds([n for n in entries if n in names and size_bounds(entries[n])])
     programs = {n: lower(n, f, home, reference, checks.get(n, ())) for n, f in entries.items() if n not in names}
     vm_functions = {n: lower_vm_function(n, module, home, reference, checks.get(n, ())) for n in entries if n in names}
     fallbacks = lower_fallbacks(generated.module, home, reference)
@@ -280,14 +278,6 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
         precision=session.precision.name,
         fallbacks={symbol: each.program for symbol, each in fallbacks.items()},
     )
-
-
-def _refuse_unheld_bounds(names: Sequence[str]) -> None:
-    """Backends rely on bounds, which programs check before they run, and functions with branches and loops do not."""
-    if names:
-        raise OptionError(
-            "bounds are for models without branches and loops", where=", ".join(names), hint="compile it without bounds"
-        )
 
 
 def _warn_of_interpreted(lowered: Iterable[Lowered]) -> None:

@@ -90,6 +90,7 @@ def lower_vm_function(
     else:
         inputs, output_names = entry_specs(name, function)
         lowering.of.update((p, (lowering.add(spec),)) for p, spec in zip(function.params, inputs, strict=True))
+        lowering.check_bounds([spec.name for spec in inputs])
     inputs = tuple(lowering.values)
     lowering.run()
     results = lowering.operand(function.result)
@@ -232,6 +233,17 @@ class _VMFunctionLowering(OperandTable):
         results = self.add_all(call.type)
         self.emit(EVALUATE, self.operands(call.args), results, self.reference_module, symbol)
         return results
+
+    def check_bounds(self, input_names: Sequence[str]) -> None:
+        """Emit a block without steps that holds the bounds of sizes, before a branch is chosen or a loop begun."""
+        bounds = tuple(check for check in self.checks if check.bound is not None)
+        if not bounds:
+            return
+        self.checks = tuple(check for check in self.checks if check not in bounds)
+        nothing = Function(self.function.params, [], Tuple([]), {"input_names": tuple(input_names), "output_names": ()})
+        lowered = lower(f"{self.name}.{len(self.blocks)}", nothing, self.home, self.reference_module, bounds)
+        self.emit(RUN, self.operands(self.function.params), (), len(self.blocks))
+        self.blocks.append(lowered)
 
     # --- blocks -------------------------------------------------------------------------------------------------------
     def _flush(self, end: int) -> None:

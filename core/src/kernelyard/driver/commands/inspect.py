@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.abi.spec import Fields, TensorSpec
     from kernelyard.runtime.artifact.container import Contents
     from kernelyard.runtime.program.program import Program
+    from kernelyard.runtime.program.vm_function import VMFunction
 
 MAX_TEXT = 80  # of a metadata value, for people; JSON has all
 
@@ -46,19 +47,17 @@ def read_facts(artifact: Path) -> dict[str, Any]:
     from kernelyard.runtime.artifact import safetensors_format
     from kernelyard.runtime.artifact.container import read_container
     from kernelyard.runtime.artifact.kyar import CONSTANTS
-    from kernelyard.runtime.program.program import Program
     from kernelyard.runtime.report import Report
 
     contents = read_container(artifact)
     manifest = contents.manifest
     report = manifest.any("report")
-    programs = manifest.each("programs", Program.from_json)
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
     variants = manifest.each("variants", Fields) if "variants" in manifest else ()
     return {
         "target": manifest.text("target"),
         "precision": manifest.text("precision"),
-        "programs": [_program(program) for program in programs],
+        "programs": _entries(manifest),
         "modules": _modules(manifest, contents),
         "variants": [{"target": each.text("target"), "modules": _modules(each, contents)} for each in variants],
         "constants": {"count": len(constants), "bytes": sum(array.nbytes for array in constants.values())},
@@ -94,13 +93,25 @@ def _blobs(fields: Fields, contents: Contents) -> dict[str, Any]:
     return {"blobs": nbytes, "compatibility": token, "fit": fit}
 
 
-def _program(program: Program) -> dict[str, Any]:
+def _entries(manifest: Fields) -> list[dict[str, Any]]:
+    """Return what callers may run: programs, and functions with branches and loops, whose blocks have the steps."""
+    from kernelyard.runtime.program.program import Program
+    from kernelyard.runtime.program.vm_function import VMFunction
+
+    programs = manifest.each("programs", Program.from_json)
+    vm_functions = manifest.each("routines", VMFunction.from_json) if "routines" in manifest else ()
+    found = [_entry(each, len(each.steps)) for each in programs]
+    called = [(each, sum(len(block.steps) for block in each.blocks)) for each in vm_functions if not each.private]
+    return [*found, *(_entry(*each) for each in called)]
+
+
+def _entry(function: Program | VMFunction, steps: int) -> dict[str, Any]:
     return {
-        "name": program.name,
-        "inputs": _tensors(program.inputs),
-        "outputs": _tensors(program.outputs),
-        "steps": len(program.steps),
-        "bounds": {name: list(pair) for name, pair in program.size_bounds.items()},
+        "name": function.name,
+        "inputs": _tensors(function.inputs),
+        "outputs": _tensors(function.outputs),
+        "steps": steps,
+        "bounds": {name: list(pair) for name, pair in function.size_bounds.items()},
     }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelyard import dtypes
 from kernelyard.cached_property import cached_property
-from kernelyard.dims import Shape
+from kernelyard.dims import Bounds, Shape
 from kernelyard.records import record
 from kernelyard.runtime.abi.spec import Fields, TensorSpec, corrupted
 from kernelyard.runtime.program.program import Program
@@ -129,6 +129,11 @@ class VMFunction:
     def has_closures(self) -> bool:
         """True if some value is a closure."""
         return any(isinstance(spec, ClosureSpec) for spec in self.values)
+
+    @property
+    def size_bounds(self) -> dict[str, Bounds]:
+        """The least and the largest size that each bounded symbol may have; a block without steps holds them."""
+        return {name: pair for block in self.blocks for name, pair in block.size_bounds.items()}
 
     def digests(self) -> tuple[str, ...]:
         """Digests of the constants that values and blocks hold, each once."""
