@@ -200,12 +200,6 @@ def test_a_large_answer_is_not_read_to_its_end(store: Store, monkeypatch: pytest
         assert RemoteCache(store.url).get(f"kernelyard placements 1 {DECISION.key}") is None
 
 
-@pytest.mark.parametrize("url", ["ftp://host/", "host:80", "file:///tmp/x", "http://"])
-def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
-    with pytest.raises(OptionError, match="no URL of a server"):
-        recall(DECISION.facts, url)
-
-
 @given(st.binary(max_size=100))
 def test_any_bytes_are_no_message_or_name_a_digest(data: bytes) -> None:
     found = remote_cache._digest_in(data)
@@ -238,6 +232,41 @@ def test_the_command_lists_exports_and_merges(store: Store, monkeypatch: pytest.
     assert store.asked == ["PUT cas", "PUT ac"] * 2
     facts = json.loads(run("cache", "--placements", "--json"))
     assert facts["placements"] == [OTHER.to_json(), DECISION.to_json()]
+
+
+NO_URLS = ["notaurl", "host:8080", "ftp://host", "http://", "http://host:port", "http://host:70000", "http://[::1"]
+
+
+@pytest.mark.parametrize("url", NO_URLS)
+def test_what_is_no_url_is_refused_before_anything_is_looked_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    remember([DECISION])
+    with pytest.raises(OptionError, match="no URL of a server") as caught:
+        recall(DECISION.facts, url)  # though this machine knows the answer
+    assert (caught.value.found, caught.value.expected) == (repr(url), "http://host:8080")
+    with pytest.raises(OptionError):
+        remember([OTHER], url)
+    assert list(remembered()) == [DECISION]
+    monkeypatch.setenv(placement_memory.REMOTE_VARIABLE, url)
+    with pytest.raises(OptionError):
+        recall(DECISION.facts)
+
+
+@pytest.mark.parametrize("command", [["cache", "--placements"], ["tune", "absent.onnx"]], ids=lambda words: words[0])
+def test_commands_refuse_what_is_no_url(command: list[str]) -> None:
+    result = CliRunner().invoke(main, [*command, "--remote-cache", "notaurl", "--json"])
+    assert result.exit_code == 1
+    error = json.loads(result.stdout)["error"]
+    assert (error["code"], error["found"], error["hint"]) == (
+        "KY140",
+        "'notaurl'",
+        "write the scheme, too: http://host:8080",
+    )
+
+
+def test_a_server_that_the_command_would_not_use_is_refused() -> None:
+    result = CliRunner().invoke(main, ["cache", "--placements", "--remote-cache", "http://host:8080"])
+    assert result.exit_code == 2
+    assert "goes with --merge" in result.output
 
 
 def test_a_damaged_file_is_not_merged_in_part(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kernelyard.errors import ArtifactCorruptedError
 from kernelyard.runtime.abi.spec import read_json, write_json
 from kernelyard.runtime.installed.disk_cache import DiskCache
+from kernelyard.runtime.installed.server_url import read_server_url
 from kernelyard.runtime.placement_decision import (
     SCHEMA,
     PlacementDecision,
@@ -37,14 +38,15 @@ def recall(facts: Mapping[str, str], remote: str | None = None) -> PlacementDeci
     This machine is asked first; what the remote cache knows is kept here then. remote: its URL, "" for none; None: what
     the environment says.
     Warns: RemoteCacheWarning, once, where the server fails or answers with what is not used.
-    Raises: OptionError where the URL is none.
+    Raises: OptionError where the URL is none, also where nobody needs to be asked.
     """
+    url = _checked(remote)
     key = digest_of(facts)
     found = CACHE.get(key)
     decision = None if found is None else _read(found)
     if decision is not None and decision.facts == facts:
         return decision
-    server = _remote(remote)
+    server = _server(url)
     if server is None:
         return None
     sent = server.get(_remote_key(key))
@@ -60,7 +62,7 @@ def recall(facts: Mapping[str, str], remote: str | None = None) -> PlacementDeci
 
 def remember(decisions: Sequence[PlacementDecision], remote: str | None = None) -> None:
     """Keep decisions, on this machine and in the remote cache. Warns, raises: as `recall`."""
-    server = _remote(remote)
+    server = _server(_checked(remote))
     for decision in decisions:
         CACHE.put(decision.key, write_json(decision.to_json()))
         if server is not None:
@@ -89,13 +91,20 @@ def _read_all(payload: bytes) -> tuple[PlacementDecision, ...]:
         return ()
 
 
-def _remote(url: str | None) -> RemoteCache | None:
+def _checked(url: str | None) -> str:
+    """Return the URL of the remote cache, "" for none. Raises: OptionError."""
     chosen = REMOTE_VARIABLE.get() if url is None else url
-    if not chosen:
+    if chosen:
+        read_server_url(chosen)
+    return chosen
+
+
+def _server(url: str) -> RemoteCache | None:
+    if not url:
         return None
     from kernelyard.runtime.installed.remote_cache import remote_cache  # takes long: HTTP
 
-    return remote_cache(chosen)
+    return remote_cache(url)
 
 
 def _remote_key(key: str) -> str:

@@ -52,6 +52,8 @@ def command(
     """Show the caches of this machine with their sizes, or clear them. Deleting them is always safe.
 
     Measured placements are listed, exported and merged. What is merged goes to the remote cache, too."""
+    if remote_cache and not merge:
+        raise click.UsageError("--remote-cache goes with --merge: it says where else to put what is merged")
     if placements or export is not None or merge:
         if clear or only:
             raise click.UsageError("--clear and --only do not go with --placements, --export and --merge")

@@ -35,8 +35,22 @@ dim_option = click.option(
 placement_option = click.option(
     "--placement", type=click.Path(path_type=Path, exists=True), help="A file of measured placements (kernelyard tune)."
 )
+
+
+def _check_url(_ctx: click.Context, _param: click.Parameter, url: str | None) -> str | None:
+    """Return what --remote-cache says. Raises: OptionError where that is no URL, whether or not it will be needed."""
+    from kernelyard.runtime.installed.server_url import read_server_url
+
+    if url:
+        read_server_url(url)
+    return url
+
+
 remote_cache_option = click.option(
-    "--remote-cache", metavar="URL", help="A server that keeps measured placements for many machines."
+    "--remote-cache",
+    metavar="URL",
+    callback=_check_url,
+    help="A server that keeps measured placements for many machines.",
 )
 threads_option = click.option("--threads", type=click.IntRange(1), help="Threads that a run may use (default: all).")
 

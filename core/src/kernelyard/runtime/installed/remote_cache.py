@@ -22,9 +22,9 @@ from functools import lru_cache
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import urlsplit, urlunsplit
 
-from kernelyard.errors import OptionError, RemoteCacheWarning
+from kernelyard.errors import RemoteCacheWarning
+from kernelyard.runtime.installed.server_url import read_server_url
 
 SECONDS = 5.0  # that one answer may take as a whole
 MAX_BYTES = 1 << 24
@@ -47,11 +47,7 @@ class RemoteCache:
     """
 
     def __init__(self, url: str, seconds: float = SECONDS) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise OptionError("a remote cache is no URL of a server", found=repr(url), expected="http://host:port")
-        account, _, server = parts.netloc.rpartition("@")
-        self.url = urlunsplit((parts.scheme, server, parts.path.rstrip("/"), "", ""))
+        self.url, account = read_server_url(url)
         self._headers = {"Content-Type": "application/octet-stream"}
         if account:
             self._headers["Authorization"] = f"Basic {base64.b64encode(account.encode()).decode()}"
