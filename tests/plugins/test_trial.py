@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -140,17 +141,24 @@ def test_a_crash_is_remembered_until_a_retry(site: Path) -> None:
     assert states(site)[0]["kernelyard-bad"] == ["active", "", None]
 
 
-def test_a_hang_is_remembered_until_a_retry_or_another_limit(site: Path) -> None:
+def test_a_hang_is_remembered_for_ten_minutes_or_until_another_limit(site: Path) -> None:
+    """The machine may have been busy: what took too long once must not be left out for ever."""
     folder = site.parent / "imports"
     folder.mkdir()
     hang = COUNTED.replace("{where!r}", repr(str(folder))) + "\n__import__('time').sleep(60)"
     install(site, "bad", plugin=hang)
     assert count_imports(site, folder, KERNELYARD_PLUGIN_TIMEOUT="3") == 1
     assert count_imports(site, folder, KERNELYARD_PLUGIN_TIMEOUT="3") == 0
-    state, reason, hint = states(site, KERNELYARD_PLUGIN_TIMEOUT="3")[0]["kernelyard-bad"]
-    assert (state, reason) == ("broken", "its import did not finish within 3 s")
-    assert "`kernelyard doctor --retry` tries it again" in hint
+    main = "from kernelyard.driver.cli import main; main()"
+    shown = python(site, "-c", main, "backends", KERNELYARD_PLUGIN_TIMEOUT="3").stdout
+    assert "its import did not finish within 3 s" in shown
+    assert re.search(r"it is tried again after \d\d:\d\d, or at once by `kernelyard doctor --retry`", shown)
+    assert "KERNELYARD_PLUGIN_TIMEOUT gives it longer, -p no:bad leaves it out" in shown
     assert count_imports(site, folder, KERNELYARD_PLUGIN_TIMEOUT="3.5") == 1
+    later = "import time; now = time.time; time.time = lambda: now() + 601" + STATES
+    before = len(list(folder.iterdir()))
+    assert python(site, "-c", later, KERNELYARD_PLUGIN_TIMEOUT="3").returncode == 0
+    assert len(list(folder.iterdir())) == before + 1
 
 
 def test_doctor_survives_a_runtime_half_that_ends_the_process(site: Path) -> None:

@@ -145,10 +145,10 @@ class PluginManager:
         from kernelyard.plugins import trial
 
         entries, hooks = _installed(plugins)
-        reasons = trial.try_out(entries, hooks)
-        for plugin, reason in zip([plugin for plugin in plugins if plugin.entry], reasons, strict=True):
-            if reason:
-                plugin.fail("broken", reason, trial.RETRY_HINT.format(name=plugin.name))
+        verdicts = trial.try_out(entries, hooks)
+        for plugin, verdict in zip([plugin for plugin in plugins if plugin.entry], verdicts, strict=True):
+            if verdict.reason:
+                plugin.fail("broken", verdict.reason, verdict.hint(plugin.name))
 
     def forget_trials(self) -> None:
         """Have every plugin tried out anew where it is next needed, whatever is remembered of it."""

@@ -52,7 +52,7 @@ def runtime_half_faults(entries: Sequence[EntryPoint]) -> list[str]:
     faults = list(map(_api_fault, entries))
     fitting = [entry for entry, fault in zip(entries, faults, strict=True) if not fault]
     tried = iter(trial.try_out(fitting, [()] * len(fitting)))
-    return [fault or next(tried) or _import_fault(entry) for entry, fault in zip(entries, faults, strict=True)]
+    return [fault or next(tried).reason or _import_fault(entry) for entry, fault in zip(entries, faults, strict=True)]
 
 
 def _api_fault(entry: EntryPoint) -> str:
