@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from click.testing import CliRunner
 from fake_distribution import MANIFEST, install
 
 import kernelyard as ky
 from kernelyard.dims import symbol
+from kernelyard.driver.cli import main
 from kernelyard.errors import OptionError, PluginContractError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.plugins.manager import get_manager
@@ -171,6 +174,25 @@ def test_a_sound_plugin_gives_the_same_artifact(install_frail, monkeypatch, told
     called = told()[before:]
     assert [here for what, here in called if what == "codegen"] == [False]
     assert called[0] == ("check", False)
+
+
+@pytest.mark.parametrize("name", ["frail", "all"])
+def test_the_command_line_isolates_for_one_command(install_frail, told: Told, tmp_path: Path, name: str) -> None:
+    install_frail(manifest="")
+    value = [onnx.helper.make_tensor_value_info(each, onnx.TensorProto.FLOAT, [2, 2]) for each in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
+    onnx.save(onnx.helper.make_model(graph, ir_version=8), tmp_path / "m.onnx")
+    path = str(tmp_path / "m.kyar")
+    compile_it = ["compile", str(tmp_path / "m.onnx"), "-o", path, "--backends", "frail", "--strict"]
+    for arguments, is_here in ((["--isolate", name], False), ([], True)):
+        before = len(told())
+        done = CliRunner().invoke(main, [*arguments, *compile_it])
+        assert done.exit_code == 0, done.output
+        assert [here for what, here in told()[before:] if what == "codegen"] == [is_here]
+        assert ky.load(path)(X).numpy().tolist() == np.maximum(X, 0).tolist()
+    refused = CliRunner().invoke(main, ["--isolate", "frial", "backends"])
+    assert refused.exit_code == 1
+    assert "did you mean 'frail'?" in refused.output
 
 
 def test_a_long_codegen_that_says_so_is_waited_for(install_frail, monkeypatch) -> None:

@@ -124,9 +124,15 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kernelyard")
 @click.option("-p", "plugins", multiple=True, metavar="no:NAME", help="Do not load the plugin NAME; may be repeated.")
+@click.option(
+    "--isolate",
+    multiple=True,
+    metavar="NAME",
+    help="Run the plugin NAME, or all, in a process of its own while compiling; may be repeated.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Say which passes took how long, and what the caches had.")
 @click.pass_context
-def main(ctx: click.Context, plugins: tuple[str, ...], verbose: bool) -> None:
+def main(ctx: click.Context, plugins: tuple[str, ...], isolate: tuple[str, ...], verbose: bool) -> None:
     """Compile deep-learning models for the libraries and code generators that are installed."""
     if verbose:
         from kernelyard.driver.verbose import verbose_log
@@ -139,3 +145,7 @@ def main(ctx: click.Context, plugins: tuple[str, ...], verbose: bool) -> None:
         if wrong:
             raise click.BadParameter(f"{wrong[0]!r}; write -p no:NAME", param_hint="-p")
         ctx.with_resource(blocked(plugin.removeprefix("no:") for plugin in plugins))
+    if isolate:
+        from kernelyard.driver.isolated_backend import isolated
+
+        ctx.with_resource(isolated(isolate))

@@ -1,8 +1,9 @@
 """Isolated backends: a plugin's codegen runs in a process of its own, and what ends that process is named.
 
 For plugins that ask for it (`isolate = true` in the manifest), and those that the user does not trust
-(KERNELYARD_ISOLATE). Before such a backend is offered a model here, that is rehearsed in the process, so that native
-code of patterns and checks crashes there; its regions go there as text, its modules come back as they are saved.
+(KERNELYARD_ISOLATE, --isolate). Before such a backend is offered a model here, that is rehearsed in the process, so
+that native code of patterns and checks crashes there; its regions go there as text, its modules come back as they are
+saved.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from kernelyard.ir.visitor import reachable_functions
 from kernelyard.patterns.registry import Answer, FusionPattern
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import DEFAULT_TIMEOUT, TIMEOUT_VARIABLE, progress, timeout_seconds
-from kernelyard.plugins.manager import ALLOW_VARIABLE, PluginManager
+from kernelyard.plugins.manager import ALLOW_VARIABLE, PluginManager, get_manager
 from kernelyard.plugins.quantization_scheme import QuantizationScheme
 from kernelyard.plugins.trial import VARIABLE as TRIAL_VARIABLE
 from kernelyard.plugins.worker_process import Crashed, Hung, Worker, cause, python_main
@@ -47,8 +49,28 @@ MEMORY_VARIABLE = EnvironmentVariable(
     "KERNELYARD_ISOLATE_MEMORY", "megabytes of address space that such a process may take", "no limit"
 )
 TEXT, CONSTANTS, ARTIFACT = "module.txt", "constants.safetensors", "compiled.kyar"  # files that are exchanged
+ALL = "all"
+_isolated: set[str] = set()  # by `isolated`
 _LIBRARY = os.path.dirname(os.__file__)
 _FRAME = re.compile(r'File "(.*)", line (\d+) in (\S+)')  # of faulthandler
+
+
+@contextmanager
+def isolated(names: Iterable[str]) -> Iterator[None]:
+    """Isolate plugins within a `with` block, "all" for each of them; the command line's `--isolate NAME`.
+
+    Raises: UnknownBackendError for a name that no installed plugin has.
+    """
+    before = set(_isolated)
+    for name in names:
+        if name != ALL:
+            get_manager().check_name(name)
+        _isolated.add(name)
+    try:
+        yield
+    finally:
+        _isolated.clear()
+        _isolated.update(before)
 
 
 @dataclass(frozen=True)
@@ -76,8 +98,8 @@ def isolate(backend: Backend, manager: PluginManager, target: Target, options: M
     plugin = next((each for each in manager.plugins if each.name == backend.name and each.entry is not None), None)
     if plugin is None or plugin.manifest is None:
         return backend
-    named = [name.strip() for name in VARIABLE.get().split(",")]
-    if not (plugin.manifest.isolate or backend.name in named or "all" in named):
+    wanted = _isolated.union(name.strip() for name in VARIABLE.get().split(","))
+    if not (plugin.manifest.isolate or wanted & {backend.name, ALL}):
         return backend
     try:
         is_plain = json.loads(json.dumps(options)) == options
