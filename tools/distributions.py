@@ -71,7 +71,7 @@ class Distribution:
     def manifest(self) -> dict[str, Any] | None:
         """The manifest (`manifest.toml`); None for a distribution that is no plugin.
 
-        That of a kit says which runtime API its modules work with, and nothing else.
+        The manifest of a library states only the runtime API that its modules work with.
         """
         for package in self.packages if "kernelyard" in self.entry_points else ():
             if (path := package / "manifest.toml").exists():

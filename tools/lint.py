@@ -49,7 +49,7 @@ def types_config(root: Path = ROOT) -> dict[str, Any]:
 def imports_config(root: Path = ROOT) -> dict[str, Any]:
     """Return import-linter's configuration: each distribution is read.
 
-    No plugin imports another; a kit imports no plugin but those that it requires.
+    No plugin imports another; a library imports only the plugins that it requires.
     """
     options = _options(root, "importlinter")
     own = {each: [module for module in each.modules if module != "kernelyard"] for each in plugins(root)}
@@ -59,13 +59,13 @@ def imports_config(root: Path = ROOT) -> dict[str, Any]:
         *options["contracts"],
         {"name": "plugins do not know each other", "type": "independence", "modules": every_plugin},
     ]
-    for kit in (each for each in own if not each.manifest):
-        required = {Requirement(text).name for text in kit.project["dependencies"]}
+    for library in (each for each in own if not each.manifest):
+        required = {Requirement(text).name for text in library.project["dependencies"]}
         others = [module for name, modules in registered.items() if name not in required for module in modules]
         contract = {
-            "name": f"{kit.name} knows no plugin but those that it requires",
+            "name": f"{library.name} imports only the plugins that it requires",
             "type": "forbidden",
-            "source_modules": [*own[kit], *_put_into_the_core(kit)],
+            "source_modules": [*own[library], *_put_into_the_core(library)],
             "forbidden_modules": others,
         }
         contracts.append(contract)
