@@ -17,15 +17,11 @@ from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, channels_last, dense
-from kernelyard_dnnl.lowering import SOURCE, Lower, Lowering
+from kernelyard_dnnl.lowering import NOTHING, SOURCE, Given, Lower, Lowering
 from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, speed
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, is_parameter, lower_in_floats
-from kernelyard_dnnl.primitives.convolution_geometry import (
-    DIRECT,
-    Geometry,
-    geometry_of,
-)
+from kernelyard_dnnl.primitives.convolution_geometry import DIRECT, Geometry, geometry_of
 from kernelyard_dnnl.primitives.post_ops import activations_of, execute
 from kernelyard_dnnl.primitives.strided_rows import is_better_as_products, lower_as_products
 from kernelyard_dnnl.primitives.winograd_choice import winograd_tile
@@ -186,13 +182,20 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
         return lower_winograd(node, graph, tile)
     if is_better_as_products(node):
         return lower_as_products(node, graph)
-    weight = grouped_weight(node, graph)
-    fused = None
+    weight, geometry = grouped_weight(node, graph), geometry_of(node)
     if node.attrs["groups"] == node.shape[1]:
         from kernelyard_dnnl.primitives.depthwise import lower_with_pointwise  # inside: few graphs have such a pair
 
         fused = lower_with_pointwise(node, graph, weight)
-    return lower_in_window(node, graph, weight, geometry_of(node)) if fused is None else fused
+        if fused is not None:
+            return fused
+    scales = NOTHING
+    maker = graph.last_maker(node.operands["data"]) if node.attrs["groups"] == 1 else None
+    if maker is not None and maker.op == "binary":
+        from kernelyard_dnnl.primitives.channel_scales import take_back_channel_scales  # inside: few scale channels
+
+        node, scales = take_back_channel_scales(node, graph) or (node, NOTHING)
+    return lower_in_window(node, graph, weight, geometry, scales)
 
 
 def _trivial_axes(node: Node) -> frozenset[int]:
@@ -273,8 +276,13 @@ def grouped_weight(node: Node, graph: Lowering) -> Value:
     return graph.reshaped(weight, (groups, first // groups, *rest))
 
 
-def lower_in_window(node: Node, graph: Lowering, weight: Value, geometry: Geometry) -> Value:
-    """Lower a convolution of floats with its bias and post-ops to one primitive, or few."""
+def lower_in_window(
+    node: Node, graph: Lowering, weight: Value, geometry: Geometry, weight_scales: Given = NOTHING
+) -> Value:
+    """Lower a convolution of floats with its bias and post-ops to one primitive, or few.
+
+    weight_scales: what the weights are multiplied by while it runs.
+    """
     data, bias = node.operands["data"], node.operands.get("bias")
     if bias is not None:
         bias = graph.reshaped(graph.plain(bias), (node.shape[1],))
@@ -283,7 +291,10 @@ def lower_in_window(node: Node, graph: Lowering, weight: Value, geometry: Geomet
     fused = activations_of(node)
     chosen = convolution.lasting(convolution.narrow(_preferred(convolution, data.descriptor, node, fused)))
     source, destination = chosen.source, chosen.destination
-    arguments = {SOURCE: graph.reordered(data, source), WEIGHTS: graph.reordered(weight, chosen.weights)}
+    arguments = {
+        SOURCE: graph.reordered(data, source),
+        WEIGHTS: _packed(weight, chosen.weights, weight_scales, node, graph),
+    }
     if bias is not None:
         arguments[BIAS] = bias
     same_weights = convolution._replace(weights=chosen.weights)
@@ -294,6 +305,15 @@ def lower_in_window(node: Node, graph: Lowering, weight: Value, geometry: Geomet
         return same_weights.lasting(same_weights.primitive(source, destination, post_ops))
 
     return execute(graph, node, destination, arguments, create, width=node.shape[1], is_convolution=True)
+
+
+def _packed(weight: Value, layout: MemoryDescriptor, scales: Given, node: Node, graph: Lowering) -> Value:
+    """Return the weights as the primitive takes them; constants beforehand, unless there are scales."""
+    if not scales:
+        return graph.reordered(weight, layout)
+    packed = graph.new(layout)
+    graph.copy_into(weight, packed, f"the weights of {node.label}", scales)
+    return packed
 
 
 def _preferred(convolution: Convolution, data: MemoryDescriptor, node: Node, fused: PostOps | None) -> Primitive:
