@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -71,6 +72,40 @@ def _compiled_ahead() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_driver, "gpu_is_here", lambda: False)
+        yield
+
+
+class KeptPrograms:
+    """Stand in for a `DiskCache` where `KERNELYARD_CACHE_MB` turns these off: a file for each program in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get(self, key: str) -> bytes | None:
+        path = self._path(key)
+        return path.read_bytes() if path.exists() else None
+
+    def put(self, key: str, payload: bytes) -> None:
+        path = self._path(key)
+        made = path.with_name(f"{path.name}.{os.getpid()}")
+        made.write_bytes(payload)
+        made.replace(path)  # other processes read it once it is complete
+
+    def _path(self, key: str) -> Path:
+        return self.folder / hashlib.sha256(key.encode()).hexdigest()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _emulated_programs_are_kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The emulator's header is precompiled, and a program of the same text compiled once for all tests of a run."""
+    from kernelyard_native_cuda.drivers import emulator
+
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "emulator"
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(emulator, "plugin_cache", lambda distribution: folder)
+        patch.setattr(emulator, "CACHE", KeptPrograms(folder))
         yield
 
 

@@ -10,7 +10,10 @@ from kernelyard.ir import TensorType
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.device.device import cuda
 from kernelyard.runtime.device.driver import DeviceMemory
+from kernelyard.runtime.installed.disk_cache import DiskCache
+from kernelyard.runtime.installed.plugin_cache import plugin_cache
 from kernelyard_cuda.driver_api import Argument, Grid, Image
+from kernelyard_native_cuda.drivers import emulator as emulator_driver
 from kernelyard_native_cuda.drivers import open_device
 from kernelyard_native_cuda.drivers.emulator import precompiled_header
 from kernelyard_native_cuda.generator import PRELUDE, TILES
@@ -210,6 +213,8 @@ def test_its_header_is_precompiled_once_where_files_may_be_kept(emulator, tmp_pa
     tmp_path.chmod(0o700)
     monkeypatch.setenv("KERNELYARD_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("KERNELYARD_CACHE_MB", megabytes)
+    monkeypatch.setattr(emulator_driver, "plugin_cache", plugin_cache)  # instead of what all tests have
+    monkeypatch.setattr(emulator_driver, "CACHE", DiskCache("cuda-emulator"))
     precompiled_header.cache_clear()
     for value in (1, 2):
         np.testing.assert_array_equal(run_text(emulator, f"out[threadIdx.x] = {value};"), np.full(64, value))
