@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scalar_interpreter import evaluate_scalar
 
 from kernelyard.errors import IRError, ParseError, VerifyError
 from kernelyard.ir import TensorType
@@ -13,7 +14,6 @@ from kernelyard.tir.expr import cast, const
 from kernelyard.tir.inline import inline_locals
 from kernelyard.tir.interpreter import evaluate
 from kernelyard.tir.iterate import iterate
-from kernelyard.tir.scalar_interpreter import evaluate_scalar
 from kernelyard.tir.verify import verify
 
 NEXT = np.array([1, 2, 3, 4, 4], np.int32)

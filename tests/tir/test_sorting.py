@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scalar_interpreter import evaluate_scalar
 
 from kernelyard import dims, dtypes
 from kernelyard.errors import ExecutionError, VerifyError
@@ -16,7 +17,6 @@ from kernelyard.tir import PrimFunc, parse_primfunc, print_primfunc
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import Axis, Expr, index
 from kernelyard.tir.interpreter import evaluate
-from kernelyard.tir.scalar_interpreter import evaluate_scalar
 from kernelyard.tir.sorting import position_axis, positions_used, rows_of, work_of
 from kernelyard.tir.verify import verify
 

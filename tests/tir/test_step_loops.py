@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scalar_interpreter import evaluate_scalar
 
 from kernelyard import dims
 from kernelyard.errors import VerifyError
@@ -17,7 +18,6 @@ from kernelyard.tir.expr import index
 from kernelyard.tir.inline import inline_locals
 from kernelyard.tir.interpreter import evaluate
 from kernelyard.tir.op_pattern import OPAQUE, classify
-from kernelyard.tir.scalar_interpreter import evaluate_scalar
 from kernelyard.tir.stages import make_stages
 from kernelyard.tir.verify import verify
 

@@ -81,3 +81,14 @@ def is_float(name: str) -> bool:
 def is_integer(name: str) -> bool:
     """Return True for signed and unsigned integers; bool is not one."""
     return name in SIGNED or name in UNSIGNED
+
+
+def integer_range(dtype: str) -> tuple[int, int]:
+    """Return the least and the largest number of an integer dtype.
+
+    Example:
+        >>> integer_range("int8")
+        (-128, 127)
+    """
+    bits = int(dtype.removeprefix("u").removeprefix("int"))
+    return (0, (1 << bits) - 1) if dtype in UNSIGNED else (-(1 << bits - 1), (1 << bits - 1) - 1)

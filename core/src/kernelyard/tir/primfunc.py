@@ -21,7 +21,6 @@ from kernelyard.ir.expr import BaseFunction
 from kernelyard.ir.types import TensorType, TupleType, Type
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Const, DimValue, Expr, Load
-from kernelyard.tir.rounding import integer_range
 
 SPATIAL, REDUCE, STEP = "spatial", "reduce", "step"
 KINDS_OF_AXES = (SPATIAL, REDUCE, STEP)
@@ -203,4 +202,4 @@ def neutral_element(reducer: str, dtype: str) -> Const:
 def _extremes(dtype: str) -> tuple[float, float]:
     if dtypes.is_float(dtype):
         return float("-inf"), float("inf")
-    return (False, True) if dtype == "bool" else integer_range(dtype)
+    return (False, True) if dtype == "bool" else dtypes.integer_range(dtype)

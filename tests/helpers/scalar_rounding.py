@@ -1,4 +1,4 @@
-"""Python's numbers rounded to a dtype: what a value is once it has been stored."""
+"""Round Python numbers to a dtype, as storing them would."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernelyard import dtypes
 
 Number: TypeAlias = "bool | int | float"
 
-# Of narrow floats: digits after the leading 1, least normal exponent, largest number, whether there is infinity.
+# By narrow float: bits of the significand, least normal exponent, largest finite number, whether it has infinities.
 _NARROW: dict[str, tuple[int, int, float, bool]] = {
     "float16": (10, -14, 65504.0, True),
     "bfloat16": (7, -126, 3.3895313892515355e38, True),
@@ -19,33 +19,22 @@ _NARROW: dict[str, tuple[int, int, float, bool]] = {
 }
 
 
-def fitted(value: Number, dtype: str) -> Number:
-    """Return a number as an element of a dtype: floats to the nearest, halves to even; integers wrap, floats to
-    integers truncate toward zero, and to bool by being nonzero.
+def rounded_to(value: Number, dtype: str) -> Number:
+    """Round a number to a dtype: floats to nearest even; integers wrap; floats become integers by truncation toward
+    zero, and bool by comparison with zero.
 
     Example:
-        >>> fitted(0.1, "float32"), fitted(300, "uint8"), fitted(-1.7, "int32"), fitted(1e5, "float16")
+        >>> rounded_to(0.1, "float32"), rounded_to(300, "uint8"), rounded_to(-1.7, "int32"), rounded_to(1e5, "float16")
         (0.10000000149011612, 44, -1, inf)
     """
     if dtype == "bool":
         return bool(value)
     if dtypes.is_float(dtype):
         return _rounded(float(value), dtype)
-    low, high = integer_range(dtype)
+    low, high = dtypes.integer_range(dtype)
     if isinstance(value, float) and not math.isfinite(value):
         return 0
     return (int(value) - low) % (high - low + 1) + low
-
-
-def integer_range(dtype: str) -> tuple[int, int]:
-    """Return the least and the largest integer of a dtype.
-
-    Example:
-        >>> integer_range("int8")
-        (-128, 127)
-    """
-    bits = int(dtype.removeprefix("u").removeprefix("int"))
-    return (0, (1 << bits) - 1) if dtype in dtypes.UNSIGNED else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
 def _rounded(value: float, dtype: str) -> float:

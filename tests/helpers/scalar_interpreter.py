@@ -1,7 +1,7 @@
-"""A second reference interpreter of loop-level code, in plain Python: one element at a time, and no NumPy.
+"""A second reference interpreter of loop-level IR, in plain Python: one element at a time, without NumPy.
 
-It shares nothing with `kernelyard.tir.interpreter` but the IR, so that each can be held to the other: numbers are
-Python's, rounded to their dtype after every operation; loops run as `ComputeBlock` says.
+It shares only the IR with `kernelyard.tir.interpreter`, so that tests can compare the two: numbers are Python's, rounded
+to their dtype after every operation; loops run as `ComputeBlock` defines.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from scalar_rounding import Number, rounded_to
+
 from kernelyard import dims
 from kernelyard.errors import ExecutionError
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Binary, Cast, Const, DimValue, Expr, Load, Select, Unary
 from kernelyard.tir.iterate import Iterate, State
 from kernelyard.tir.primfunc import ComputeBlock, IterVar, PrimFunc, neutral_element
-from kernelyard.tir.rounding import Number, fitted
 from kernelyard.tir.sorting import sorts
 
 Memory: TypeAlias = dict[str, "list[Number | None]"]  # elements in row-major order; None: not written yet
@@ -42,7 +43,7 @@ def evaluate_scalar(
     """
     memory: Memory = {}
     for buffer, elements in zip(function.inputs, inputs, strict=True):
-        memory[buffer.name] = [fitted(element, buffer.dtype) for element in elements]
+        memory[buffer.name] = [rounded_to(element, buffer.dtype) for element in elements]
     for buffer in (*function.outputs, *function.locals):
         memory[buffer.name] = [None] * max(dims.evaluate(buffer.numel, symbols), 0)
     for step, blocks in itertools.groupby(function.blocks, lambda block: block.step_axis):
@@ -95,7 +96,7 @@ class _Block:
         total = self.value(block.init if block.init is not None else neutral_element(reducer, dtype))
         for point in self._points(block.reduce_axes):
             self.axes = {**outer, **point}
-            total = fitted(_REDUCERS[reducer](total, self.value(block.body)), dtype)
+            total = rounded_to(_REDUCERS[reducer](total, self.value(block.body)), dtype)
         self.axes = outer
         return total
 
@@ -148,11 +149,11 @@ class _Block:
             case Load():
                 return _written(self.memory[expr.buffer.name][self._place(expr.buffer, expr.indices)], expr.buffer)
             case Unary():
-                return fitted(_UNARY[expr.op](self.value(expr.x)), expr.dtype)
+                return rounded_to(_UNARY[expr.op](self.value(expr.x)), expr.dtype)
             case Binary():
-                return fitted(_BINARY[expr.op](self.value(expr.a), self.value(expr.b)), expr.dtype)
+                return rounded_to(_BINARY[expr.op](self.value(expr.a), self.value(expr.b)), expr.dtype)
             case Cast():
-                return fitted(self.value(expr.x), expr.dtype)
+                return rounded_to(self.value(expr.x), expr.dtype)
             case Select():
                 return self.value(expr.a if self.value(expr.condition) else expr.b)
             case Iterate():
