@@ -12,9 +12,10 @@ from kernelyard.driver.commands.common import (
     dim_option,
     json_option,
     print_json,
+    read_dims,
     say,
 )
-from kernelyard_debug.options import feeds_option, how_to_compare, sizes_of
+from kernelyard_debug.options import feeds_option, how_to_compare
 
 
 @click.command("diff")
@@ -48,7 +49,7 @@ def command(
         tolerance=tolerance,
         every_layer=every_layer,
         timeout=timeout,
-        sizes=sizes_of(dim_values),
+        sizes=read_dims(dim_values),
         **how.arguments(),
     )
     if output is not None:

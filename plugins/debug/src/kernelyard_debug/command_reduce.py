@@ -12,9 +12,10 @@ from kernelyard.driver.commands.common import (
     dim_option,
     json_option,
     print_json,
+    read_dims,
     say,
 )
-from kernelyard_debug.options import check_option, feeds_option, how_to_compare, one_oracle, sizes_of
+from kernelyard_debug.options import check_option, feeds_option, how_to_compare, one_oracle
 
 
 @click.command("reduce")
@@ -49,7 +50,7 @@ def command(
         check=check,
         tolerance=tolerance,
         timeout=timeout,
-        sizes=sizes_of(dim_values),
+        sizes=read_dims(dim_values),
         **how.arguments(),
     )
     if output is not None:

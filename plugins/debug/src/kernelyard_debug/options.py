@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,3 @@ def one_oracle(check: str | None, against: str | None) -> None:
 feeds_option = click.option(
     "--feeds", type=click.Path(path_type=Path), metavar="FILE.npz", help="Arrays by input (default: random numbers)."
 )
-
-
-def sizes_of(dim_values: Sequence[str]) -> dict[str, int]:
-    """Return sizes by symbol: `n=4` as {"n": 4}."""
-    sizes: dict[str, int] = {}
-    for item in dim_values:
-        name, equals, text = item.partition("=")
-        if not (equals and name and text.isdecimal()):
-            raise click.BadParameter(f"{item!r}; write NAME=N", param_hint="--dim")
-        sizes[name] = int(text)
-    return sizes

@@ -265,7 +265,10 @@ def _check_name(name: str, known: Sequence[str], what: str) -> None:
 
 
 def read_dims(dim_values: Sequence[str]) -> dict[str, int]:
-    """`n=4` as {"n": 4}."""
+    """Parse values of `--dim`, such as `n=4`, into sizes by symbol.
+
+    Raises: BadParameter (of click) for any other text.
+    """
     values: dict[str, int] = {}
     for item in dim_values:
         name, equals, text = item.partition("=")
