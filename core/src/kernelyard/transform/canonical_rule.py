@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.ir import Call, Constant, Expr, FunctionMutator, get_op
+from kernelyard.ir import Call, Constant, Expr, FunctionMutator, Var, get_op
 
 # A rule gets the mutator (for `value_of`) and a call; it answers with an expression that replaces the call, or None.
 Rule: TypeAlias = Callable[[FunctionMutator, Call], "Expr | None"]
@@ -25,6 +25,12 @@ def defining_call(mutator: FunctionMutator, expr: Expr, *ops: str) -> Call | Non
     """Return the call that an operand is bound to, when it is a call of one of `ops`."""
     value = mutator.value_of(expr)
     return value if isinstance(value, Call) and value.op_name in ops else None
+
+
+def one_use_call(mutator: FunctionMutator, expr: Expr, read_once: Collection[Var]) -> Call | None:
+    """Return the call that an operand is bound to, if the operand is among the variables that are `read_once`."""
+    value = mutator.value_of(expr)
+    return value if isinstance(value, Call) and expr in read_once else None
 
 
 def uniform_value(expr: Expr) -> np.generic | None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from kernelyard.ir import Call, Expr, Function, FunctionMutator, IRModule, Var, get_op
 from kernelyard.ir.visitor import read_once
+from kernelyard.transform.canonical_rule import one_use_call
 from kernelyard.transform.channel_affine import ChannelAffine, Linear, as_linear, channel_affine, channel_constant
 from kernelyard.transform.pass_base import FunctionPass, PassContext
 
@@ -73,7 +74,7 @@ class _Folder(FunctionMutator):
     def _linear_below(self, step: Call) -> _Biased | None:
         """Return the linear operator that a step is applied to, directly or with a bias between them."""
         for operand in step.args:
-            call = self._private(operand)
+            call = one_use_call(self, operand, self._read_once)
             if call is None:
                 continue
             linear = as_linear(call)
@@ -88,14 +89,9 @@ class _Folder(FunctionMutator):
         if addition.op_name != "add":
             return None
         for operand in addition.args:
-            call = self._private(operand)
+            call = one_use_call(self, operand, self._read_once)
             linear = as_linear(call) if call is not None else None
             bias = channel_affine(addition, linear.axis, linear.channels) if linear else None
             if linear and bias and bias.scale is None:
                 return _Biased(operand, linear, bias.shift)
         return None
-
-    def _private(self, operand: Expr) -> Call | None:
-        """Return the call that a variable read nowhere else is bound to."""
-        value = self.value_of(operand)
-        return value if isinstance(value, Call) and operand in self._read_once else None

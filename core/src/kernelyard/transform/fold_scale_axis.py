@@ -11,6 +11,7 @@ import numpy as np
 
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Var, get_op, with_operands
 from kernelyard.ir.visitor import read_once
+from kernelyard.transform.canonical_rule import one_use_call
 from kernelyard.transform.channel_affine import (
     STEPS,
     Linear,
@@ -92,7 +93,7 @@ class _Folder(FunctionMutator):
         return linear.call
 
     def _unscaled(self, x: Expr, axis: int, channels: int) -> _Unscaled | None:
-        value = self._private(x)
+        value = one_use_call(self, x, self._read_once)
         if value is None:
             return None
         step = channel_affine(value, axis, channels)
@@ -144,7 +145,7 @@ class _Folder(FunctionMutator):
 
     def _scaled(self, x: Expr, scale: np.ndarray, axis: int) -> Emission | None:
         """Return how to bind `x * scale` without a product; None where there is no way."""
-        value = self._private(x)
+        value = one_use_call(self, x, self._read_once)
         if value is None:
             return None
         linear = self._linear(value)
@@ -182,11 +183,6 @@ class _Folder(FunctionMutator):
         if linear is None or value.tensor_type.dtype not in _DTYPES:
             return None
         return linear if self._readers[_address(value.args[1])] <= 1 else None
-
-    def _private(self, x: Expr) -> Call | None:
-        """Return the call that a variable read nowhere else is bound to."""
-        value = self.value_of(x)
-        return value if isinstance(value, Call) and x in self._read_once else None
 
     def _bind(self, value: Expr, as_: Expr) -> Expr:
         """Bind what takes the place of the variable `as_`."""

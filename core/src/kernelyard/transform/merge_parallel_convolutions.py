@@ -13,6 +13,7 @@ import numpy as np
 
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Var, get_op
 from kernelyard.ir.visitor import read_once
+from kernelyard.transform.canonical_rule import one_use_call
 from kernelyard.transform.channel_affine import CONVOLUTIONS, channel_affine, channel_constant
 from kernelyard.transform.pass_base import FunctionPass, PassContext
 
@@ -104,10 +105,10 @@ class _Merger(FunctionMutator):
 
     def _convolution(self, operand: Expr) -> _Branch | None:
         """`operand` as a convolution with constant weights, with or without a bias."""
-        call, bias = self._private(operand), None
+        call, bias = one_use_call(self, operand, self._read_once), None
         if call is not None and call.op_name == "add":
             step = channel_affine(call, 1, call.tensor_type.shape[1])  # pyright: ignore[reportArgumentType]
-            call, bias = (None, None) if step is None else (self._private(step.x), step.shift)
+            call, bias = (None, None) if step is None else (one_use_call(self, step.x, self._read_once), step.shift)
         if call is None or call.op_name not in CONVOLUTIONS or not isinstance(call.args[1], Constant):
             return None
         return _Branch(call.args[0], call, None, bias)
@@ -117,16 +118,14 @@ class _Merger(FunctionMutator):
         channels = operand.tensor_type.shape[1]
         assert isinstance(channels, int)
         scale, bias, x = np.ones(channels), np.zeros(channels), operand
-        while (call := self._private(x)) is not None and (step := channel_affine(call, 1, channels)) is not None:
+        while (call := one_use_call(self, x, self._read_once)) is not None:
+            step = channel_affine(call, 1, channels)
+            if step is None:
+                break
             bias = bias if step.shift is None else bias + scale * step.shift
             scale = scale if step.scale is None else scale * step.scale
             x = step.x
         return _Branch(x, None, scale, bias if bias.any() else None)
-
-    def _private(self, operand: Expr) -> Call | None:
-        """Return the call that a variable read nowhere else is bound to."""
-        value = self.value_of(operand)
-        return value if isinstance(value, Call) and operand in self._read_once else None
 
 
 def _summed(one: _Branch, other: _Branch) -> Call | None:
