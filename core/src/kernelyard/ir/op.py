@@ -16,9 +16,6 @@ from kernelyard.errors import AttributeTypeError, UnknownOpError, did_you_mean
 from kernelyard.ir.types import TensorType, Type
 from kernelyard.records import record
 
-AttributeValue: TypeAlias = (
-    bool | int | float | str | SymbolicDim | tuple[int | float, ...] | tuple[str, ...] | tuple[Dim, ...] | None
-)
 Attributes: TypeAlias = Mapping[str, Any]
 TypeRule: TypeAlias = Callable[[Sequence[TensorType], Attributes], Type]
 

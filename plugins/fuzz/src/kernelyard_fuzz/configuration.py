@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -116,10 +116,3 @@ def _others() -> Sequence[tuple[str, ...] | str]:
     """Return all backends, in both orders, and each alone: some compile for long."""
     names = cpu_backends()
     return ("auto", names, tuple(reversed(names)), *((name,) for name in names[1:]))
-
-
-def of_json(facts: Mapping[str, Any]) -> Configuration:
-    """Return the configuration that `dataclasses.asdict` wrote as JSON."""
-    backends = facts["backends"]
-    listed = backends if isinstance(backends, str) else tuple(backends)
-    return Configuration(**{**facts, "backends": listed, "without": tuple(facts["without"])})

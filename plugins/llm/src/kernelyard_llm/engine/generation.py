@@ -35,11 +35,6 @@ class Generation:
     is_cancelled: bool = False
 
     @property
-    def is_computed(self) -> bool:
-        """True where all tokens but the last are in the cache: what is missing is one step of decoding."""
-        return self.table.length >= len(self.tokens) - 1 and len(self.tokens) > self.prompt
-
-    @property
     def rows(self) -> int:
         """Rows that the whole text may take: the last token is never computed."""
         return self.prompt + self.most - 1
