@@ -26,6 +26,9 @@ ALIASES = ("reshape",)  # the same bytes under another shape: nothing runs
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
+CODE = re.compile(r"^\s+code\b.*KY\d{3}", re.MULTILINE)
+
+
 class ErrorClass(NamedTuple):
     """A class with a code, as its source has it: what it needs to be imported need not be installed."""
 
@@ -45,7 +48,9 @@ def _error_classes() -> Iterator[ErrorClass]:
     for each in distributions():
         for path in each.source.rglob("*.py"):
             module = ".".join(path.relative_to(each.source).with_suffix("").parts).removesuffix(".__init__")
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = path.read_text(encoding="utf-8")
+            # To parse all files takes seconds.
+            for node in ast.walk(ast.parse(text)) if CODE.search(text) else ():
                 if isinstance(node, ast.ClassDef) and (code := _code_of(node)):
                     says = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()).rstrip(".")
                     yield ErrorClass(code, node.name, says, module)
@@ -82,13 +87,15 @@ DECLARATION = "EnvironmentVariable"
 READERS = re.compile(r"(environ\.get\(|environ\[|getenv\()[^\n]*KERNELYARD_")
 
 
+@cache
 def variables() -> list[tuple[str, str, str, str]]:
     """Return name, effect, default and distribution of every declared variable, the core's first."""
     found: list[tuple[str, str, str, str]] = []
     for each in distributions():
         rows: list[tuple[str, str, str, str]] = []
         for path in each.source.rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = path.read_text(encoding="utf-8")
+            for node in ast.walk(ast.parse(text)) if DECLARATION in text else ():
                 if isinstance(node, ast.Call) and ast.unparse(node.func) == DECLARATION:
                     name, effect, default = (ast.literal_eval(argument) for argument in node.args)
                     rows.append((name, effect, default, each.name))
