@@ -104,16 +104,28 @@ def target(gpu) -> Target:
     return Target("cuda", arch="sm_{}{}".format(*gpu.capability))
 
 
+def check_kernel(
+    emulator: CudaDriver,
+    module: NativeCudaModule,
+    symbol: str,
+    function: PrimFunc,
+    inputs: Sequence[np.ndarray],
+    symbols: Mapping[str, int] | None = None,
+) -> None:
+    """Assert that the emulator gives what the interpreter gives for a module's function."""
+    found = run_on(emulator, module, symbol, inputs, symbols)
+    wanted = evaluate(function, list(inputs), symbols or {})
+    for actual, expected, buffer in zip(found, wanted, function.outputs, strict=True):
+        assert_close(actual, expected, buffer.dtype)
+
+
 @pytest.fixture
 def check(emulator) -> Callable[..., NativeCudaModule]:
     """`check(function, *inputs, symbols={})`: the emulator gives what the interpreter gives; the module."""
 
     def checker(function: PrimFunc, *inputs: np.ndarray, symbols: Mapping[str, int] | None = None) -> NativeCudaModule:
         module = generate({"kernel": function})
-        found = run_on(emulator, module, "kernel", inputs, symbols)
-        wanted = evaluate(function, list(inputs), symbols or {})
-        for actual, expected, buffer in zip(found, wanted, function.outputs, strict=True):
-            assert_close(actual, expected, buffer.dtype)
+        check_kernel(emulator, module, "kernel", function, inputs, symbols)
         return module
 
     return checker

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 import pytest
 
@@ -12,12 +14,14 @@ from kernelyard_native_cuda.generator import compiler_is_here
 from kernelyard_native_cuda.schedule.machine import ANY_MACHINE
 from kernelyard_native_cuda.schedule.rules import schedule
 
-from .conftest import generate
+from .conftest import check_kernel, generate
 from .test_rules import N, TensorType, f32, lower, rules_of
 from .test_sorting import numbers
 
 NAMES = ("argmax", "argmin")
 KINDS = [dtype for dtype in dtypes.DTYPES if dtype != "bool"]
+SIZES = (1, 33, 1024, 5003, 32_000, 100_000)
+WAYS: tuple[dict[str, bool], ...] = ({}, {"keepdims": True}, {"select_last_index": True})
 
 
 @pytest.fixture(autouse=True)
@@ -40,22 +44,42 @@ def test_parts_keep_many_multiprocessors_busy():
     assert (first.blocks[0], rest.blocks[0]) == (64, 1)
 
 
+@pytest.fixture(scope="module")
+def agree(emulator) -> Callable[..., None]:
+    """`agree(symbol, x, symbols={})`: a function gives what the interpreter gives. One program has all of them."""
+    functions = {
+        f"{name}_{dtype}_{size}": lower(name, TensorType((2, size), dtype), axis=1)
+        for name in NAMES
+        for dtype in KINDS
+        for size in (100, 4096)
+    }
+    for name in NAMES:
+        for number, how in enumerate(WAYS):
+            for size in (*SIZES, N):
+                functions[f"{name}_of_{size}_in_way_{number}"] = lower(name, f32(1, size), axis=1, **how)
+    module = generate(functions)
+
+    def agrees(symbol: str, x: np.ndarray, symbols: Mapping[str, int] | None = None) -> None:
+        check_kernel(emulator, module, symbol, functions[symbol], [x], symbols)
+
+    return agrees
+
+
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_dtypes(check, name, dtype):
+def test_dtypes(agree, name, dtype):
     for size in (100, 4096):
-        x = numbers((2, size), dtype)
-        check(lower(name, TensorType(x.shape, dtype), axis=1), x)
+        agree(f"{name}_{dtype}_{size}", numbers((2, size), dtype))
 
 
-@pytest.mark.parametrize("size", [1, 33, 1024, 5003, 32_000, 100_000])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", NAMES)
-def test_sizes(check, name, size):
+def test_sizes(agree, name, size):
     x = np.round(numbers((1, size), "float32"), 1)
     x = np.where(np.isnan(x), 0, x)  # else the first NaN is what is found
-    for how in ({}, {"keepdims": True}, {"select_last_index": True}):
-        check(lower(name, f32(1, size), axis=1, **how), x)
-        check(lower(name, f32(1, N), axis=1, **how), x, symbols={"n": size})
+    for number in range(len(WAYS)):
+        agree(f"{name}_of_{size}_in_way_{number}", x)
+        agree(f"{name}_of_{N}_in_way_{number}", x, symbols={"n": size})
 
 
 def test_ties_and_nan_in_different_parts(check):
