@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 # Other distributions put packages into this one (kernelyard.nn). pip installs these side by side; where they are
-# installed in place they lie in folders of their own, which the import system has to be told of.
+# installed in place they lie in folders of their own, which are added to the package's `__path__`.
 __path__ += [
     folder
     for folder in (os.path.join(entry, "kernelyard") for entry in sys.path)
@@ -135,5 +135,5 @@ def _from_distribution(module: str, name: str) -> ModuleType:
 
 
 def __dir__() -> list[str]:
-    lent = (*_OF_OTHER_DISTRIBUTIONS, *_FUNCTIONS_OF_OTHER_DISTRIBUTIONS)
-    return sorted({*globals(), *_HOME, *_SUBPACKAGES, *lent})
+    elsewhere = (*_OF_OTHER_DISTRIBUTIONS, *_FUNCTIONS_OF_OTHER_DISTRIBUTIONS)
+    return sorted({*globals(), *_HOME, *_SUBPACKAGES, *elsewhere})

@@ -19,7 +19,7 @@ def choose_target(manager: PluginManager, wanted: Target | str) -> Target:
     """
     target = as_target(wanted)
     of_plugins = manager.target_kinds()
-    if target.kind in of_plugins:  # whoever drives devices is looked up among all that is installed
+    if target.kind in of_plugins:  # device drivers are searched among all installed distributions
         return target
     known = sorted({*device_kinds(), *of_plugins})
     if target.kind in known:

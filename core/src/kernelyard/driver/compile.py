@@ -149,7 +149,7 @@ def _compiled(
     model: object,
     instruments: Sequence[Instrument],
 ) -> Executable:
-    """Compile a model, which may be compiled anew for empty inputs, in a session that `opened` opens."""
+    """Compile a model, which may be compiled again for empty inputs, in a session that `opened` opens."""
     exe = _linked(session, lambda: session.import_model(model), instruments)
 
     def compile_again(options: Options, bind: Callable[[IRModule], IRModule]) -> Executable:

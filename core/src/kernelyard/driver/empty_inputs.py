@@ -1,4 +1,4 @@
-"""Compile a model anew for inputs of size 0, where not all of its results are empty then."""
+"""Compile a model again for inputs of size 0, if some of its results are not empty then."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class CompileSession:
     target: as the code generator completes it. backends: in the order in which they are offered the model, each
     configured. choice: the code generator for the rest, and its target. options: {plugin: {option: value}}. required:
     {backend: the least share of FLOPs}. policy: decides over what backends accept.
-    recorder: is told what backends take and decline. pipeline: its stages. decision: the measured placement that
+    recorder: records what backends accept and decline. pipeline: its stages. decision: the measured placement that
     backends and policy come from. bounds: of symbolic sizes.
     """
 

@@ -218,7 +218,7 @@ def operands(value: Expr) -> tuple[Expr, ...]:
 
 
 def with_operands(value: Expr, new: Sequence[Expr]) -> Expr:
-    """`value` rebuilt over other operands, types inferred anew (stated types are kept)."""
+    """Rebuild `value` with other operands; infer its type again unless the type is stated."""
     if isinstance(value, Call):
         return Call(value.op, new, value.attrs, value.type)
     if isinstance(value, Tuple):

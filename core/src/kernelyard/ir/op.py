@@ -100,7 +100,7 @@ class Op:
     samples: arguments that every implementation must handle.
     flops: operand types, result type and attributes -> number of floating-point operations; None: one per element.
     commutative: the two operands may be swapped. pure: no effect but its result.
-    opaque_type: the result type cannot be inferred and is stated by whoever makes the call (`call_tir`).
+    opaque_type: the result type cannot be inferred and is stated when a call is created (`call_tir`).
     introduces_symbols: sizes of the result are known only once it is there; the stated type names them by symbols of
       its own (`if`, `nonzero`), which later bindings may use.
     """

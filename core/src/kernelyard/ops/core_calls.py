@@ -15,7 +15,7 @@ from kernelyard.ir.types import TensorType, Type
 
 def stated(types: Sequence[TensorType], attrs: Attributes) -> Type:
     """Return the type rule of operators whose type is stated. Raises: TypeInferenceError."""
-    raise TypeInferenceError("the result type of this call is stated by whoever makes it, never inferred")
+    raise TypeInferenceError("the result type of this call must be stated when it is created; it cannot be inferred")
 
 
 CALL_TIR = register_op(
@@ -91,7 +91,7 @@ ALLOC_TENSOR = register_op(
         stated,
         reference=_allocated,
         attributes={"shape": Attribute("dims"), "dtype": Attribute("dtype")},
-        pure=False,  # two of them are two, and whoever is given one may write to it
+        pure=False,  # two calls give two buffers, which their consumers may write to
         opaque_type=True,
         summary="memory for a function that is called later, such as its workspace",
     )

@@ -1,6 +1,6 @@
 """Operators that read or write at computed positions: take, gather, scatter, cumulative sums, top-k.
 
-Negative indices count from the end. An index out of range is an error of whoever calls: the reference raises
+Negative indices count from the end. An index out of range is the caller's error: the reference raises
 IndexError.
 """
 

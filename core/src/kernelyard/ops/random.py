@@ -1,6 +1,6 @@
 """Random numbers: every call draws new ones, unless a seed is given.
 
-They are made by Philox from a key, which is the seed or drawn anew, and the number of the element: the same on every
+They are made by Philox from a key, which is the seed or freshly drawn, and the index of the element: the same on every
 target, but for how it rounds logarithms and cosines.
 """
 
@@ -81,7 +81,7 @@ declare(
     samples=_key_samples,
     pure=False,  # two of them differ
     flops=no_flops,
-    summary="a key for `random.bits`: the seed, or drawn anew",
+    summary="a key for `random.bits`: the seed, or a fresh one",
 )
 declare(
     "random.bits",

@@ -31,7 +31,10 @@ Ints = tuple[int, ...]
 def _require_sizes(shape: Sequence[Dim]) -> None:
     negative = [dim for dim in shape if isinstance(dim, int) and dim < 0]
     require(
-        not negative, "a size is negative", found=tuple(shape), hint="write every size out; -1 is not inferred here"
+        not negative,
+        "a size is negative",
+        found=tuple(shape),
+        hint="write every size out; -1 is not inferred here",
     )
 
 

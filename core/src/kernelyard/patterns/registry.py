@@ -117,7 +117,7 @@ def as_fusion_pattern(given: PatternLike) -> FusionPattern:
 
 
 class MatchRecorder(Protocol):
-    """Is told what happened to each match (kernelyard.placement.recorder has the usual one)."""
+    """Observer of what happens to each match; `kernelyard.placement.recorder` has the default implementation."""
 
     def accepted(self, pattern: FusionPattern, match: Match, function: str, composite: str) -> None:
         """`match` in `function` became a call of the composite function."""

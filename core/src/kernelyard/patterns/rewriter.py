@@ -110,7 +110,7 @@ def rewrite_bindings(
     rewriter: Callable[[Match, Mapping[Var, Expr]], Mapping[Var, Expr]],
     function: Function,
 ) -> Function:
-    """Rewrite each place where the graph of patterns matches, to a fixpoint; bindings are put in order anew.
+    """Rewrite each place where the graph of patterns matches, to a fixpoint, and sort the bindings topologically.
 
     rewriter(matchings, values) returns new values by variable; `values` are those of all variables as they stand.
     To refuse it returns nothing. Raises: as `rewrite`.

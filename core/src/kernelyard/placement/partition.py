@@ -39,7 +39,7 @@ def partition(module: IRModule, backends: Sequence[Backend], settings: Placement
     recorder = settings.recorder
     names: list[str] = []
     for backend in backends:
-        attempt = recorder.branch()  # what a backend that fails has taken must not be told of it
+        attempt = recorder.branch()  # so that what a failing backend had accepted is not recorded
         before = Snapshot(module)
         try:
             patterns = _patterns(backend, settings.target)

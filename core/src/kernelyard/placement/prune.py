@@ -52,7 +52,7 @@ def merge_regions(
 ) -> IRModule:
     """Return the module with a backend's composites in regions; those of regions that are declined are operators again.
 
-    patterns: those that the composites were made from. The recorder, which has their matches, is told what is declined.
+    patterns: those that the composites were made from. recorder: has their matches, and records the declined ones.
     """
     declined: dict[Binding, Decline] = {}
     name = judge.backend.name

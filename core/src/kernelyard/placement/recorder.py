@@ -22,7 +22,7 @@ class _Refusal:
 
 
 class Recorder:
-    """Gets told by the passes; `build_report` reads it. One per compilation.
+    """Records what the passes decide; `build_report` reads it. One per compilation.
 
     matches: those accepted, by root. refusals: reasons by node. offers: which ops each backend has patterns for.
     rest: a reason for all that a code generator runs, by its name.
@@ -47,7 +47,7 @@ class Recorder:
         return branch
 
     def adopt(self, branch: Recorder) -> None:
-        """Keep what a branch was told."""
+        """Add the records of a branch."""
         self._refusals = dict(branch._refusals)
         self._taken = dict(branch._taken)
         self.matches = dict(branch.matches)

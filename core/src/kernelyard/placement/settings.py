@@ -13,7 +13,7 @@ from kernelyard.target import Target
 class PlacementSettings:
     """Settings of `partition`, beside the module and the backends.
 
-    recorder: is told what is taken, declined and broken. strict: raise where a backend breaks its word, instead of
+    recorder: records accepted and declined matches and violations. strict: raise on a contract violation, instead of
     going on without it. exclude_patterns: names of patterns that no backend may use. policy: decides over what backends
     accept. bind_constants: put constants into composites;
     False makes them arguments.

@@ -68,9 +68,9 @@ class CodeGenerator(ABC):
         return False
 
     def cost(self, work: Match | Region, target: Target) -> Cost | None:
-        """Estimate what this work costs as kernels of this generator; None, the default, where it cannot be told.
+        """Estimate what this work costs as kernels of this generator; None, the default, if it is unknown.
 
-        Called if the choice is the compiler's; where it cannot be told, libraries come first.
+        Called if the choice is the compiler's; if the cost is unknown, libraries come first.
         work: a match, whatever stands beside it; later each region of those that were left to the library.
         """
         return None

@@ -54,7 +54,7 @@ class Countdown:
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew, from whatever thread."""
+        """Restart the time limit; may be called from any thread."""
         self._start = time.monotonic() - self._lost
 
     def wait(self, wait: Callable[[float], object]) -> bool:
@@ -68,12 +68,12 @@ class Countdown:
         return True
 
 
-# Who waits for answers in this context, and is told of a sign of life, the outermost first.
+# The calls in progress in this context, whose time limits `progress` restarts, the outermost first.
 _WAITING: ContextVar[tuple[Callable[[], None], ...]] = ContextVar("waiting", default=())
 
 
 def progress() -> None:
-    """Say, from within a plugin's answer, that a part of it is done: the wait for the rest starts anew.
+    """Report from within a plugin's call that a part of it is done, and restart its time limit.
 
     For answers that take long because they run a compiler, say; one that hangs gives no sign, and is ended.
     """

@@ -151,7 +151,7 @@ class PluginManager:
                 plugin.fail("broken", verdict.reason, verdict.hint(plugin.name))
 
     def forget_trials(self) -> None:
-        """Have every plugin tried out anew where it is next needed, whatever is remembered of it."""
+        """Discard all cached verdicts, so that each plugin is probed again when it is next needed."""
         from kernelyard.plugins import trial
 
         trial.forget(*_installed([plugin for plugin in self.plugins if plugin.manifest]))

@@ -16,7 +16,7 @@ class RecurrentDirection:
 
     x: (steps, batch, inputs). weights: (gates * hidden, inputs) and (gates * hidden, hidden). biases: none, or those of
     inputs and states, (gates * hidden,) each. states: (batch, hidden) each. peepholes: (3 * hidden,). attrs: of the
-    operator, in all cells. Gates come in the order of the model, which the methods are told.
+    operator, in all cells. Gates come in the order of the model, which is passed to the methods.
     """
 
     emitter: OpEmitter

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from kernelyard.plugins.guard import Countdown
 
 TAIL = 1500  # characters of what a dead process wrote that a message shows
-ALIVE = "alive\n"  # what a process may say before its answer: the wait for it starts anew
+ALIVE = "alive\n"  # what a worker may send before its answer, to restart the time limit
 _BOOT = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])

@@ -32,7 +32,7 @@ def paddable_axis(function: PrimFunc, buffer: Buffer, place: int) -> IterVar | N
 
 def pad_axis(function: PrimFunc, buffer: Buffer, place: int, extent: Dim) -> PrimFunc:
     """Return the function with the axis that `paddable_axis` names going up to `extent`, which is beyond the input:
-    whoever calls this makes the input longer. What is computed beyond the axis is kept in a local buffer, and read by
+    the caller lengthens the input. What is computed beyond the axis is kept in a local buffer, and read by
     nobody.
     """
     axis = paddable_axis(function, buffer, place)

@@ -232,7 +232,7 @@ class _Agreement:
 
 
 class _Rewriter:
-    """Writes regions and their callers anew. composites: the functions that were added, by name."""
+    """Rewrites regions and their callers. composites: the functions that were added, by name."""
 
     def __init__(self, module: IRModule, wishes: Mapping[str, BorderLayouts], borders: _Borders) -> None:
         self.composites: dict[str, Function] = {}

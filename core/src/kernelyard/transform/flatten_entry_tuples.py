@@ -32,7 +32,7 @@ class FlattenEntryTuples(FunctionPass):
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
         results = function.result.fields if isinstance(function.result, Tuple) else (function.result,)
         has_tuples = any(isinstance(value.type, TupleType) for value in (*function.params, *results))
-        if not has_tuples or function.attrs.get(PRIVATE):  # whoever calls a private function takes tuples as they are
+        if not has_tuples or function.attrs.get(PRIVATE):  # callers of private functions take tuples as they are
             return function
         flat = _Flat()
         for param in function.params:

@@ -1,4 +1,4 @@
-"""Infer every type anew from the parameters, after a change of types that was not carried through."""
+"""Infer all types again from those of the parameters, after a pass that changed some without propagating them."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class _Inliner:
         return None
 
     def _expand(self, body: Function, args: Sequence[Expr]) -> Expr:
-        """Bind the body's values anew; its result as an operand, or as a Tuple of operands."""
+        """Bind copies of the body's values; return its result as an operand, or a Tuple of operands."""
         replaced: dict[Expr, Expr] = dict(zip(body.params, args, strict=True))
         for binding in body.bindings:
             self._place(binding, replaced, copy=True)

@@ -155,15 +155,15 @@ def _split(function: Function, last: int, rest_name: str, scopes: Scopes) -> tup
 def _sources(function: Function, head: Sequence[Binding], rest: Function, scopes: Scopes) -> list[Var]:
     """Return variables of `head` that tell the sizes which the rest uses and cannot read off its own parameters.
 
-    A kernel's call does not say which sizes its code reads: whoever runs it has to know them.
+    A kernel's call does not say which sizes its code reads: its caller has to know them.
     """
     wanted = frozenset[str]().union(*(unknown for _, unknown in scopes.unknown_by_binding(rest)))
     found: list[Var] = []
     for var in (*function.params, *(binding.var for binding in head)):
-        told = symbols_of([var.type]) & wanted
-        if told:
+        defined = symbols_of([var.type]) & wanted
+        if defined:
             found.append(var)
-            wanted -= told
+            wanted -= defined
     return found
 
 

@@ -61,7 +61,7 @@ class PassContext:
         return _CURRENT.get() or PassContext()
 
     def extended(self, instruments: Sequence[Instrument]) -> PassContext:
-        """Return a context to enter inside of this one, with more instruments; these alone are told of it."""
+        """Return a nested context with more instruments; only these observe that it is entered."""
         inner = PassContext(self.options, instruments)
         inner.instruments = (*self.instruments, *instruments)
         inner.history, inner._depth = self.history, self._depth

@@ -94,7 +94,7 @@ def call_directly(what: str, action: Callable[[], RuntimeModule], items: int) ->
 
 
 class ViolationRecorder(Protocol):
-    """Is told when a backend accepted what its codegen cannot do."""
+    """Observer of regions that a backend accepted and its codegen then failed on."""
 
     def violated(self, backend: str, symbols: Sequence[str], message: str) -> None:
         """The regions `symbols` of `backend` go back to the module's own ops."""

@@ -1,6 +1,6 @@
 """Locks across fork(2): a child process has the one thread that forked, and none that would release what others held.
 
-Locks of Python are renewed in the child. Those of native libraries cannot be: forks wait for whoever may hold one.
+Python locks are reset in the child. Locks of native libraries cannot be: a fork waits for threads that may hold one.
 Source: POSIX, fork(); the standard library's logging does the same for its locks.
 """
 
@@ -17,7 +17,7 @@ _KEPT: WeakSet[Any] = WeakSet()
 
 
 def renewed_in_children(lock: T) -> T:
-    """Return a lock (of `threading`) that is free in child processes, whoever holds it when a process forks.
+    """Return a `threading` lock that is free in child processes, even if another thread holds it during the fork.
 
     Anything else that can be referenced weakly and has a method `_at_fork_reinit` may take its place.
 

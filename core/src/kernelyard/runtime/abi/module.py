@@ -84,7 +84,7 @@ class BoundCall:
     steps: what to run, in order. keep: objects that must live as long as the steps.
     rebind: for arguments (by their number) that may move: a function that takes the new address (aligned to 16 bytes)
       for the next runs. Arguments without one stay where they were bound.
-    describe: what each of the steps is, in order, for whoever asks; None where the call is one thing.
+    describe: what each of the steps is, in order, for profiles; None if the call is a single step.
     slots: for arguments (by their number) whose address the steps read in one word of memory: where this word is.
     counters: what an engine counted inside the steps in the last run, parts in order with their seconds; as many each
       time. Asked in profiles alone, in place of `describe`.
@@ -119,7 +119,7 @@ class BindContext:
     workspace(nbytes) -> address: 64-byte aligned, valid only while the bound call runs, shared with other calls.
     max_plans: for how many sets of sizes a module may keep what it prepared for a function. is_deterministic: whether
     the same sizes are to give the same bits, whatever was bound before. is_profiled: whether calls are profiled, for
-    engines that count only if they are told to (`BoundCall.counters`).
+    engines that collect counters only on request (`BoundCall.counters`).
     device: None for the CPU; otherwise the addresses of arguments and workspace are the device's, and the last
     `num_outputs` arguments are what the function writes.
     """

@@ -40,18 +40,18 @@ def describe_blobs(module: RuntimeModule, member: str) -> tuple[dict[str, Any], 
 def restore_blobs(module: RuntimeModule, fields: Fields, contents: Contents, owner: str) -> None:
     """Give a module the blobs that its entry `fields` names, unless it says that they do not fit.
 
-    Warns: PerformanceWarning where it must compile anew, or runs slower than with blobs made here.
+    Warns: PerformanceWarning if it must compile again, or runs slower than with blobs made here.
     """
     token = fields.text(COMPATIBILITY)
     try:
         fit = verdict(module, token)
         found = f"{owner}: blobs for {token!r} are {fit} here ({module.compatibility()!r})"
         if fit == UNUSABLE:
-            warnings.warn(f"{found}; it compiles anew", PerformanceWarning, stacklevel=2)
+            warnings.warn(f"{found}; it compiles again", PerformanceWarning, stacklevel=2)
             return
         module.restore(_members(fields, contents))
     except Exception as error:  # a vendor's code; all that it needs is in the artifact without them
-        warnings.warn(f"{owner}: blobs cannot be used, it compiles anew: {describe(error)}", PerformanceWarning, 2)
+        warnings.warn(f"{owner}: blobs cannot be used, it compiles again: {describe(error)}", PerformanceWarning, 2)
     else:
         if fit == USABLE:
             warnings.warn(f"{found}; compile again to run as quickly as can be", PerformanceWarning, stacklevel=2)

@@ -11,7 +11,7 @@ the bytes between are zero, the file ends with the last member.
     56  8  zero
 
 The manifest lists the members with lengths and SHA-256. The header keeps its meaning in all schemas, so that a newer
-file is told from a damaged one. A shared library that `export_library` made holds the same bytes in an ELF section.
+file can be distinguished from a damaged one. Libraries of `export_library` hold the same bytes in an ELF section.
 
 A file is mapped, not read: members are views of its pages, which processes share and the system may drop and fetch
 again. Files are replaced by renaming, never written in place, so a mapping keeps what it was made of.
@@ -250,7 +250,7 @@ def _digest_of(member: np.ndarray) -> str:
 
 
 def _digest_beside(member: np.ndarray) -> Callable[[], str]:
-    """Begins to compute a member's digest in a thread; gives what waits for it."""
+    """Compute a member's digest in a thread; return a function that waits for it."""
     found: list[str] = []
     thread = Thread(target=lambda: found.append(_digest_of(member)), name="kernelyard artifact", daemon=True)
     try:

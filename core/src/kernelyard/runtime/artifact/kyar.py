@@ -119,7 +119,7 @@ def _saved(module: RuntimeModule, name: str, requires: Requirement) -> tuple[dic
 
     data = module.save_to_bytes()
     _try_to_load(module, data, requires)
-    told, blobs = describe_blobs(module, name)
+    described, blobs = describe_blobs(module, name)
     if not isinstance(module.needs, str):
         raise TypeError(f"its needs are {type(module.needs).__name__}, not a text")
     entry = {
@@ -128,7 +128,7 @@ def _saved(module: RuntimeModule, name: str, requires: Requirement) -> tuple[dic
         "requires": {"distribution": requires.distribution, "version": requires.version},
         "needs": module.needs,
         "constants": sorted(module.constants()),
-        **told,
+        **described,
     }
     return entry, [Member(name, [data]), *blobs]
 

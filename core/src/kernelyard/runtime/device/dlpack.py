@@ -93,7 +93,7 @@ def not_dense(strides: tuple[int, ...]) -> InputTypeError:
 
 
 def export(owner: object, address: int, shape: tuple[int, ...], dtype: str, device: tuple[int, int]) -> Any:
-    """Return a capsule with a dense tensor, which keeps `owner` alive until its consumer lets go of it."""
+    """Return a capsule with a dense tensor, which keeps `owner` alive until its consumer releases it."""
     code, bits = TYPES[dtype]
     sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     tensor = DLTensor(address, *device, len(shape), code, bits, 1, ctypes.addressof(sizes), None, 0)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # From this size on a tensor moves by telling the steps its address; below, copying it is quicker.
 REBIND_BYTES = 1 << 14
-# Memory for a result that is not copied is lent and watched in Python, which takes longer than copying this much.
+# Smaller results are copied: tracking the memory of one that is not takes longer in Python than copying this much.
 REBIND_RESULT_BYTES = 1 << 17
 
 Outputs: TypeAlias = "Sequence[np.ndarray | None]"

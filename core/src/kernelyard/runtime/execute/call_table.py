@@ -206,7 +206,7 @@ def _run_python(steps: Sequence[Run], labels: Sequence[StepLabel], first: int, l
             number += 1
     except ExecutionError:
         raise
-    except (Exception, SystemExit) as error:  # who calls a model does not mean to exit
+    except (Exception, SystemExit) as error:  # SystemExit in a kernel must not end the caller's process
         raise step_error("a step failed", labels[number], describe(error)) from error
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.execute.call_limit import CallLimit
     from kernelyard.runtime.execute.thread_event import ThreadEvent
 
-# How often a context goes to the first waiter instead of whoever asks next: CPython's switch interval for threads. In
+# How often a context goes to the first waiter instead of the next caller: CPython's switch interval for threads. In
 # between, a thread that calls repeatedly keeps its context, as waking another thread takes longer than a short call.
 HANDOFF_SECONDS = 5e-3
 # Waiters check again after this time even if nobody woke them: Ctrl-C may have ended the call that should have.

@@ -216,7 +216,7 @@ class _Measurement:
 
 
 def _profiled(executable: Executable) -> Executable:
-    """Return the same executable for a machine whose modules are told that calls are profiled."""
+    """Return the same executable with `is_profiled` set, so that modules bind their profiled variants."""
     same = object.__new__(type(executable))  # a copy would go by way of the artifact
     vars(same).update(vars(executable), is_profiled=True)
     return same

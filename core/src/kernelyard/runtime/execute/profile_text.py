@@ -47,8 +47,8 @@ def table_lines(of: Profile) -> list[str]:
     )
     counted = f"{len(of.steps)} steps {duration(of.seconds)}; a whole call {duration(of.call_seconds)}"
     overhead = f" and {OVERHEAD} {duration(of.overhead_seconds)}" if of.overhead_seconds else ""
-    told = f"steps{overhead} explain {100 * of.explained:.1f} % of a call"
-    return [*aligned(shown), *more, f"{counted}; medians of {of.calls} calls", sums, told]
+    coverage = f"steps{overhead} explain {100 * of.explained:.1f} % of a call"
+    return [*aligned(shown), *more, f"{counted}; medians of {of.calls} calls", sums, coverage]
 
 
 def _rows(of: Profile) -> Iterator[_Row]:

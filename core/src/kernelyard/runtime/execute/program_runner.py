@@ -78,7 +78,9 @@ class ProgramRunner:
         contexts = [self._contexts.acquire() for _ in range(min(callers, self._contexts.size))]
         try:
             for context in contexts:
-                for plan in sorted(plans, key=lambda plan: -plan.arena_nbytes):  # what needs a larger arena binds anew
+                for plan in sorted(
+                    plans, key=lambda plan: -plan.arena_nbytes
+                ):  # growing the arena drops what is bound to it
                     with no_fork_during:
                         context.bind(plan, self._environment.executable, self._environment.threads)
         finally:

@@ -73,7 +73,7 @@ ThreadEvent = PipeEvent | LockEvent
 
 
 def thread_event() -> ThreadEvent:
-    """Return the calling thread's event, which is created on first use, and anew in a forked child."""
+    """Return the calling thread's event, which is created on first use, and again in a forked child."""
     process = os.getpid()
     if getattr(_THREAD, "process", None) != process:
         try:

@@ -28,7 +28,7 @@ _READ: dict[str, tuple[tuple[int, int, int], str]] = {}  # by path: the file's t
 class Distribution:
     """One installed distribution.
 
-    key: the name as far as names are told apart. site: the folder that its files are named from. folder: that of its
+    key: the normalized name. site: the folder that its files are named from. folder: that of its
     metadata.
 
     Example:
@@ -99,7 +99,7 @@ class _Other(Distribution):
 
 
 def normalized(name: str) -> str:
-    """Return a distribution's name as far as names are told apart.
+    """Normalize a distribution's name (PEP 503).
 
     Example:
         >>> normalized("Kernelyard-fast.NPU")

@@ -35,7 +35,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; source: protobuf
 
 @lru_cache(maxsize=8)
 def remote_cache(url: str) -> RemoteCache:
-    """Return the remote cache at a URL: one in a process, so that an outage is met and told once."""
+    """Return the remote cache at a URL: one per process, so that an outage is detected and reported once."""
     return RemoteCache(url)
 
 

@@ -169,7 +169,7 @@ def _fill(folder: Path, texts: Mapping[str, str], objects: Sequence[bytes], file
 
 
 def _is_plain(unit: NativeUnit) -> bool:
-    """Return True where the compiler needs to be told nothing of a unit."""
+    """Return True if the compiler needs no options for a unit."""
     return unit.language == "c" and not unit.headers and not unit.options
 
 

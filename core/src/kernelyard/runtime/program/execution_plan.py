@@ -19,14 +19,14 @@ from kernelyard.runtime.program.shape_table import ShapeTable, misfit
 Shapes = tuple[tuple[int, ...], ...]
 Zeros = tuple[tuple["int | None", ...], ...]  # of each input, 0 where it has that size, None where it has another
 NOTHING: Mapping[str, int] = MappingProxyType({})
-ROOM = 4  # a buffer that outgrew its place gets room for a quarter of its bytes more
+GROWTH = 4  # a buffer that outgrew its slot is given 1/GROWTH of its size as slack
 
 
 class ProgramMemory:
     """Places a program's inputs and buffers in an arena, for one set of sizes after the other.
 
-    A placement serves all sizes that fit into it. Where they do not, buffers that outgrew their places get room to
-    grow: sizes that grow from call to call, such as the cache of a decoder's keys, are placed anew every now and then.
+    A placement serves all sizes that fit into it. Buffers that outgrow their slots are given slack, so that sizes that
+    grow from call to call, such as the KV cache of a decoder, are placed again only now and then.
     roots: for each register, the one whose bytes it shows. types: the registers' shapes. checks: the dims of the
     program's checks, in pairs.
     """
@@ -43,14 +43,16 @@ class ProgramMemory:
 
     def plan(self, nbytes: Sequence[int]) -> MemoryPlan:
         """Return the offsets of `registers`, which take so many bytes each."""
-        room = list(nbytes)
+        sizes = list(nbytes)
         if self._placed is not None:
             places, plan = self._placed
-            if all(map(le, room, places)):
+            if all(map(le, sizes, places)):
                 return plan
-            room = [place if size <= place else size + size // ROOM for size, place in zip(room, places, strict=True)]
-        plan = self._planner.plan([Lifetime(size, *span) for size, span in zip(room, self._spans, strict=True)])
-        self._placed = room, plan
+            sizes = [
+                place if size <= place else size + size // GROWTH for size, place in zip(sizes, places, strict=True)
+            ]
+        plan = self._planner.plan([Lifetime(size, *span) for size, span in zip(sizes, self._spans, strict=True)])
+        self._placed = sizes, plan
         return plan
 
 

@@ -66,7 +66,7 @@ class _NoProgramError(Exception):
 class _Frame(NamedTuple):
     """The registers of a function's values.
 
-    merged: values that one branch or the other writes. carried: those that each iteration of a loop writes anew.
+    merged: values that one branch or the other writes. carried: the loop-carried values, which each iteration writes.
     unchanged: those that a loop hands on as they are.
     """
 

@@ -1,8 +1,8 @@
-"""The memory plan: where buffers lie in one arena, so that those with disjoint lifetimes share bytes.
+"""Memory planning: offsets of buffers in one arena, where buffers with disjoint lifetimes share bytes.
 
-Finding the smallest arena is hard (dynamic storage allocation), but how small it can be at best is plain: as much as
-lives at one time. Greedy orders nearly always reach that; where none comes near, the best is improved step by step,
-for as long as the bytes that it may save are worth.
+Minimizing the arena is NP-hard (dynamic storage allocation), but the peak of live bytes is a lower bound. Greedy orders
+nearly always reach it; where none comes near, the best order is improved by local search, for as long as the bytes that
+it may save justify the time.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.memory import align
 
-NEAR = 1.02  # of the lower bound: nearer is not worth searching
+NEAR = 1.02  # times the lower bound: close enough to end the search
 MAX_CHANGES = 400
-# Looks at a pair of buffers, over all changes: a tenth of a second at most. One takes as long as it takes the system to
-# zero some hundred bytes, so that more than that are to be at stake for each.
-MAX_WORK = 400_000
-BYTES_PER_LOOK = 256
-MORE_AT_STAKE = 2  # times the bytes that were at stake when an order was found: then another search may pay
+# The budget of the local search in comparisons of two buffers: a tenth of a second at most. A comparison takes as long
+# as the system takes to zero a few hundred bytes, so it is only worth making if it may save more than that.
+MAX_COMPARISONS = 400_000
+BYTES_PER_COMPARISON = 256
+SEARCH_AGAIN = 2  # search again once the lower bound has grown by this factor since the last search
 
 
 class Lifetime(NamedTuple):
@@ -112,7 +112,7 @@ class _LastPlan(NamedTuple):
     def suffices(self, nbytes: int, least: int) -> bool:
         """Tell if another search is not worth its time for an arena that this order makes so large."""
         wastes_no_more = nbytes * self.least <= self.nbytes * least
-        return nbytes <= NEAR * least or (wastes_no_more and least <= MORE_AT_STAKE * self.least)
+        return nbytes <= NEAR * least or (wastes_no_more and least <= SEARCH_AGAIN * self.least)
 
 
 class _Placed(NamedTuple):
@@ -122,7 +122,7 @@ class _Placed(NamedTuple):
 
 
 class _Packing:
-    """Buffers by number; a plan is an order: each in turn goes into the tightest gap that those before it leave."""
+    """Best-fit packing of buffers (by index) in a given order: each goes into the tightest gap that is left."""
 
     def __init__(self, lifetimes: Sequence[Lifetime], neighbours: list[list[int]]) -> None:
         self._lifetimes = lifetimes
@@ -130,7 +130,7 @@ class _Packing:
         self.neighbours = neighbours
 
     def best(self, least: int, known: _Placed | None) -> _Placed:
-        """Return the best plan found, of `least` bytes at best; `known`: one that is there already."""
+        """Return the best plan found. least: the lower bound in bytes. known: a plan to start from."""
         enough = NEAR * least
         best = known
         for order in self.first_orders():
@@ -139,41 +139,43 @@ class _Packing:
             if best.nbytes <= enough:
                 return best
         assert best is not None
-        return self.improve(best, enough, int(best.nbytes - least) // BYTES_PER_LOOK)
+        return self.improve(best, enough, int(best.nbytes - least) // BYTES_PER_COMPARISON)
 
     def first_orders(self) -> Iterator[list[int]]:
-        """Largest first (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020); by size
-        times duration; by duration."""
-        sizes, numbers = self._sizes, range(len(self._sizes))
+        """Yield the greedy orders: by size, by size times duration, by duration.
+
+        Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (by size).
+        """
+        sizes, indices = self._sizes, range(len(self._sizes))
         durations = [lifetime.last - lifetime.first + 1 for lifetime in self._lifetimes]
-        yield sorted(numbers, key=lambda i: (-sizes[i], i))
-        yield sorted(numbers, key=lambda i: (-sizes[i] * durations[i], i))
-        yield sorted(numbers, key=lambda i: (-durations[i], -sizes[i], i))
+        yield sorted(indices, key=lambda i: (-sizes[i], i))
+        yield sorted(indices, key=lambda i: (-sizes[i] * durations[i], i))
+        yield sorted(indices, key=lambda i: (-durations[i], -sizes[i], i))
 
     def place(self, order: list[int]) -> _Placed:
-        """Return every buffer of an order in its place."""
+        """Place all buffers in the given order."""
         offsets, sizes, nbytes = [-1] * len(order), self._sizes, 0
-        for number in order:
-            taken = [(offsets[other], offsets[other] + sizes[other]) for other in self.neighbours[number]]
-            offsets[number] = _tightest_gap(sorted(span for span in taken if span[0] >= 0), sizes[number])
-            nbytes = max(nbytes, offsets[number] + sizes[number])
+        for index in order:
+            taken = [(offsets[other], offsets[other] + sizes[other]) for other in self.neighbours[index]]
+            offsets[index] = _tightest_gap(sorted(span for span in taken if span[0] >= 0), sizes[index])
+            nbytes = max(nbytes, offsets[index] + sizes[index])
         return _Placed(order, offsets, nbytes)
 
-    def improve(self, best: _Placed, enough: float, work: int) -> _Placed:
-        """Return the best plan found by placing buffers earlier that reach the arena's end, or that such ones stand
-        on. work: looks at a pair of buffers that this is worth."""
-        looks = len(self._sizes) + sum(map(len, self.neighbours))
-        changes = min(MAX_CHANGES, min(MAX_WORK, work) // looks)
+    def improve(self, best: _Placed, enough: float, budget: int) -> _Placed:
+        """Return the best plan found by local search: move a buffer that ends the arena, or one that supports such a
+        buffer, to an earlier place in the order. budget: how many comparisons of two buffers this may take."""
+        comparisons = len(self._sizes) + sum(map(len, self.neighbours))
+        changes = min(MAX_CHANGES, min(MAX_COMPARISONS, budget) // comparisons)
         if not changes:
             return best
         from random import Random  # few plans need it
 
-        chance = Random(0)  # any fixed sequence
+        random = Random(0)  # a fixed seed: plans are reproducible
         current = best
         for _ in range(changes):
-            moved = chance.choice(self._tallest_stacks(current))
-            order = [number for number in current.order if number != moved]
-            order.insert(chance.randrange(current.order.index(moved) + 1), moved)
+            moved = random.choice(self._tallest_stacks(current))
+            order = [index for index in current.order if index != moved]
+            order.insert(random.randrange(current.order.index(moved) + 1), moved)
             placed = self.place(order)
             if placed.nbytes <= current.nbytes:
                 current = placed
@@ -183,35 +185,35 @@ class _Packing:
 
     def _tallest_stacks(self, placed: _Placed) -> list[int]:
         offsets, sizes = placed.offsets, self._sizes
-        found = [number for number in placed.order if offsets[number] + sizes[number] == placed.nbytes]
+        found = [index for index in placed.order if offsets[index] + sizes[index] == placed.nbytes]
         known = set(found)
-        for number in found:  # grows meanwhile
-            for other in self.neighbours[number]:
-                if other not in known and offsets[other] + sizes[other] == offsets[number]:
+        for index in found:  # grows meanwhile
+            for other in self.neighbours[index]:
+                if other not in known and offsets[other] + sizes[other] == offsets[index]:
                     known.add(other)
                     found.append(other)
         return found
 
 
 def neighbours_of(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """For each buffer, those that exist at the same time, of the first and last times of all."""
+    """Return the interference graph of lifetimes (first, last): for each, the indices of those that overlap it."""
     neighbours: list[list[int]] = [[] for _ in spans]
     living: list[int] = []
-    for number in sorted(range(len(spans)), key=lambda i: spans[i][0]):
-        living = [other for other in living if spans[other][1] >= spans[number][0]]
+    for index in sorted(range(len(spans)), key=lambda i: spans[i][0]):
+        living = [other for other in living if spans[other][1] >= spans[index][0]]
         for other in living:
-            neighbours[number].append(other)
-            neighbours[other].append(number)
-        living.append(number)
+            neighbours[index].append(other)
+            neighbours[other].append(index)
+        living.append(index)
     return neighbours
 
 
 def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
     """Return the start of the smallest gap between taken intervals (sorted) that holds `size`, else their end."""
-    best, best_room, end = None, None, 0
+    best, best_gap, end = None, None, 0
     for start, stop in taken:
-        room = start - end
-        if room >= size and (best_room is None or room < best_room):
-            best, best_room = end, room
+        gap = start - end
+        if gap >= size and (best_gap is None or gap < best_gap):
+            best, best_gap = end, gap
         end = max(end, stop)
     return end if best is None else best
