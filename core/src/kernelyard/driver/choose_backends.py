@@ -67,7 +67,7 @@ def _configured(backend: Backend, options: Mapping[str, Any]) -> Backend | Plugi
         return PluginContractError(
             f"the backend {backend.name} failed to be configured",
             found=error.message if isinstance(error, KernelyardError) else repr(error),
-            hint="report this to the plugin's authors; leave the backend out to go on",
+            hint="report this to the plugin's authors; exclude the backend to continue",
         )
     if isinstance(result, Backend) and result.name == backend.name:
         return result

@@ -96,7 +96,9 @@ def register_kernel(op: str, made_by: Any, *, name: str, accepts: Accepts = _alw
     if not is_identifier(name):
         raise LegalizeError("a custom kernel's name is no identifier", where=op, found=repr(name))
     if any(kernel.name == name for kernel in _KERNELS):
-        raise LegalizeError(f"two custom kernels are called {name!r}", where=op, hint="unregister_kernel removes one")
+        raise LegalizeError(
+            f"two custom kernels are called {name!r}", where=op, hint="remove one with unregister_kernel"
+        )
     if isinstance(made_by, PrimFunc):
         verify(made_by, name)
     _KERNELS.append(CustomKernel(op, name, made_by, accepts))

@@ -34,7 +34,7 @@ def _require_sizes(shape: Sequence[Dim]) -> None:
         not negative,
         "a size is negative",
         found=tuple(shape),
-        hint="write every size out; -1 is not inferred here",
+        hint="write every size explicitly; -1 is not inferred here",
     )
 
 

@@ -229,5 +229,5 @@ def _broken(backend: Backend, error: Exception, label: str) -> PluginContractErr
     return PluginContractError(
         f"the backend {backend.name} failed while it was offered the model: {describe(error)}",
         where=label if label != backend.name else None,
-        hint="report this to the plugin's authors; leave the backend out to go on",
+        hint="report this to the plugin's authors; exclude the backend to continue",
     )

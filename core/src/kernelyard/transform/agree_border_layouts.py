@@ -118,7 +118,7 @@ class AgreeBorderLayouts(Pass):
             f"{region.backend} failed when it was asked for the layouts of {region.symbol}: {describe(error)}",
             found=getattr(error, "found", None),
             expected=getattr(error, "expected", None),
-            hint="report this to the plugin's authors; leave the backend out to go on",
+            hint="report this to the plugin's authors; exclude the backend to continue",
         )
         if self.strict:
             raise violation from error

@@ -145,7 +145,7 @@ def _named(passes: Sequence[object]) -> str:
             hint = "create it" if isinstance(each, type) and issubclass(each, Pass) else "module_pass makes one"
             raise PassError("this is no pass", found=repr(each), expected="an instance of Pass", hint=hint)
     if not passes:
-        raise PassError("no pass is given", expected="one or more", hint="without(point) takes passes out")
+        raise PassError("no pass is given", expected="one or more", hint="without(point) removes passes")
     return ", ".join(each.name for each in passes if isinstance(each, Pass))
 
 

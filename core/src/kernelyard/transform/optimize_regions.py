@@ -72,7 +72,7 @@ class OptimizeRegions(Pass):
             f"the optimization by {backend} of the region {symbol} failed: {describe(error)}",
             found=getattr(error, "found", None),
             expected=getattr(error, "expected", None),
-            hint="report this to the plugin's authors; leave the backend out to go on",
+            hint="report this to the plugin's authors; exclude the backend to continue",
         )
         if self.strict:
             raise violation from error

@@ -218,7 +218,7 @@ def _violation(backend: str, regions: Sequence[Region], error: Exception) -> Plu
         where=f"regions {', '.join(region.symbol for region in regions)}",
         found=getattr(error, "found", None),
         expected=getattr(error, "expected", None),
-        hint="report this to the plugin's authors; leave the backend out to go on",
+        hint="report this to the plugin's authors; exclude the backend to continue",
     )
 
 

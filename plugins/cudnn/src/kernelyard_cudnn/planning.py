@@ -139,4 +139,4 @@ def _built(cudnn: ModuleType, made: Any, number: int) -> bool:
 
 def _no_plan(error: Exception | None) -> NoPlanError:
     said = "no engine could be built" if error is None else " ".join(str(error).split())[:300]
-    return NoPlanError("cuDNN has no plan for a graph", found=said, hint="leave the backend out, or report this")
+    return NoPlanError("cuDNN has no plan for a graph", found=said, hint="exclude the backend, or report this")

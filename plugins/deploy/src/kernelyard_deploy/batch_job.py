@@ -123,7 +123,7 @@ def _claim(job: Job) -> None:
             "the folder is not that of this job",
             where=str(folder),
             found="another artifact, other tables or columns" if there else f"no {JOB}",
-            hint="give a new folder, or what the job was begun with",
+            hint="give a new folder, or the arguments that the job was started with",
         )
 
 

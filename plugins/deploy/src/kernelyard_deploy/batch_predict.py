@@ -106,7 +106,7 @@ def _gave_up(job: Job, lost: Sequence[Done]) -> BatchJobError:
         f"{len(lost)} of {len(job.shards)} shards failed again and again",
         where=f"{path}, shard {first.shard.number} ({first.shard.piece.rows} rows)",
         found="; ".join([found, *details]),
-        hint="the other shards are done; mend what failed, and run the job again: it computes these alone",
+        hint="the other shards are done; fix the cause and run the job again: it computes only the failed shards",
     )
 
 

@@ -195,5 +195,5 @@ class _Reader:
             where=f"{self.path}, byte {self.at}",
             found=found,
             expected=expected,
-            hint="download the file again, or convert the model anew",
+            hint="download the file again, or convert the model again",
         )

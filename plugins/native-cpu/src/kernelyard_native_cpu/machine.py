@@ -189,7 +189,7 @@ def resolve_machine(mcpu: str | None, arch: str | None = None) -> Machine:
         raise TargetError(
             f"native-cpu has no CPU called {mcpu!r} of {architecture}",
             expected=", ".join(("native", *known) if is_here else known),
-            hint="name the least CPU that the program must run on; ARM's have the arch aarch64",
+            hint="name the oldest CPU that the program must run on; ARM CPUs have the arch aarch64",
         )
     return Machine(architecture, features_of_level(name) if architecture == "x86_64" else _ARM_FEATURES[name])
 

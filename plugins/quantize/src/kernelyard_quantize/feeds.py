@@ -84,7 +84,7 @@ def read_folder(folder: Path) -> Sequence[Path]:
             "the folder has no calibration data",
             where=str(folder),
             expected="files .npz with an array for each input, or .npy for a model of one input",
-            hint="numpy.savez(path, **feed) writes one",
+            hint="write one with numpy.savez(path, **feed)",
         )
     return files
 

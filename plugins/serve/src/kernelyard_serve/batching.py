@@ -306,7 +306,9 @@ def _rows(shapes: Shapes) -> int:
 
 
 def _too_late() -> CallTimeoutError:
-    return CallTimeoutError("the request was not answered in time", hint="allow it more time, or send fewer at once")
+    return CallTimeoutError(
+        "the request was not answered in time", hint="increase the time limit, or send fewer requests at once"
+    )
 
 
 def _expire(request: Request) -> None:

@@ -216,7 +216,7 @@ class Fleet:
                 pass
             await asyncio.sleep(POLL_SECONDS)
         status = cause(worker.process.returncode)
-        raise ServeSetupError("a worker ended before it was ready", found=status, hint="what it wrote says why")
+        raise ServeSetupError("a worker ended before it was ready", found=status, hint="see its output for the reason")
 
     async def _read(self, process: Process, is_first: bool) -> None:
         """Take in what a worker prints: how models were placed, of the first one alone, and what failed."""

@@ -134,7 +134,7 @@ async def _pass_on(parts: AsyncGenerator[bytes], receive: Receive, send: Send) -
             if not part:
                 return
     except WorkerLostError:  # events have been sent, so that no other worker can be asked: the last one says it
-        error = ModelNotReadyError("the worker died while it answered", hint="ask again")
+        error = ModelNotReadyError("the worker died while it answered", hint="send the request again")
         event = b"data: " + to_json({"error": {"message": str(error), "type": "server_error", "code": error.code}})
         await send({"type": "http.response.body", "body": event + b"\n\n", "more_body": False})
     finally:

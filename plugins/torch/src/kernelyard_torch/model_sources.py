@@ -45,7 +45,7 @@ def exported_program(model: object, options: Mapping[str, Any]) -> ExportedProgr
         raise FrontendError(
             f"the option {given[0]} is for an nn.Module",
             found="a program that is exported already",
-            hint="torch.export.export takes it where the program is made",
+            hint="pass it to torch.export.export, which makes the program",
         )
     if isinstance(model, ExportedProgram):
         return model

@@ -72,5 +72,5 @@ class CallLimit:
         raise CallTimeoutError(
             "the call took longer than its time limit",
             expected=f"at most {self.timeout:g} s",
-            hint="allow it more time, or let fewer calls run at once; the executable can be called again",
+            hint="increase the time limit, or run fewer calls at once; the executable can be called again",
         )

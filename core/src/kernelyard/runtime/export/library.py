@@ -91,7 +91,7 @@ def _refuse(reasons: Mapping[str, str]) -> None:
             "the model cannot run without Python",
             where=f"entry function {name!r}",
             found=reason,
-            hint="compile it as stated in found, or leave out standalone=True: kernelyard.load loads the library then",
+            hint="compile the model as in `found`, or omit standalone=True and use kernelyard.load",
         )
 
 

@@ -104,7 +104,7 @@ class ExecutionPlan:
                     where=f"output {spec.name!r}" if spec.name else None,
                     found=f"{', '.join(f'{name} = 0' for name in sizes)}; {spec!r} would be of shape {shape}",
                     expected="sizes of at least 1",
-                    hint=f"compile the model with the fixed size 0 in the place of {sizes[0]} for such inputs",
+                    hint=f"for such inputs, compile the model with the fixed size 0 in place of {sizes[0]}",
                 )
 
 
