@@ -69,7 +69,7 @@ def from_numpy(dtype: object) -> str:
 
 
 def itemsize(name: str) -> int:
-    """Bytes of one element."""
+    """Return the size of one element in bytes."""
     return to_numpy(name).itemsize
 
 

@@ -182,7 +182,7 @@ def as_symbol(dim: Dim) -> str | None:
 
 
 def floordiv(left: Dim, right: Dim) -> Dim:
-    """`left // right` rounded towards minus infinity; `right` is taken to be positive.
+    """Return `left // right`, rounded towards minus infinity; `right` is taken to be positive.
 
     Raises: ShapeError on division by zero.
     """
@@ -261,7 +261,7 @@ def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
 
 
 def ceildiv(left: Dim, right: Dim) -> Dim:
-    """`left / right` rounded up."""
+    """Return `left / right`, rounded up."""
     return floordiv(left + right - 1, right)
 
 
@@ -312,7 +312,7 @@ BUILDERS: dict[str, Callable[[Dim, Dim], Dim]] = {
 
 
 def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
-    """`dim` with symbols replaced by other dims; symbols not in `values` stay.
+    """Replace symbols in `dim` by other dims; symbols not in `values` stay.
 
     Raises: ShapeError when a broadcast turns out to be impossible.
     """
@@ -358,7 +358,7 @@ def _evaluate(dim: SymbolicDim, values: Mapping[str, int]) -> int:
 
 
 def symbols_of(dim: Dim) -> frozenset[str]:
-    """Names of the symbols in a dim."""
+    """Return the names of the symbols in a dim."""
     if isinstance(dim, int):
         return frozenset()
     names: set[str] = set()

@@ -33,7 +33,7 @@ class _Item:
 
 
 def layered_layout(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]]) -> Layout:
-    """Places boxes of the given widths and heights; each edge goes from a box to one of a higher number.
+    """Place boxes of the given widths and heights; each edge goes from a box to one of a higher number.
 
     Example:
         >>> layout = layered_layout([(60, 20), (60, 20), (60, 20)], [(0, 1), (0, 2)])

@@ -153,7 +153,7 @@ class _VMFunctionLowering(OperandTable):
         return len(self.values) - 1
 
     def add_all(self, type_: Type) -> tuple[int, ...]:
-        """New values for the tensors and closures in a type."""
+        """Create values for the tensors and closures in a type."""
         return tuple(
             self.add(TensorSpec(leaf.shape, leaf.dtype) if isinstance(leaf, TensorType) else ClosureSpec())
             for leaf in leaves_of(type_)

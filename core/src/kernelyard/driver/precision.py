@@ -34,7 +34,7 @@ class Precision:
         return get_pipeline(self.pipeline)(module) if self.pipeline is not None else module
 
     def warn_where_slow(self, target: Target) -> None:
-        """Warns: PerformanceWarning where the target's CPU is not known to have the instructions: results are right
+        """Warn with PerformanceWarning where the target's CPU is not known to have the instructions: results are right
         there, and slow."""
         if target.kind != "cpu" or not self.instructions or set(self.instructions) & cpu_flags(target):
             return

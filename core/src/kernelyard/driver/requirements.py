@@ -33,7 +33,7 @@ def check_requirements(manager: PluginManager, require: Mapping[str, float] | No
 
 
 def check_coverage(report: Report, require: Mapping[str, float]) -> None:
-    """Each backend runs at least the required share of the model's FLOPs (of its ops where it has no FLOPs).
+    """Check that each backend runs the required share of the model's FLOPs (of its ops if it has no FLOPs).
 
     Raises: CoverageError with the coverage found and the reasons that cost most.
     """

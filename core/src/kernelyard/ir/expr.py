@@ -229,7 +229,7 @@ def with_operands(value: Expr, new: Sequence[Expr]) -> Expr:
 
 
 def replace_operands(value: Expr, new: Mapping[Expr, Expr]) -> Expr:
-    """`value` over what stands for its operands; `value` itself where nothing does."""
+    """Replace the operands of `value`; return `value` itself if none changes."""
     old = operands(value)
     for operand in old:
         if operand in new:

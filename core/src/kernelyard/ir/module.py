@@ -41,7 +41,7 @@ class IRModule:
         return {name: f for name, f in self.functions.items() if isinstance(f, Function)}
 
     def entry_functions(self) -> dict[str, Function]:
-        """Graph-level functions that the compiler works on: neither composites nor regions."""
+        """Return the graph-level functions that the compiler works on: neither composites nor regions."""
         return {
             n: f for n, f in self.graph_functions().items() if "Composite" not in f.attrs and "Codegen" not in f.attrs
         }
@@ -63,7 +63,7 @@ class IRModule:
         return IRModule(self.functions, {**self.attrs, **attrs})
 
     def fresh_name(self, wanted: str, also_taken: set[str] | frozenset[str] = frozenset()) -> str:
-        """`wanted`, or it with the first free number appended."""
+        """Return `wanted`, or `wanted` with the first free number appended."""
         name, count = wanted, 0
         while name in self.functions or name in also_taken:
             count += 1

@@ -136,7 +136,7 @@ class Op:
         return f"{least} or more" if most is None else str(most) if least == most else f"{least} to {most}"
 
     def check_attributes(self, given: Attributes) -> Attributes:
-        """Attributes in canonical form with defaults filled in, in declaration order.
+        """Return the attributes in canonical form, with defaults, in declaration order.
 
         Raises: AttributeTypeError for unknown, missing or ill-typed ones.
         """

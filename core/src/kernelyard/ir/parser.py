@@ -126,7 +126,7 @@ class _Parser(ValueParser):
         return Function(params, bindings, result, attrs)
 
     def function_attributes(self) -> dict[str, Any]:
-        """Attributes before the body; `{` alone opens the body."""
+        """Parse the attributes before the body; `{` alone opens the body."""
         opening = self.scanner.peek()
         self.scanner.expect("{")
         after = self.scanner.take()

@@ -273,7 +273,7 @@ def literal_value(text: str) -> bool | int | float:
 
 
 def large_constants(module: IRModule) -> Iterable[Constant]:
-    """Constants that are printed by digest, each content once, in order."""
+    """Return the constants that are printed by digest, each content once, in order."""
     seen: set[str] = set()
     for function in module.graph_functions().values():
         values = [binding.value for binding in function.bindings] + [function.result]

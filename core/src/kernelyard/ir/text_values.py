@@ -69,7 +69,7 @@ class ValueParser:
         return FunctionType(tuple(params), result)
 
     def shape(self) -> tuple[Dim, ...]:
-        """Dims between parentheses. They are no tokens of ours: the text is cut at its commas and read by `dims`."""
+        """Parse dims between parentheses: the text is split at commas and parsed by `dims`."""
         opening = self.scanner.peek()
         if not self.scanner.at("("):
             raise self.scanner.error("expected '('")

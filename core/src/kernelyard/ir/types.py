@@ -105,13 +105,13 @@ def tensors_of(type_: Type) -> tuple[TensorType, ...]:
 
 
 def symbols_of(types: Iterable[Type]) -> frozenset[str]:
-    """Names of the symbolic dims that occur in some types."""
+    """Return the names of the symbolic dims that occur in some types."""
     sizes = (dim for type_ in types for tensor in tensors_of(type_) for dim in tensor.shape)
     return frozenset(name for dim in sizes if not isinstance(dim, int) for name in dims.symbols_of(dim))
 
 
 def substitute(type_: Type, values: dict[str, Dim]) -> Type:
-    """`type_` with symbols replaced by other dims."""
+    """Replace symbols in `type_` by other dims."""
     if isinstance(type_, TensorType):
         return TensorType(tuple(dims.substitute(dim, values) for dim in type_.shape), type_.dtype)
     if isinstance(type_, FunctionType):

@@ -200,7 +200,7 @@ class _FunctionVerifier:
     def check_loop_function(
         self, callee: GlobalVar, function: _LoopFunction, call: Call, arguments: Sequence[Expr]
     ) -> None:
-        """Loop-level functions may name their symbols differently, so dims are compared where both are known."""
+        """Check calls of loop-level functions; as their symbols may have other names, only known dims are compared."""
         given = [tensor for argument in arguments for tensor in tensors_of(argument.type)]
         params = [TensorType(tuple(buffer.shape), buffer.dtype) for buffer in function.inputs]
         pairs = ((given, params), (tensors_of(call.type), tensors_of(function.result_type)))
@@ -226,7 +226,7 @@ class _FunctionVerifier:
             self.check_ends([*self.function.params, result])
 
     def check_ends(self, values: Sequence[Expr]) -> None:
-        """Callers of a program hand over tensors."""
+        """Check that parameters and results of entry functions are tensors."""
         for value in values:
             if any(isinstance(leaf, FunctionType) for leaf in leaves_of(value.type)):
                 raise self.fault(
@@ -236,7 +236,7 @@ class _FunctionVerifier:
                 )
 
     def check_symbols(self) -> None:
-        """A symbol that no parameter has could never be given a value."""
+        """Check that each symbol occurs in a parameter: no other could be solved."""
         attrs = self.function.attrs
         if "Composite" in attrs or "Codegen" in attrs or attrs.get(PRIVATE):
             return

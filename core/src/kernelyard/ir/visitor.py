@@ -36,7 +36,7 @@ class ExprVisitor:
         self.visit_expr(function.result)
 
     def visit_param(self, param: Var) -> None:
-        """A parameter, where it is declared."""
+        """Visit a parameter where it is declared."""
 
     def visit_binding(self, binding: Binding) -> None:
         self.visit_expr(binding.value)
@@ -61,16 +61,16 @@ class ExprVisitor:
             self.visit_expr(operand)
 
     def visit_var(self, var: Var) -> None:
-        """A variable, where it is read."""
+        """Visit a variable where it is read."""
 
     def visit_constant(self, constant: Constant) -> None:
-        """A constant, where it is read."""
+        """Visit a constant where it is read."""
 
     def visit_global_var(self, global_var: GlobalVar) -> None:
-        """A function given as an operand; the callee of a `Call` is in `call.op` and is not visited."""
+        """Visit a function given as an operand; the callee of a `Call` is in `call.op` and is not visited."""
 
     def visit_extern_func(self, extern: ExternFunc) -> None:
-        """An external function given as an operand."""
+        """Visit an external function given as an operand."""
 
 
 _VISITS: dict[type, str] = {
@@ -167,7 +167,7 @@ class RewriteWith(FunctionMutator):
 
 
 def uses(function: Function) -> dict[Var, list[Binding]]:
-    """For every variable of a function, the bindings that read it, in order, each named once.
+    """Map every variable of a function to the bindings that read it, in order, each once.
 
     The result is no binding: see `result_vars`.
     """
@@ -203,7 +203,7 @@ def free_operands(bindings: Sequence[Binding]) -> list[Var | Constant]:
 
 
 def callees(function: Function) -> Iterator[str]:
-    """Names of the module's functions that a function calls or passes on, in order, with repetition."""
+    """Return the names of the module's functions that a function calls or passes on, in order, with repetition."""
     for binding in function.bindings:
         if isinstance(binding.value, Call) and isinstance(binding.value.op, GlobalVar):
             yield binding.value.op.name
@@ -211,7 +211,7 @@ def callees(function: Function) -> Iterator[str]:
 
 
 def reachable_functions(module: IRModule, roots: tuple[str, ...]) -> set[str]:
-    """Names of the functions that can be reached from `roots` by calls."""
+    """Return the names of the functions that can be reached from `roots` by calls."""
     seen: set[str] = set()
     waiting = list(roots)
     while waiting:

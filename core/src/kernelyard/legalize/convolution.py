@@ -19,7 +19,7 @@ Ints = tuple[int, ...]
 
 
 def pad_spatial(b: RuleBuilder, x: Source, begins: Sequence[Dim], ends: Sequence[Dim], value: float | int) -> Source:
-    """`x` (N, C, spatial...) with its spatial axes padded, so that loops need no bounds; itself without padding."""
+    """Pad the spatial axes of `x` (N, C, spatial...), so that loops need no bounds checks."""
     if all(size == 0 for size in (*begins, *ends)):
         return x
     return padded(b, x, (0, 0, *begins), (0, 0, *ends), "constant", value)

@@ -15,7 +15,7 @@ REDUCERS = ("sum", "prod", "max", "min", "any", "all")
 def reduce_axes(
     b: RuleBuilder, reducer: str, x: Operand | Buffer, axes: tuple[int, ...], keepdims: bool = False, name: str = "t"
 ) -> Buffer:
-    """`x` combined over `axes`, which are dropped, or kept with size 1."""
+    """Reduce `x` over `axes`, which are dropped, or kept with size 1."""
     outer, inner = split_shape(x.shape, axes)
     shape = tuple(1 if n in axes else dim for n, dim in enumerate(x.shape)) if keepdims else outer
 
@@ -26,7 +26,7 @@ def reduce_axes(
 
 
 def divide_by_count(total: Expr, count: Dim) -> Expr:
-    """`total / count`, in the dtype of the total; integers are truncated."""
+    """Return `total / count`, in the dtype of the total; integers are truncated."""
     if dtypes.is_float(total.dtype):
         return total / (cast(DimValue(count), total.dtype) if isinstance(count, dims.SymbolicDim) else count)
     return binary("truncdiv", total, cast(index(count), total.dtype))

@@ -17,7 +17,7 @@ Ints = tuple[int, ...]
 
 @legalize("reshape")
 def reshape(b: RuleBuilder, x: Operand, *, shape: tuple[Dim, ...]) -> Buffer:
-    """Only where a copy is wanted: executables treat a reshape as another view of the same memory."""
+    """Copy in the new shape; executables only need this where a view of the same memory will not do."""
 
     def source(at: Sequence[Axis]) -> tuple[Expr, ...]:
         flat = index(0)
@@ -124,7 +124,7 @@ def pad(b: RuleBuilder, x: Operand, *, pads: tuple[Dim, ...], mode: str, value: 
 def padded(
     b: RuleBuilder, x: Source, begins: Sequence[Dim], ends: Sequence[Dim], mode: str, value: float | int | bool
 ) -> Buffer:
-    """`x` with elements around it; every element is written once, without a choice in the inner loop.
+    """Pad `x`; every element is written once, without a choice in the inner loop.
 
     The middle is copied; then, axis by axis, the strips before and after it: axes to the left of the strip's run over
     the middle alone, axes to its right over everything.

@@ -88,12 +88,12 @@ def _completed(reference: Reference, attributes: Mapping[str, Attribute]) -> Ref
 
 # --- floating-point operations ----------------------------------------------------------------------------------------
 def no_flops(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
-    """Moving data is no arithmetic."""
+    """Return 0 FLOPs: moving data is no arithmetic."""
     return 0
 
 
 def flops_per_output(count: int) -> FlopsRule:
-    """`count` operations for every element of the result."""
+    """Count `count` operations for every element of the result."""
 
     def rule(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
         return count * sum_of_elements(result)
@@ -102,7 +102,7 @@ def flops_per_output(count: int) -> FlopsRule:
 
 
 def flops_per_input(count: int) -> FlopsRule:
-    """`count` operations for every element of the first operand."""
+    """Count `count` operations for every element of the first operand."""
 
     def rule(types: Sequence[TensorType], result: Type, attrs: Attributes) -> Dim:
         return count * types[0].numel

@@ -77,7 +77,7 @@ def run(
 
 
 def evaluate_attributes(attrs: Attributes, symbols: Mapping[str, int]) -> dict[str, Any]:
-    """Attributes with symbolic dims replaced by their values.
+    """Replace symbolic dims in attributes by their values.
 
     Raises: ShapeError when a symbol has no value.
     """
@@ -234,7 +234,7 @@ class _Frame:
         return call_function(self.module[callee.name], args, self.module, self.shared_with(callee))
 
     def shared_with(self, callee: GlobalVar) -> Symbols:
-        """Of the symbols known here, a branch, a body or a closure sees those that it shares."""
+        """Return those of the known symbols that a branch, a loop body or a closure shares."""
         shared = self.scopes.shared(callee.name)
         return {name: value for name, value in self.symbols.items() if name in shared}
 

@@ -15,7 +15,7 @@ NARROW_FLOATS = tuple(to_numpy(name) for name in ("float16", "bfloat16", "float8
 
 
 def widened(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with narrow floats computed in float32 and rounded once at the end."""
+    """Wrap `function` so that narrow floats are computed in float32 and rounded once at the end."""
 
     @functools.wraps(function)
     def run(*arrays: np.ndarray, **attrs: Any) -> Any:
@@ -38,7 +38,7 @@ def _narrowed(result: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with every float computed in float64 and rounded to the first operand's dtype at the end.
+    """Wrap `function` so that every float is computed in float64 and rounded to the first operand's dtype at the end.
 
     For statistics over many elements, so that the reference's own rounding stays out of comparisons.
     """
@@ -94,5 +94,5 @@ def erf(x: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x))."""
+    """Compute 1 / (1 + exp(-x))."""
     return 1 / (1 + np.exp(-x))

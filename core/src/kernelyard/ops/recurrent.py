@@ -172,7 +172,7 @@ def _run(
 
 
 def in_float64(reference: Reference) -> Reference:
-    """The reference computed in float64 and rounded once, so that its rounding does not add up over the steps."""
+    """Wrap a reference so that it is computed in float64 and rounded once, not at every step."""
 
     def run(*arrays: np.ndarray, **attrs: object) -> tuple[np.ndarray, ...]:
         wide = (a if a.dtype.kind in "iu" else a.astype(np.float64) for a in arrays)

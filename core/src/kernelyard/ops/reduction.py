@@ -19,7 +19,7 @@ Axes = tuple[int, ...]
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
-    """`shape` with some axes dropped, or kept with size 1."""
+    """Return `shape` with some axes dropped, or kept with size 1."""
     return tuple(1 if i in axes else dim for i, dim in enumerate(shape) if keepdims or i not in axes)
 
 

@@ -14,12 +14,12 @@ def _generator(*key: object) -> np.random.Generator:
 
 
 def floats(*shape: int, dtype: str = "float32", low: float = -3.0, high: float = 3.0, seed: int = 0) -> np.ndarray:
-    """Uniform numbers in [low, high)."""
+    """Draw uniform floats in [low, high)."""
     return np.asarray(_generator(shape, low, high, seed).uniform(low, high, shape)).astype(to_numpy(dtype))
 
 
 def integers(*shape: int, dtype: str = "int64", low: int = -9, high: int = 9, seed: int = 0) -> np.ndarray:
-    """Uniform integers in [low, high)."""
+    """Draw uniform integers in [low, high)."""
     return np.asarray(_generator(shape, low, high, seed).integers(low, high, shape)).astype(to_numpy(dtype))
 
 
@@ -29,7 +29,7 @@ def booleans(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
-    """Numbers of any dtype: floats in [-3, 3), small integers (non-negative where unsigned), booleans."""
+    """Draw values of any dtype: floats in [-3, 3), small integers (non-negative where unsigned), booleans."""
     if dtype == "bool":
         return booleans(*shape, seed=seed)
     if is_float(dtype):

@@ -45,7 +45,7 @@ def require(
 
 
 def require_dtype(type_: TensorType, allowed: Sequence[str], what: str = "the operand") -> None:
-    """The element type must be one of `allowed`."""
+    """Require that the element type is one of `allowed`."""
     if type_.dtype not in allowed:
         raise TypeInferenceError(f"wrong dtype of {what}", found=type_.dtype, expected=", ".join(allowed))
 
@@ -63,7 +63,7 @@ def require_same_dtype(types: Sequence[TensorType]) -> str:
 
 
 def require_rank(type_: TensorType, rank: int, what: str = "the operand") -> None:
-    """The number of dims must be `rank`."""
+    """Require that the number of dims is `rank`."""
     if type_.rank != rank:
         raise TypeInferenceError(f"{what} has the wrong rank", found=repr(type_), expected=f"rank {rank}")
 
@@ -78,7 +78,7 @@ def require_axis(axis: int, rank: int, what: str = "axis") -> int:
 
 
 def require_axes(axes: Sequence[int], rank: int, *, ordered: bool = True) -> tuple[int, ...]:
-    """Distinct axes in [0, rank), ascending unless `ordered` is False."""
+    """Require distinct axes in [0, rank), ascending unless `ordered` is False."""
     for axis in axes:
         require_axis(axis, rank, "an axis")
     require(len(set(axes)) == len(axes), "an axis is given twice", found=tuple(axes))
@@ -89,7 +89,7 @@ def require_axes(axes: Sequence[int], rank: int, *, ordered: bool = True) -> tup
 
 
 def require_length(values: Sequence[object], length: int, what: str) -> None:
-    """An attribute must have `length` entries."""
+    """Require that an attribute has `length` entries."""
     require(len(values) == length, f"{what} has the wrong length", found=tuple(values), expected=f"{length} entries")
 
 
@@ -110,7 +110,7 @@ def unify(left: Dim, right: Dim, what: str) -> Dim:
 
 
 def require_within(bound: Dim, first: Dim, last: Dim, what: str) -> None:
-    """`bound` must lie between two dims, both included; what cannot be proved is noted as an assumption."""
+    """Require that `bound` lies between two dims, both included; what cannot be proved is noted as an assumption."""
     below, above = first - bound, bound - last
     outside = is_nonnegative(below - 1) or is_nonnegative(above - 1)
     require(not outside, f"{what} is out of range", found=bound, expected=f"{first} to {last}")
@@ -120,7 +120,7 @@ def require_within(bound: Dim, first: Dim, last: Dim, what: str) -> None:
 
 
 def unify_shapes(left: Shape, right: Shape, what: str) -> Shape:
-    """`unify` for every axis."""
+    """Apply `unify` to every axis."""
     require(len(left) == len(right), f"{what} must have the same rank", found=f"{left} and {right}")
     return tuple(unify(a, b, f"axis {i} of {what}") for i, (a, b) in enumerate(zip(left, right, strict=True)))
 
@@ -179,7 +179,7 @@ def is_nonnegative(dim: Dim, depth: int = 4) -> bool:
 
 
 def clamped_size(dim: Dim) -> Dim:
-    """`max(dim, 0)`, without the maximum where it is proved not to be needed."""
+    """Return `max(dim, 0)`, or `dim` if it is provably non-negative."""
     return dim if is_nonnegative(dim) else dims.maximum(dim, 0)
 
 
@@ -208,7 +208,7 @@ def _broadcast(left: Dim, right: Dim, shapes: Sequence[Shape]) -> Dim:
 
 
 def require_broadcastable(shape: Shape, target: Shape, what: str) -> None:
-    """`shape` must broadcast to exactly `target`."""
+    """Require that `shape` broadcasts to exactly `target`."""
     require(
         len(shape) <= len(target)
         and not any(_overflows(a, b) for a, b in zip(reversed(shape), reversed(target), strict=False)),
@@ -224,7 +224,7 @@ def _overflows(size: Dim, target: Dim) -> bool:
 
 # --- whole rules ------------------------------------------------------------------------------------------------------
 def elementwise(allowed: Sequence[str], result: str | None = None) -> TypeRule:
-    """Operands of one dtype, broadcast against each other; `result` is another dtype for the result."""
+    """Infer the type of broadcast operands of one dtype; `result` is the dtype of the result, if it is another."""
 
     def rule(types: Sequence[TensorType], attrs: Attributes) -> Type:
         dtype = require_same_dtype(types)

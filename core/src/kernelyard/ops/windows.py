@@ -16,7 +16,7 @@ Ints = tuple[int, ...]
 
 
 def window_attributes(rank: int) -> dict[str, Attribute]:
-    """strides, padding (all begins, then all ends) and dilation for `rank` spatial axes."""
+    """Declare strides, padding (all begins, then all ends) and dilation for `rank` spatial axes."""
     return {
         "strides": Attribute("ints", (1,) * rank),
         "padding": Attribute("ints", (0,) * (2 * rank)),
@@ -25,7 +25,7 @@ def window_attributes(rank: int) -> dict[str, Attribute]:
 
 
 def check_window(attrs: Attributes, rank: int) -> None:
-    """Lengths and signs of the attributes above."""
+    """Check lengths and signs of the window attributes."""
     for name, length in (("strides", rank), ("padding", 2 * rank), ("dilation", rank)):
         require_length(attrs[name], length, name)
     require(all(stride >= 1 for stride in attrs["strides"]), "a stride is not positive", found=attrs["strides"])
@@ -62,7 +62,7 @@ def window_sizes(
 
 
 def padded(x: np.ndarray, padding: Ints, value: float | int, extra: Ints | None = None) -> np.ndarray:
-    """x (N, C, spatial...) with padding around the spatial axes, and `extra` more behind them."""
+    """Return x (N, C, spatial...) with padding around the spatial axes, and `extra` more behind them."""
     rank = x.ndim - 2
     behind = extra or (0,) * rank
     width = [(0, 0), (0, 0), *((padding[i], padding[rank + i] + behind[i]) for i in range(rank))]
@@ -70,7 +70,7 @@ def padded(x: np.ndarray, padding: Ints, value: float | int, extra: Ints | None 
 
 
 def taps(x: np.ndarray, kernel: Ints, out: Ints, strides: Ints, dilation: Ints) -> Iterator[tuple[Ints, np.ndarray]]:
-    """For each kernel position: the elements of padded x (N, C, spatial...) that it meets, shape (N, C, out...)."""
+    """Yield for each kernel position the elements of padded x (N, C, spatial...) under it, shape (N, C, out...)."""
     for position in itertools.product(*map(range, kernel)):
         starts = [p * step for p, step in zip(position, dilation, strict=True)]
         index = [slice(b, b + (n - 1) * s + 1, s) for b, n, s in zip(starts, out, strides, strict=True)]

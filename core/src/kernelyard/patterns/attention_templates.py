@@ -30,14 +30,14 @@ SWAP_BATCH = (1, 0, 2, 3)  # (S, B, N, H) <-> (B, S, N, H)
 
 
 def attention(with_bias: bool = False, var_len: bool = False) -> Pattern:
-    """nn.attention, nn.attention_bias or nn.attention_var_len; the latter's lengths are captured by their names."""
+    """Match nn.attention, nn.attention_bias or nn.attention_var_len; the latter's lengths are captured by name."""
     name = "nn.attention_var_len" if var_len else "nn.attention_bias" if with_bias else "nn.attention"
     operands = (*ROLES, *(VAR_LEN if var_len else ("bias",) if with_bias else ()))
     return is_op(name)(*(wildcard().capture(operand) for operand in operands)).capture("root")
 
 
 def stacked_attention(start: str = "split", with_bias: bool = False, layout: str = "BS3NH") -> Pattern:
-    """Attention of queries, keys and values that are thirds of one tensor, captured as "stacked".
+    """Match attention of queries, keys and values that are thirds of one tensor, captured as "stacked".
 
     start: how it is sliced, "split" or "strided_slice" (pieces captured as "query_slice", ...: see
     `are_thirds`). layout: "BS3NH" (each piece is reshaped to four axes: "query_reshape", ...) or "SBN3H" (each piece,
@@ -61,7 +61,7 @@ def stacked_attention(start: str = "split", with_bias: bool = False, layout: str
 
 
 def are_thirds(match: Match) -> bool:
-    """True when the slices of a stacked attention are the first, second and last third along one axis, in order."""
+    """Return True if the slices of a stacked attention are the thirds of one axis, in order."""
     calls = [match.call_of(f"{role}_slice") for role in ROLES]
     axes, shape = calls[0].attrs["axes"], calls[0].args[0].tensor_type.shape
     if len(axes) != 1 or any(call.attrs["axes"] != axes or call.attrs["strides"] != (1,) for call in calls):
@@ -90,7 +90,7 @@ def attention_rewriter(
     with_kv_repeat: bool = False,
     accepts: Accepts = _always,
 ) -> Rewriter:
-    """A rewriter from decomposed attention to nn.attention or nn.attention_bias.
+    """Return a rewriter from decomposed attention to nn.attention or nn.attention_bias.
 
     layout: "BSNH" (queries, keys and values of four axes are brought to (B * N, S, H) and the result back) or "BSH"
     (one head). with_cast: the scores are converted around the softmax. with_kv_repeat: heads of keys and values are
@@ -109,7 +109,7 @@ def attention_rewriter(
 
 
 def attention_rewriters(accepts: Accepts = _always) -> Rewriter:
-    """All of the family, the longest form first. accepts: is asked for each attention that would be composed."""
+    """Return all attention rewriters, the longest form first. accepts: a predicate on each attention to be composed."""
     choices = product(("BSNH", "BSH"), (True, False), (True, False), (True, False))
     kinds = [kind for kind in choices if not (kind[0] == "BSH" and kind[3])]
     heads_first = (heads_first_rewriter(*kind, accepts) for kind in product((True, False), (True, False)))
@@ -117,10 +117,10 @@ def attention_rewriters(accepts: Accepts = _always) -> Rewriter:
 
 
 def heads_first_rewriter(with_bias: bool = False, with_cast: bool = False, accepts: Accepts = _always) -> Rewriter:
-    """A rewriter from attention that is decomposed with four axes: queries and values (B, N, S, H), keys (B, N, H, T).
+    """Return a rewriter from attention decomposed over four axes: queries and values (B, N, S, H), keys (B, N, H, T).
 
-    Models of ONNX are written so. Scores may be scaled by a number; a bias is whatever is added without making them
-    larger. Permutations are put around the operator, which cancel those of the model.
+    ONNX models use this form. Scores may be scaled by a number; a bias is anything added to them that does not enlarge
+    their shape. The operator is wrapped in permutations, which cancel those of the model.
     """
     parts = _Parts("BNSH", with_cast, with_kv_repeat=False)
 
@@ -260,7 +260,7 @@ def _is_many_heads(match: Match) -> bool:
 
 
 def repeats_heads(match: Match, role: str, axis: int) -> bool:
-    """True when each head is repeated in place: axis 2 of (B, T, M, H) -> (B, T, M, 1, H) -> (B, T, M, g, H) ->
+    """Return True if each head is repeated in place: axis 2 of (B, T, M, H) -> (B, T, M, 1, H) -> (B, T, M, g, H) ->
     (B, T, N, H), or axis 1 of (B, M, T, H); also where nothing is repeated."""
     if f"{role}_repeated" not in match:
         return True

@@ -49,7 +49,7 @@ def gemm_of(match: Match) -> Gemm | Decline:
 
 
 def gemm_of_shapes(left: Shape, right: Shape) -> Gemm | Decline:
-    """As `gemm_of`, of operands of these shapes."""
+    """Return the result of `gemm_of` for operands of these shapes."""
     if len(left) < 2 or len(right) < 2:
         return Decline("rank", f"the operands are {_text(left)} and {_text(right)}: a vector is no matrix")
     rows, inner, columns = left[-2], left[-1], right[-1]

@@ -92,13 +92,13 @@ def captured_operands(composite: Function) -> dict[str, Expr]:
 
 
 def op_names(function: Function) -> tuple[str, ...]:
-    """Names of the ops that a function calls, in order; calls of other functions are not counted."""
+    """Return the names of the ops that a function calls, in order; calls of other functions are not counted."""
     values = (binding.value for binding in function.bindings)
     return tuple(value.op.name for value in values if isinstance(value, Call) and isinstance(value.op, Op))
 
 
 def structural_key(function: Function) -> tuple[object, ...]:
-    """Equal for functions that compute the same and carry the same attributes, whatever their variables are called.
+    """Return a key that is equal for functions with the same computation and attributes, whatever their variable names.
 
     Constants count by their content.
     """

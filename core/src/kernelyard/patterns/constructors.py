@@ -44,7 +44,7 @@ class OpPattern:
 
 
 def wildcard() -> Pattern:
-    """Any value."""
+    """Match any value."""
     return WildcardPattern()
 
 
@@ -57,7 +57,7 @@ def is_var(name: str = "") -> Pattern:
 
 
 def is_expr(expr: Expr) -> Pattern:
-    """Exactly this operand; a constant of equal content is the same operand."""
+    """Match exactly this operand; a constant of equal content is the same operand."""
     return ExprPattern(expr)
 
 
@@ -112,7 +112,7 @@ def is_tuple(*fields: Pattern, unordered: bool = False) -> Pattern:
 
 
 def is_tuple_get_item(tuple_value: Pattern, index: int | None = None) -> Pattern:
-    """Field `index` of a tuple value; None: any field."""
+    """Match field `index` of a tuple value; None: any field."""
     (tuple_value,) = checked_operands((tuple_value,), "a field")
     return TupleGetItemPattern(tuple_value, index)
 

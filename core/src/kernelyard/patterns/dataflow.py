@@ -64,7 +64,7 @@ class Dataflow:
         return self.values.get(resolved, resolved)  # pyright: ignore  # what is no Var is no key either
 
     def users(self, var: Var) -> tuple[Var, ...]:
-        """Variables bound to values that read `var`, in order; a use as the function's result is not among them."""
+        """Return the variables bound to values that read `var`, in order; use as a result does not count."""
         return tuple(self._users.get(var, ()))
 
     def is_returned(self, var: Var) -> bool:

@@ -28,7 +28,7 @@ def check_legality(match: Match) -> Decline | None:
 
 
 def leaking_intermediates(match: Match) -> tuple[Var, ...]:
-    """Members other than the root that something outside the group reads or the function returns."""
+    """Return the members other than the root that something outside the group reads or the function returns."""
     members, dataflow, root = match.members, match.dataflow, match.root
     return tuple(var for var in match.members_in_order if var is not root and dataflow.is_needed_outside(var, members))
 

@@ -83,7 +83,7 @@ class Match:
         return function if isinstance(function, Function) else None
 
     def users(self, var: Var) -> tuple[Var, ...]:
-        """Variables whose values read `var`, in the whole function."""
+        """Return the variables whose values read `var`, in the whole function."""
         return self.dataflow.users(var)
 
     @cached_property

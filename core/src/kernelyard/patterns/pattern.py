@@ -89,18 +89,18 @@ class Pattern:
         return SameShapePattern(self, others)
 
     def used_by(self, other: Sequenced, index: int | None = None) -> PatternSeq:
-        """`other` reads this value as operand `index` (None: any); also written `p ^ other`. See `PatternContext`."""
+        """Require that `other` reads this value as operand `index` (None: any): `p ^ other`. See `PatternContext`."""
         return PatternSeq((self,)).used_by(other, index)
 
     def only_used_by(self, other: Sequenced, index: int | None = None) -> PatternSeq:
-        """`other` reads this value and nothing else does; also written `p >> other`. See `PatternContext`."""
+        """Require that only `other` reads this value: `p >> other`. See `PatternContext`."""
         return PatternSeq((self,)).only_used_by(other, index)
 
     __xor__ = used_by
     __rshift__ = only_used_by
 
     def fork_to(self, *others: Sequenced) -> None:
-        """Each of `others` reads this value."""
+        """Require that each of `others` reads this value."""
         for other in others:
             self.used_by(other)
 
@@ -109,13 +109,13 @@ class Pattern:
         return PredicatePattern(self, predicate)
 
     def optional(self, wrap: Callable[[Pattern], Pattern]) -> Pattern:
-        """`wrap(self)` where that matches, else `self` alone."""
+        """Match `wrap(self)` if possible, else `self` alone."""
         # Optional on optional of the same kind: each length is reached in one way only, else matches would multiply.
         alone = self.right if isinstance(self, OptionalPattern) and self.wrap is wrap else self
         return OptionalPattern(wrap(self), alone, wrap)
 
     def repeated(self, wrap: Callable[[Pattern], Pattern], at_most: int) -> Pattern:
-        """`wrap` applied to this pattern up to `at_most` times, as often as it matches.
+        """Match `wrap` applied to this pattern, as often as possible and at most `at_most` times.
 
         Example:
             >>> from kernelyard.patterns import is_op, wildcard

@@ -54,7 +54,7 @@ class PatternSeq:
     __rshift__ = only_used_by
 
     def dup(self) -> PatternSeq:
-        """Independent copies of the patterns, under the same edges."""
+        """Return independent copies of the patterns, under the same edges."""
         copies = [pattern.dup() for pattern in self.patterns]
         context = current_context()
         for (old, old_next), (new, new_next) in zip(pairwise(self.patterns), pairwise(copies), strict=True):

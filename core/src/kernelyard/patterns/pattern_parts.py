@@ -45,7 +45,7 @@ def computes(pattern: Pattern) -> bool:
 
 
 def captured_names(pattern: Pattern) -> tuple[str, ...]:
-    """Names that a match of this pattern may capture, in order of appearance, each once."""
+    """Return the names that a match of this pattern may capture, in order of appearance, each once."""
     names: dict[str, None] = {}
     for part in walk(pattern):
         if isinstance(part, CapturePattern):

@@ -120,11 +120,11 @@ class MatchRecorder(Protocol):
     """Observer of what happens to each match; `kernelyard.placement.recorder` has the default implementation."""
 
     def accepted(self, pattern: FusionPattern, match: Match, function: str, composite: str) -> None:
-        """`match` in `function` became a call of the composite function."""
+        """Record that `match` in `function` became a call of the composite function."""
         ...
 
     def declined(self, pattern: FusionPattern, match: Match, function: str, decline: Decline) -> None:
-        """`match` in `function` stays as it is."""
+        """Record that `match` in `function` stays unchanged."""
         ...
 
 

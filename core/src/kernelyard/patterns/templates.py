@@ -18,7 +18,7 @@ from kernelyard.patterns.pattern import Pattern
 
 
 def matmul(transposed_rhs: bool = False) -> Pattern:
-    """`lhs @ rhs`; with `transposed_rhs`, `rhs` is captured before its last two axes are swapped."""
+    """Match `lhs @ rhs`; with `transposed_rhs`, `rhs` is captured before its last two axes are swapped."""
     rhs = wildcard().capture("rhs")
     if transposed_rhs:
         rhs = is_op("permute_dims")(rhs).has_attr(axes=swaps_last_two)
@@ -32,7 +32,7 @@ def convolution(rank: int = 2, transposed: bool = False) -> Pattern:
 
 
 def with_bias(pattern: Pattern, allow_reshape: bool = False) -> Pattern:
-    """`pattern + bias`; whether the bias has the right shape is for the check to say.
+    """Match `pattern + bias`; the check has to test the shape of the bias.
 
     allow_reshape: a reshape of the bias may be in between, and is then part of the group.
     """
@@ -46,25 +46,25 @@ def with_activation(pattern: Pattern, *ops: str) -> Pattern:
 
 
 def with_residual(pattern: Pattern, *ops: str) -> Pattern:
-    """`pattern` combined with "residual" by one of `ops` (default add), in either order where that is the same."""
+    """Match `pattern` combined with "residual" by one of `ops` (default add), in either order if it is commutative."""
     return is_op(*(ops or ("add",)))(pattern, wildcard().capture("residual"))
 
 
 def residual_block(pattern: Pattern, op: str = "add", activation: str | None = None) -> Pattern:
-    """`pattern` combined with "residual" by `op`, whichever comes first, and then activated."""
+    """Match `pattern` combined with "residual" by `op`, whichever comes first, and then activated."""
     residual = wildcard().capture("residual")
     combined = is_op(op)(pattern, residual) | is_op(op)(residual, pattern)
     return with_activation(combined, activation) if activation else combined
 
 
 def layer_norm() -> Pattern:
-    """Normalisation over some axes: "data", "gamma", "beta"."""
+    """Match normalisation over some axes: "data", "gamma", "beta"."""
     data, gamma, beta = (wildcard().capture(name) for name in ("data", "gamma", "beta"))
     return is_op("nn.layer_norm")(data, gamma, beta).capture("root")
 
 
 def rms_norm() -> Pattern:
-    """Normalisation by the root of the mean square: "data", "weight"."""
+    """Match normalisation by the root of the mean square: "data", "weight"."""
     return is_op("nn.rms_norm")(wildcard().capture("data"), wildcard().capture("weight")).capture("root")
 
 

@@ -56,12 +56,12 @@ op = OpNamespace()
 
 
 def item(value: Value, index: int) -> Value:
-    """Field `index` of a tuple value."""
+    """Trace field `index` of a tuple value."""
     return value[index] if isinstance(value, Pattern) else TupleGetItem(value, index)  # pyright: ignore
 
 
 def tuple_of(*fields: Value) -> Value:
-    """Several values as one."""
+    """Trace a tuple of several values."""
     return is_tuple(*map(_as_pattern, fields)) if _any_pattern(fields) else Tuple(fields)  # pyright: ignore
 
 

@@ -124,7 +124,7 @@ class CSourceCodegen:
     symbolic_sizes: bool = False
 
     def statement(self, node: JSONNode, operands: Mapping[str, CTensor], outputs: Sequence[CTensor]) -> str:
-        """C statements that compute a kernel; `return` with a status other than 0 says that it failed.
+        """Return C statements that compute a kernel; `return` with a status other than 0 says that it failed.
 
         Raises: CodegenError for a kernel that is not there in C.
         """

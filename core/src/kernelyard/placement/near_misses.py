@@ -23,7 +23,7 @@ def record_near_misses(
     excluded: Sequence[FusionPattern],
     recorder: Recorder,
 ) -> None:
-    """For each op that a backend left in `left` of what it was `offered`, and gave no reason for, the nearest one.
+    """Record the near miss of each op that a backend was `offered` and left in `left` without a reason.
 
     Codes: "no-match" (with the first part of the pattern that failed), "excluded" (the caller left the pattern out).
     """

@@ -56,11 +56,11 @@ class Recorder:
         self.violations = list(branch.violations)
 
     def offered(self, backend: str, patterns: Sequence[FusionPattern]) -> None:
-        """`backend` is offered the model next; backends come in order."""
+        """Record that `backend` is offered the model next; backends come in order."""
         self.offers[backend] = frozenset(op for pattern in patterns for op in pattern.pattern.root_ops or ())
 
     def accepted(self, pattern: FusionPattern, match: Match, function: str, composite: str) -> None:
-        """`match` in `function` became a call of the composite function."""
+        """Record that `match` in `function` became a call of the composite function."""
         self.matches[match.root] = match
         for binding, call in zip(match.call_bindings, match.calls, strict=True):
             self._taken[binding.var] = pattern.backend
@@ -68,7 +68,7 @@ class Recorder:
                 self._taken[(binding.var.origin, call.op_name)] = pattern.backend
 
     def released(self, pattern: FusionPattern, match: Match, function: str, decline: Decline) -> None:
-        """`match`, which had been accepted, stays as it is after all: its region is not worth a call."""
+        """Record that an accepted `match` stays unchanged after all: its region is not worth a call."""
         self.matches.pop(match.root, None)
         for binding, call in zip(match.call_bindings, match.calls, strict=True):
             self._taken.pop(binding.var, None)
@@ -76,7 +76,7 @@ class Recorder:
         self.declined(pattern, match, function, decline)
 
     def declined(self, pattern: FusionPattern, match: Match, function: str, decline: Decline) -> None:
-        """`match` in `function` stays as it is."""
+        """Record that `match` in `function` stays unchanged."""
         at = decline.at
         subject = at if isinstance(at, Var) and at in match.members else match.root
         value = match.value_of(subject)
@@ -90,7 +90,7 @@ class Recorder:
             self.refusals.add(subject, op, reason)
 
     def violated(self, backend: str, symbols: Sequence[str], message: str) -> None:
-        """`backend` broke its word; its regions `symbols`, which it had accepted, run elsewhere."""
+        """Record a contract violation: the accepted regions `symbols` of `backend` run elsewhere."""
         violation = Violation(backend, tuple(symbols), f"{self.label_of(backend)}: {message}")
         if violation not in self.violations:
             self.violations.append(violation)
@@ -125,7 +125,7 @@ class Refusals:
         return copied
 
     def add(self, var: Var, op: str, reason: Reason) -> None:
-        """`reason` is one of those for which the backend does not run `op` at `var`."""
+        """Add a `reason` for which the backend does not run `op` at `var`."""
         for key in _keys(var, op):
             self._reasons.setdefault(key, {}).setdefault(reason)
 

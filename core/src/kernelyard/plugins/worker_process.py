@@ -168,7 +168,7 @@ def cause(status: int) -> str:
 
 
 def leave_no_core_file() -> None:
-    """In the process: crash without a file of its memory."""
+    """Disable core dumps of this (worker) process."""
     with suppress(ImportError, OSError, ValueError):  # not everywhere, not always allowed
         import resource
 
@@ -176,7 +176,7 @@ def leave_no_core_file() -> None:
 
 
 def private_streams() -> tuple[TextIO, TextIO]:
-    """In the process: where questions come from and answers go to. What other code reads and prints is neither: stdin
+    """Return the worker's streams of requests and answers. What other code reads and prints is neither: stdin
     is empty from here on, and stdout goes where stderr goes."""
     questions = os.fdopen(os.dup(0), "r", encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -183,7 +183,7 @@ class Report:
         return " · ".join(parts) or "nothing to run"
 
     def text(self, width: int | None = None) -> str:
-        """Summary and tables for people, folded where they are wider than `width`."""
+        """Format the summary and the tables as text, folded at `width`."""
         head = (_given_lines, _coverage_lines, _word_lines, _host_lines)
         parts = [lines(self, width) for lines in (*head, _region_lines, _declined_lines, _unmatched_lines)]
         return "\n".join([*fold(self.summary, width), *(line for part in parts for line in part)])

@@ -11,7 +11,7 @@ LEAST = 8  # letters that a column keeps
 
 
 def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Rows as lines with aligned cells.
+    """Format rows as lines with aligned cells.
 
     Where they are wider than `width`, last cells stand below their rows, and the widest of the others are folded.
 
@@ -66,7 +66,7 @@ def amount(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds with three digits and a unit.
+    """Format seconds with three digits and a unit.
 
     Example:
         >>> duration(1.5), duration(0.0123), duration(4.2e-05)

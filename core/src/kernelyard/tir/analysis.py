@@ -36,7 +36,7 @@ class Affine:
         return Affine(tuple(term for term in self.terms if term[0] != atom), self.constant).plus(value, factor)
 
     def plus(self, other: Affine, factor: Dim = 1) -> Affine:
-        """`self + factor * other`."""
+        """Return `self + factor * other`."""
         terms = dict(self.terms)
         for atom, coefficient in other.terms:
             terms[atom] = terms.get(atom, 0) + coefficient * factor
@@ -49,7 +49,7 @@ _ZERO = Affine((), 0)
 
 @lru_cache(maxsize=1 << 14)
 def axes_of(expr: Expr) -> frozenset[str]:
-    """Names of the axes that an expression depends on."""
+    """Return the names of the axes that an expression depends on."""
     return frozenset(e.name for e in walk(expr) if isinstance(e, Axis))
 
 
@@ -93,7 +93,7 @@ def step_along(load: Load, axis: str) -> Dim | None:
 
 
 def used_as_values(exprs: Sequence[Expr]) -> frozenset[str]:
-    """Axes that occur outside of the indices of loads: in conditions, or as numbers."""
+    """Return the axes that occur outside of the indices of loads: in conditions, or as numbers."""
     found: set[str] = set()
     seen: set[int] = set()
     stack = list(exprs)

@@ -336,7 +336,7 @@ def select(condition: Expr, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def cast(x: Expr, dtype: str) -> Expr:
-    """`x` converted; nothing when it already has the dtype."""
+    """Return `x` converted; `x` itself if it has the dtype."""
     return x if x.dtype == dtype else Cast(x, dtype)
 
 

@@ -118,7 +118,7 @@ _TRANSCENDENTAL_COST = 10
 
 
 def cost(*exprs: Expr) -> int:
-    """About how many simple operations it takes to compute some expressions, shared parts counted once."""
+    """Estimate the number of simple operations of some expressions, shared subexpressions counted once."""
     return sum(_node_cost(expr) for expr in walk(*exprs))
 
 

@@ -26,7 +26,7 @@ class ChannelAffine:
 
 
 def channel_affine(value: Expr, axis: int, channels: int) -> ChannelAffine | None:
-    """`value` read as a step along `axis`, which has `channels` elements; None when it is no such step."""
+    """Match `value` as an affine step along `axis`, which has `channels` elements; None if it is none."""
     if not isinstance(value, Call) or value.op_name not in STEPS or not dtypes.is_float(value.tensor_type.dtype):
         return None
     if value.op_name == "nn.batch_norm":
@@ -144,7 +144,7 @@ class Linear:
 
 
 def as_linear(value: Expr) -> Linear | None:
-    """`value` read as a linear operator of constant floating-point weights; None for all else."""
+    """Match `value` as a linear operator of constant floating-point weights; None for all else."""
     if not isinstance(value, Call) or value.op_name not in ("matmul", *CONVOLUTIONS, *TRANSPOSED):
         return None
     weight = value.args[1]

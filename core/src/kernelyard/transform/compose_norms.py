@@ -146,7 +146,10 @@ class _Quotient:
 
 
 def normalization(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """(x - mean) / sqrt(variance + epsilon) is layer_norm, x / sqrt(q + epsilon) is rms_norm; constants are gamma."""
+    """Compose (x - mean) / sqrt(variance + epsilon) into layer_norm, x / sqrt(q + epsilon) into rms_norm.
+
+    Constants become gamma.
+    """
     if not dtypes.is_float(call.tensor_type.dtype):
         return None
     quotient = _as_quotient(mutator, call)
@@ -163,7 +166,7 @@ def normalization(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def scale_and_offset(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """x * s + (b - mean * s) is layer_norm too, where s = gamma / sqrt(variance + epsilon)."""
+    """Compose x * s + (b - mean * s) into layer_norm, too, where s = gamma / sqrt(variance + epsilon)."""
     if not dtypes.is_float(call.tensor_type.dtype):
         return None
     for scaled, offset in (call.args, call.args[::-1]):

@@ -20,11 +20,11 @@ class FreshNames:
         self._next: dict[str, int] = {}
 
     def numbered(self, stem: str) -> str:
-        """`<stem>_<number>`, numbers from 0; an identifier, so that any codegen can use it."""
+        """Return `<stem>_<number>`, numbers from 0; an identifier, so that any codegen can use it."""
         return self._search(re.sub(r"\W", "_", stem), 0)
 
     def unique(self, wanted: str) -> str:
-        """`wanted`, or it with a number appended."""
+        """Return `wanted`, or `wanted` with a number appended."""
         if wanted in self._taken:
             return self._search(wanted, 1)
         self._taken.add(wanted)

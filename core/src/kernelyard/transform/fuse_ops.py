@@ -108,7 +108,7 @@ class _Grouping:
                 self.nodes[binding.var] = _Node(binding, binding.value, primfunc, kind)
 
     def groups(self) -> list[_Group]:
-        """Groups of more than one call."""
+        """Return the groups of more than one call."""
         for node in reversed(self.nodes.values()):
             group = self.group_of[node] = self._group_to_join(node) or _Group()
             group.nodes.append(node)

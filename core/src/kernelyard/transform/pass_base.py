@@ -15,10 +15,10 @@ class Instrument:
     """Watches passes run; override what you need. `depth` counts the sequences around the pass."""
 
     def enter(self, context: PassContext) -> None:
-        """The context is entered."""
+        """Observe that the context is entered."""
 
     def exit(self, context: PassContext) -> None:
-        """The context is left."""
+        """Observe that the context is left."""
 
     def should_apply(self, kind: str, name: str, place: str) -> bool:
         """Return False to have something left out.
@@ -29,10 +29,10 @@ class Instrument:
         return True
 
     def before_pass(self, pass_: Pass, module: IRModule, depth: int) -> None:
-        """A pass is about to run."""
+        """Observe a pass that is about to run."""
 
     def after_pass(self, pass_: Pass, before: IRModule, after: IRModule, depth: int) -> None:
-        """A pass has run; an error raised here is reported as that pass's."""
+        """Observe a pass that has run; an error raised here is reported as that pass's."""
 
 
 class PassContext:

@@ -97,7 +97,7 @@ class ViolationRecorder(Protocol):
     """Observer of regions that a backend accepted and its codegen then failed on."""
 
     def violated(self, backend: str, symbols: Sequence[str], message: str) -> None:
-        """The regions `symbols` of `backend` go back to the module's own ops."""
+        """Record that the regions `symbols` of `backend` are dissolved into their ops."""
         ...
 
 

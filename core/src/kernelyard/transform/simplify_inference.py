@@ -29,7 +29,7 @@ class _Simplifier(FunctionMutator):
 
 
 def decomposed_batch_norm(mutator: FunctionMutator, call: Call) -> Expr:
-    """`x * scale + shift`; what is known of them is computed here."""
+    """Return `x * scale + shift`, with scale and shift folded where they are constant."""
     scale, shift = _known(call) or _computed(mutator, call)
     return Call(get_op("add"), [_emit(mutator, "multiply", call.args[0], scale), shift])
 

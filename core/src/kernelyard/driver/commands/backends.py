@@ -48,7 +48,7 @@ def _places(info: BackendInfo, orders: Mapping[str, Sequence[Backend]]) -> dict[
 
 
 def describe(infos: Sequence[BackendInfo]) -> list[str]:
-    """Lines for people: the facts of each plugin, then what it is for or why it cannot be used."""
+    """Format the facts of each plugin, then its purpose or why it cannot be used."""
     heads = aligned([(info.name, info.state, _parts(info), f"{info.dist} {info.version}") for info in infos])
     bodies = [info.reason.splitlines() or [info.summary] for info in infos]
     hints = [[f"→ {info.hint}"] if info.hint and info.state != "active" else [] for info in infos]

@@ -158,7 +158,7 @@ def _completing(name: str) -> Callable[[click.Context, click.Parameter, str], li
 
 
 def backend_list(text: str) -> list[str] | str:
-    """`auto`, or the names of a comma-separated list; `none` is the empty list."""
+    """Parse `auto`, or the names of a comma-separated list; `none` is the empty list."""
     if text == "auto":
         return text
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -168,7 +168,7 @@ def backend_list(text: str) -> list[str] | str:
 
 
 def backend_options(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`dnnl.codegen=c` as {"dnnl": {"codegen": "c"}}; values are JSON where they read as such, else text."""
+    """Parse `dnnl.codegen=c` as {"dnnl": {"codegen": "c"}}; values are JSON where they read as such, else text."""
     options: dict[str, dict[str, Any]] = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
@@ -184,7 +184,7 @@ def backend_options(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def required_shares(requirements: Sequence[str]) -> dict[str, float]:
-    """`dnnl=0.9` as {"dnnl": 0.9}."""
+    """Parse `dnnl=0.9` as {"dnnl": 0.9}."""
     shares: dict[str, float] = {}
     for requirement in requirements:
         backend, _, text = requirement.partition("=")
@@ -196,7 +196,7 @@ def required_shares(requirements: Sequence[str]) -> dict[str, float]:
 
 
 def read_bounds(items: Sequence[str]) -> dict[str, tuple[int, int | None]]:
-    """`n=1..512` as {"n": (1, 512)}; `n=2..` is open above."""
+    """Parse `n=1..512` as {"n": (1, 512)}; `n=2..` is open above."""
     bounds: dict[str, tuple[int, int | None]] = {}
     for item in items:
         name, _, text = item.rpartition("=")
@@ -241,7 +241,7 @@ def is_artifact(path: Path) -> bool:
 
 # --- feeds ------------------------------------------------------------------------------------------------------------
 def make_feeds(exe: Executable, files: Sequence[str], dim_values: Sequence[str]) -> dict[str, np.ndarray]:
-    """Feeds for a model: the given NumPy files, and random numbers (always the same) for the rest."""
+    """Return inputs for a model: the given NumPy files, and random numbers (always the same) for the rest."""
     import numpy as np
 
     given = dict(read_array(item) for item in files)

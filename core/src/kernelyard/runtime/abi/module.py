@@ -156,7 +156,7 @@ class RuntimeModule(ABC):
 
     @abstractmethod
     def symbols(self) -> tuple[str, ...]:
-        """Names of the functions, in order."""
+        """Return the names of the functions, in order."""
 
     @abstractmethod
     def get_function(self, symbol: str) -> Callable[..., Any]:

@@ -102,7 +102,7 @@ def stacked(
     values: Mapping[str, int],
     stack: Callable[[Sequence[Any]], Any] = np.stack,
 ) -> Any:
-    """Arrays along a new first axis; of no arrays, an empty one, whose other sizes are 0 where `values` tells nothing.
+    """Stack arrays along a new first axis; without arrays, the other sizes are 0 unless `values` has them.
 
     Raises: ShapeError when they differ in shape.
     """

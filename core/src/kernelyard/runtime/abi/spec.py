@@ -39,7 +39,7 @@ class TensorSpec:
         return tuple([dim if isinstance(dim, int) else dims.evaluate(dim, values) for dim in self.shape])
 
     def to_json(self) -> dict[str, Any]:
-        """Symbolic dims become their text."""
+        """Convert to JSON; symbolic dims become text."""
         named = {"name": self.name} if self.name else {}
         return {**named, "shape": shape_to_json(self.shape), "dtype": self.dtype}
 
@@ -65,7 +65,7 @@ class Signature(NamedTuple):
 
 
 def shape_to_json(shape: Sequence[Dim]) -> list[int | str]:
-    """Dims as ints and texts."""
+    """Convert dims to integers and text."""
     return [dim if isinstance(dim, int) else str(dim) for dim in shape]
 
 
@@ -212,7 +212,7 @@ def read_dim(value: Any, where: str) -> Dim:
 
 
 def read_json(data: bytes | memoryview, where: str) -> Any:
-    """JSON text from outside.
+    """Parse JSON text from an untrusted source.
 
     Raises: ArtifactCorruptedError.
     """
@@ -223,5 +223,5 @@ def read_json(data: bytes | memoryview, where: str) -> Any:
 
 
 def write_json(value: Any) -> bytes:
-    """JSON text, the same for equal values: sorted keys, no spaces."""
+    """Serialize to JSON text that is the same for equal values: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

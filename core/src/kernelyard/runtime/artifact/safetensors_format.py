@@ -62,7 +62,7 @@ def _place(name: str, nbytes: int) -> tuple[bool, int, str]:
 
 
 def from_bytes(data: np.ndarray, where: str) -> dict[str, np.ndarray]:
-    """Read-only arrays over uint8 data.
+    """Return read-only arrays over uint8 data.
 
     Raises: ArtifactCorruptedError.
     """

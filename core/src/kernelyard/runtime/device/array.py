@@ -32,7 +32,7 @@ class DeviceArray:
 
     @classmethod
     def empty(cls, driver: DeviceDriver, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
-        """New memory, uninitialised. Raises: DeviceError when there is none left."""
+        """Allocate uninitialised memory. Raises: DeviceError when there is none left."""
         held = DeviceMemory(driver, math.prod(shape) * dtype.itemsize)
         return cls(driver, held.address, shape, dtype, held)
 
@@ -91,7 +91,7 @@ AnyArray: TypeAlias = "np.ndarray | DeviceArray"
 
 
 def stack(driver: DeviceDriver, arrays: Sequence[AnyArray]) -> DeviceArray:
-    """Arrays of one shape and dtype along a new first axis."""
+    """Stack arrays of one shape and dtype along a new first axis."""
     first = arrays[0]
     found = DeviceArray.empty(driver, (len(arrays), *first.shape), first.dtype.newbyteorder("="))
     for number, array in enumerate(arrays):

@@ -104,7 +104,7 @@ def export(owner: object, address: int, shape: tuple[int, ...], dtype: str, devi
 
 
 def import_dense(value: Any, stream: int | None) -> tuple[int, tuple[int, ...], str, object]:
-    """Address, shape, dtype and owner of what `value` exports for readers on a stream.
+    """Return address, shape, dtype and owner of what `value` exports for readers on a stream.
 
     Raises: InputTypeError for what is not dense, or cannot be taken in.
     """

@@ -75,7 +75,7 @@ class AnyBoundProgram(Protocol):
         ...
 
     def run(self, arrays: Sequence[Any], limit: CallLimit | None = None, outputs: Outputs = ()) -> Sequence[AnyArray]:
-        """Results for arrays whose shapes are the plan's and whose dtypes are the inputs'.
+        """Return the results for arrays whose shapes are the plan's and whose dtypes are the inputs'.
 
         limit: what ends it early. outputs: for each result an array of its shape and dtype to write it to, or None; on
         devices they are left alone.
@@ -83,7 +83,7 @@ class AnyBoundProgram(Protocol):
         ...
 
     def run_stepwise(self, arrays: Sequence[Any], hook: StepHook) -> Sequence[AnyArray]:
-        """Like `run`, one step at a time: `hook` decides about each."""
+        """Run one step at a time; `hook` decides about each."""
         ...
 
 
@@ -316,7 +316,7 @@ class BoundProgram:
         return parts
 
     def run_stepwise(self, arrays: Sequence[np.ndarray], hook: StepHook) -> list[np.ndarray]:
-        """Like `run`, one step at a time: `hook` decides about each."""
+        """Run one step at a time; `hook` decides about each."""
         for binding in (*(binding for _, binding in self._moved), *self._results):
             binding.reset()
         for index, binding in self._moved:

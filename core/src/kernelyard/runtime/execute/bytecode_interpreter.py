@@ -196,7 +196,7 @@ class Frame:
         self._collected: dict[int, list[Any]] = {}
 
     def write(self, instruction: Instruction, arrays: Arrays) -> None:
-        """The outputs of an instruction. Raises: ExecutionError when there are not as many."""
+        """Write the outputs of an instruction. Raises: ExecutionError when there are not as many."""
         outputs, vm_function = instruction.outputs, self.vm_function
         if len(arrays) != len(outputs):
             raise ExecutionError(

@@ -385,7 +385,7 @@ class Executable:
         export_library(self, path, standalone, options)
 
     def inspect(self) -> str:
-        """Programs and modules as text for people."""
+        """Format programs and modules as readable text."""
         parts = [str(each) for each in (*self.programs.values(), *self.vm_functions.values())]
         parts += [f"fallback {each}" for each in self.fallbacks.values()]
         parts += [f"module {number}, {module.inspect()}" for number, module in enumerate(self.modules)]

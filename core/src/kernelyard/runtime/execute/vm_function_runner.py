@@ -62,7 +62,7 @@ class VMFunctionRunner:
         return self._fitting.get_or_make(shapes, prepare)
 
     def prepare(self, sets: Sequence[Shapes], callers: int = 1) -> None:
-        """As `ProgramRunner.prepare`, where the function is one flattened program; others are prepared as they run."""
+        """Prepare like `ProgramRunner.prepare` if the function is flattened; others are prepared as they run."""
         whole = self._whole
         if whole is None:
             return

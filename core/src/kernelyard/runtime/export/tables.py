@@ -57,7 +57,7 @@ def write_tables(
 
 
 def constant_places(saved: os.PathLike[str]) -> dict[str, tuple[int, int]]:
-    """Offset and size of each constant's bytes in a saved artifact, by digest."""
+    """Return the offset and size of each constant's bytes in a saved artifact, by digest."""
     contents = read_container(saved)
     member = contents.member(CONSTANTS, "manifest")
     start = _file_start(member)

@@ -110,7 +110,7 @@ def normalized(name: str) -> str:
 
 
 def installed() -> Iterator[Distribution]:
-    """Each distribution once: of several with one name that which comes first on `sys.path`, as imports see it."""
+    """Return each distribution once: of several with one name, the first on `sys.path`, as for imports."""
     seen: set[str] = set()
     for each in _all():
         if each.key not in seen:

@@ -173,12 +173,12 @@ class _Shared:
         self._lock = threading.RLock()  # a collection may start, and end a call, while it is held
 
     def take(self) -> None:
-        """A call more."""
+        """Increase the reference count."""
         with self._lock:
             self._owners += 1
 
     def drop(self) -> None:
-        """An owner less."""
+        """Decrease the reference count."""
         with self._lock:
             self._owners -= 1
             is_last = self._owners == 0

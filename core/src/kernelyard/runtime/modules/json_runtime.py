@@ -72,15 +72,15 @@ class JSONGraph(NamedTuple):
     outputs: tuple[NodeEntry, ...]
 
     def spec(self, entry: NodeEntry) -> TensorSpec:
-        """Shape and dtype of a value."""
+        """Return the shape and dtype of a value."""
         return self.nodes[entry[0]].outputs[entry[1]]
 
     def signature(self) -> Signature:
-        """Inputs, and the types of the outputs."""
+        """Return the inputs, and the types of the outputs."""
         return Signature(self.inputs, tuple(map(self.spec, self.outputs)))
 
     def digests(self) -> tuple[str, ...]:
-        """Digests of the constants, in order of use, each once."""
+        """Return the digests of the constants, in order of use, each once."""
         return tuple(dict.fromkeys(node.digest for node in self.nodes if node.kind == "constant"))
 
     def to_json(self) -> dict[str, Any]:

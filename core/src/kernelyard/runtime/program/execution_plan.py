@@ -109,8 +109,10 @@ class ExecutionPlan:
 
 
 def spans_of(program: Program) -> dict[int, tuple[int, int]]:
-    """First and last time, by the program's order, at which inputs and buffers are needed, by register: inputs exist
-    before all steps, results until after them."""
+    """Return the live ranges (first and last time) of inputs and buffers, by register.
+
+    Times are positions in the program; inputs are live before all steps, results until after them.
+    """
     roots = tuple(map(program.root, range(len(program.registers))))
     kinds = [register.kind for register in program.registers]
     spans = {number: [-1, -1] for number, kind in enumerate(kinds) if kind == "input"}

@@ -59,7 +59,7 @@ def least_nbytes(lifetimes: Sequence[Lifetime]) -> int:
 
 
 def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
-    """Offsets, multiples of the alignment, such that buffers that exist at the same time do not overlap.
+    """Return aligned offsets such that buffers with overlapping lifetimes do not share bytes.
 
     The same lifetimes always give the same plan.
 
@@ -88,7 +88,7 @@ class MemoryPlanner:
         self._last: _LastPlan | None = None
 
     def plan(self, lifetimes: Sequence[Lifetime]) -> MemoryPlan:
-        """As `plan_memory`, but for the order, which may come from an earlier plan."""
+        """Plan like `plan_memory`, but reuse the order of an earlier plan where it suffices."""
         spans = tuple([(lifetime.first, lifetime.last) for lifetime in lifetimes])
         last = self._last if self._last is not None and self._last.spans == spans else None
         packing = _Packing(lifetimes, last.neighbours if last else neighbours_of(spans))

@@ -152,7 +152,7 @@ class Program:
         return bounds
 
     def digests(self) -> tuple[str, ...]:
-        """Digests of the constants that registers hold, each once."""
+        """Return the digests of the constants that registers hold, each once."""
         return tuple(dict.fromkeys(register.digest for register in self.registers if register.kind == "constant"))
 
     def root(self, register: int) -> int:

@@ -136,7 +136,7 @@ class VMFunction:
         return {name: pair for block in self.blocks for name, pair in block.size_bounds.items()}
 
     def digests(self) -> tuple[str, ...]:
-        """Digests of the constants that values and blocks hold, each once."""
+        """Return the digests of the constants that values and blocks hold, each once."""
         of_blocks = (digest for block in self.blocks for digest in block.digests())
         return tuple(dict.fromkeys((*self.constants.values(), *of_blocks)))
 
