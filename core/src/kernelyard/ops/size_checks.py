@@ -49,7 +49,7 @@ def _bound_checks(symbol: str, bounds: Bounds) -> Iterator[SizeCheck]:
 
 
 def _calls(module: IRModule, name: str) -> Iterator[tuple[Var, Call]]:
-    """Calls of operators in a function and in the functions it calls."""
+    """Yield the calls of operators in a function and in the functions it calls."""
     waiting, seen = [name], {name}
     while waiting:
         function = module[waiting.pop()]

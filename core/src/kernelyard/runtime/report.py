@@ -159,7 +159,7 @@ class Report:
 
     @property
     def untaken(self) -> tuple[DeclinedMatch, ...]:
-        """Declines of ops that no library took, one for each op, backend and node: the last reason given."""
+        """Return the declines of ops that no library took, one per op, backend and node: the last reason given."""
         last = {(entry.backend, entry.node, entry.op): entry for entry in self.declined if not entry.taken_by}
         return tuple(last.values())
 

@@ -238,7 +238,7 @@ def _callees(module: IRModule, names: set[str]) -> set[str]:
 
 
 def _call_externals(module: IRModule, symbols: Mapping[str, str], entries: Sequence[str]) -> IRModule:
-    """Calls of these regions become calls of external functions."""
+    """Replace calls of these regions by calls of external functions."""
     externals = {name: ExternFunc(symbol) for name, symbol in symbols.items()}
 
     def rewrite(_: FunctionMutator, var: Var, value: Expr) -> Expr:

@@ -60,7 +60,7 @@ class BoundMatmul:
         return self._api.prepare(call)
 
     def move(self, roles: Sequence[str], address: int) -> None:
-        """An operand is somewhere else from now on."""
+        """Rebind an operand to another address."""
         for role in roles:
             self._addresses[role] = address
             if role in POINTERS:

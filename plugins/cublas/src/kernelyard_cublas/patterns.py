@@ -36,13 +36,13 @@ def _operand(name: str, transposed: bool) -> Pattern:
 
 
 def product(transposed_rhs: bool) -> Pattern:
-    """`lhs @ rhs`, captured as "root"."""
+    """Match `lhs @ rhs`, captured as "root"."""
     lhs = _operand("lhs", transposed=True) | _operand("lhs", transposed=False)
     return is_op("matmul")(lhs, _operand("rhs", transposed_rhs)).capture("root")
 
 
 def scaled(pattern: Pattern) -> Pattern:
-    """`pattern` multiplied, or divided, by the constant "scale", where it is."""
+    """Match `pattern`, optionally multiplied or divided by the constant "scale"."""
     scale = is_const().capture("scale")
     return pattern.optional(
         lambda total: is_op("multiply")(total, scale) | is_op("divide")(total, scale).capture("quotient")
@@ -50,12 +50,12 @@ def scaled(pattern: Pattern) -> Pattern:
 
 
 def dequantized(pattern: Pattern) -> Pattern:
-    """`pattern` restored by the constants "scale" and "zero_point"."""
+    """Match `pattern` dequantized by the constants "scale" and "zero_point"."""
     return is_op("dequantize")(pattern, is_const().capture("scale"), is_const().capture("zero_point"))
 
 
 def multiplied(pattern: Pattern) -> Pattern:
-    """`pattern` times "scale_a" times "scale_b", and perhaps converted."""
+    """Match `pattern` times "scale_a" times "scale_b", optionally converted."""
     scale = is_op("multiply")(*(wildcard().has_shape(1).capture(name) for name in ("scale_a", "scale_b")))
     return is_op("multiply")(pattern, scale).optional(_cast)
 

@@ -181,7 +181,7 @@ class _Batches:
         return math.prod(shape[:-1]) if self.flat else shape[-2]
 
     def stride(self, shape: Shape) -> int:
-        """Elements from one matrix of the batch to the next."""
+        """Return the batch stride in elements."""
         own = math.prod(shape[:-2])
         return 0 if self.count == 1 or own == 1 else math.prod(shape[-2:])
 

@@ -143,7 +143,7 @@ class CudaDriver(DeviceDriver):
 
     @abstractmethod
     def load(self, image: Image) -> LoadedKernels:
-        """Kernels ready to run. Raises: DeviceError where none of the image's code is for this device."""
+        """Load kernels onto the device. Raises: DeviceError where none of the image's code is for this device."""
 
 
 def require_cuda(device: DeviceDriver | None, where: str) -> CudaDriver:

@@ -46,7 +46,7 @@ class TensorMapInfo:
     box: tuple[int, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Symbolic dims become their text."""
+        """Convert to JSON; symbolic dims become text."""
         sizes, strides = map(_dims_to_json, (self.sizes, self.strides))
         return {"tensor": self.tensor, "dtype": self.dtype, "sizes": sizes, "strides": strides, "box": list(self.box)}
 
@@ -94,7 +94,7 @@ class LaunchInfo:
         return Grid(blocks, (self.threads, 1, 1), self.shared_nbytes) if min(blocks) > 0 else None
 
     def to_json(self) -> dict[str, Any]:
-        """Symbolic dims become their text."""
+        """Convert to JSON; symbolic dims become text."""
         step = self.step and {"step": {"symbol": self.step.symbol, "extent": _dim_to_json(self.step.extent)}}
         return {
             "kernel": self.kernel,
@@ -127,7 +127,7 @@ class FunctionInfo:
                 yield from ((launch, here) for launch in each)
 
     def to_json(self) -> dict[str, Any]:
-        """Symbolic dims become their text."""
+        """Convert to JSON; symbolic dims become text."""
         constants = {"constants": list(self.constants)} if self.constants else {}
         return {
             "symbol": self.symbol,

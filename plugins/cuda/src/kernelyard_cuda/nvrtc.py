@@ -21,7 +21,7 @@ def find() -> tuple[str, tuple[Path, ...]] | None:
 
 
 def version(library: str) -> str:
-    """Its version, such as "12.9". Raises: ToolchainError."""
+    """Return NVRTC's version, such as "12.9". Raises: ToolchainError."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     status = _loaded(library).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     if status:

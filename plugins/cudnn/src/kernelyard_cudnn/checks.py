@@ -48,7 +48,7 @@ class Checks:
         self._tf32 = tf32
 
     def convolution(self, match: Match) -> Answer:
-        """Channels and kernels must be known; batch and space may be symbolic."""
+        """Check a convolution: channels and kernels must be static; batch and space may be symbolic."""
         return self._answer(lambda: self._convolution(read_convolution(match.bindings)))
 
     def call(self, call: Call) -> Answer:
@@ -56,11 +56,11 @@ class Checks:
         return self._answer(lambda: self._convolution(plain_convolution(call)))
 
     def attention(self, match: Match) -> Answer:
-        """Heads and their size must be known; batch and sequences may be symbolic."""
+        """Check an attention: heads and their size must be static; batch and sequences may be symbolic."""
         return self._answer(lambda: _attention(read_attention(match.bindings)))
 
     def norm(self, match: Match) -> Answer:
-        """Over the last axes, whatever their number; any size may be symbolic."""
+        """Check a norm over any number of last axes; any size may be symbolic."""
         return self._answer(lambda: _norm(match))
 
     def _answer(self, check: Callable[[], None]) -> Answer:

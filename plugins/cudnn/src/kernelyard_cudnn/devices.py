@@ -30,7 +30,7 @@ class DeviceProperties:
 
 
 def shipped() -> tuple[str, ...]:
-    """Names of the GPUs whose properties come with the plugin.
+    """Return the names of the GPUs whose properties come with the plugin.
 
     Example:
         >>> shipped()
@@ -61,7 +61,7 @@ def properties_of(name: str) -> DeviceProperties:
 
 
 def parse(text: str) -> DeviceProperties:
-    """Properties from JSON. Raises: ValueError, LookupError or TypeError for what they cannot be."""
+    """Parse properties from JSON. Raises: ValueError, LookupError or TypeError for what they cannot be."""
     fields: dict[str, Any] = json.loads(text)
     version, processors = int(fields["deviceVer"]), int(fields["multiProcessorCount"])
     return DeviceProperties(text, str(fields["deviceName"]), (version // 100, version % 100 // 10), processors)

@@ -63,7 +63,7 @@ def view(tensor: Tensor, address: int) -> Array:
 
 
 def converted(array: Array, dtype: str) -> Array:
-    """Numbers as a result has them; those that float8 cannot hold become its largest."""
+    """Convert numbers to the dtype of a result; float8 saturates."""
     wanted = dtypes.to_numpy(dtype)
     if dtype.startswith(FLOAT8):
         import ml_dtypes
@@ -74,7 +74,7 @@ def converted(array: Array, dtype: str) -> Array:
 
 
 def tf32(array: Array) -> Array:
-    """Rounded to 10 bits of mantissa, halves away from zero."""
+    """Round to 10 bits of mantissa, halves away from zero."""
     bits = array.astype(np.float32).view(np.uint32)
     half, mask = np.uint32(1 << (TF32_DROPPED_BITS - 1)), np.uint32(0xFFFFFFFF ^ ((1 << TF32_DROPPED_BITS) - 1))
     return np.where(np.isfinite(array), ((bits + half) & mask).view(np.float32), array)

@@ -27,7 +27,7 @@ _lock = Lock()
 
 
 def gpu_of(device: CudaDriver) -> CudnnGpu:
-    """cuDNN on a device, opened once. Raises: BackendUnavailableError, DeviceError."""
+    """Open cuDNN on a device, once. Raises: BackendUnavailableError, DeviceError."""
     with _lock:
         if device not in _gpus:
             _gpus[device] = CudnnGpu(load(), device)

@@ -11,7 +11,7 @@ Size = TypeVar("Size")
 
 
 def channels_first(rank: int) -> Ints:
-    """Axes as they are numbered.
+    """Return the axes in order: channels first.
 
     Example:
         >>> channels_first(4)
@@ -21,7 +21,7 @@ def channels_first(rank: int) -> Ints:
 
 
 def channels_last(rank: int) -> Ints:
-    """Axis 1 innermost.
+    """Return the axes with axis 1 innermost: channels last.
 
     Example:
         >>> channels_last(4)
@@ -41,7 +41,7 @@ def inverse(axes: Sequence[int]) -> Ints:
 
 
 def sizes_in(order: Sequence[int], stored: Sequence[Size]) -> tuple[Size, ...]:
-    """Sizes by axis, of a tensor that is stored in an order.
+    """Return the sizes by axis of a tensor that is stored in an order.
 
     Example:
         >>> sizes_in((0, 2, 3, 1), (8, 5, 6, 3))
@@ -51,7 +51,7 @@ def sizes_in(order: Sequence[int], stored: Sequence[Size]) -> tuple[Size, ...]:
 
 
 def strides_in(order: Sequence[int], dims: Sequence[int]) -> Ints:
-    """Strides by axis, of a dense tensor that is stored in an order.
+    """Return the strides by axis of a dense tensor that is stored in an order.
 
     Example:
         >>> strides_in((0, 2, 3, 1), (8, 3, 5, 6))

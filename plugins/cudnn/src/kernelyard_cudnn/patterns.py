@@ -37,7 +37,7 @@ def convolution(*op_names: str) -> Pattern:
 
 
 def attention() -> Pattern:
-    """Attention of operands as they are, or permuted; the result may be permuted too."""
+    """Match attention of operands as they are, or permuted; the result may be permuted too."""
     operands = [is_op(PERMUTE)(wildcard()) | wildcard() for _ in range(3)]
     root = is_op(ATTENTION[0])(*operands) | is_op(ATTENTION[1])(*operands, wildcard())
     return root.optional(lambda result: is_op(PERMUTE)(result))
@@ -57,7 +57,7 @@ def stacked_attention(layout: str) -> Pattern:
 
 
 def padded_attention() -> Pattern:
-    """Attention whose bias hides the keys behind each example's length."""
+    """Match attention whose bias masks the keys behind each example's length."""
     operands = [is_op(PERMUTE)(wildcard()) | wildcard() for _ in range(3)]
     mask = is_op("where")(is_op("less")(is_const(), wildcard()), is_const(), is_const())
     root = is_op(ATTENTION[1])(*operands, mask)

@@ -134,7 +134,7 @@ class Chain:
 
 # --- convolutions -----------------------------------------------------------------------------------------------------
 def read_convolution(bindings: Sequence[Binding]) -> ReadConvolution:
-    """Raises: Refusal."""
+    """Read the bindings of a convolution composite. Raises: Refusal."""
     chain = Chain(bindings, (*CONVOLUTIONS, *TRANSPOSED))
     rank = chain.anchor.tensor_type.rank
     (x, x_order), (w, w_order) = (chain.stored(operand, rank) for operand in chain.anchor.args)
@@ -195,7 +195,7 @@ def _parameters(call: Call) -> dict[str, float]:
 
 # --- attention --------------------------------------------------------------------------------------------------------
 def read_attention(bindings: Sequence[Binding]) -> ReadAttention:
-    """Raises: Refusal."""
+    """Read the bindings of an attention composite. Raises: Refusal."""
     chain = Chain(bindings, ATTENTION)
     queries, keys, values, *bias = chain.anchor.args
     views = {name: _view(operand, chain) for name, operand in zip("qkv", (queries, keys, values), strict=True)}

@@ -15,7 +15,7 @@ LEAST_ALIGNMENT = 4  # elements that a row of a head is read by at once
 
 
 def describe_attention(match: Match, settings: Settings) -> Description | Decline:
-    """Attention, perhaps with a bias, of queries, keys and values that are tensors of their own."""
+    """Describe attention of separate queries, keys and values, optionally with a bias."""
     operands = [match[role] for role in ROLES]
     objection = check_dtypes(operands) or _check_heads(match)
     if objection:
@@ -25,7 +25,7 @@ def describe_attention(match: Match, settings: Settings) -> Description | Declin
 
 
 def describe_var_len(match: Match, settings: Settings) -> Description | Decline:
-    """Attention within sequences that are packed one after the other."""
+    """Describe attention within packed sequences of variable length."""
     objection = check_dtypes([match[role] for role in ROLES]) or _check_heads(match)
     if objection:
         return objection
@@ -42,7 +42,7 @@ def describe_var_len(match: Match, settings: Settings) -> Description | Decline:
 
 
 def describe_stacked(match: Match, settings: Settings) -> Description | Decline:
-    """Attention of thirds of one tensor (batch, sequence, 3 * heads * size), which are read where they are."""
+    """Describe attention of thirds of one tensor (batch, sequence, 3 * heads * size), which are read where they are."""
     stacked, query = match["stacked"].tensor_type, match["query"].tensor_type
     objection = check_dtypes([match["stacked"]]) or _check_heads(match)
     if objection:

@@ -156,7 +156,7 @@ class CutlassBackend(Backend):
         return fusion_patterns(Settings(target.archs, self._f32, self._tune))
 
     def prepare(self, module: IRModule) -> IRModule:
-        """Convolutions pass images on with channels last."""
+        """Convert convolutions so that they exchange images with channels last."""
         return _PREPARE(module)
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:

@@ -69,7 +69,7 @@ def constant(cubin: bytes, name: str) -> int | None:
 
 # --- in an artifact ---------------------------------------------------------------------------------------------------
 def pack(graphs: bytes, codes: Sequence[Code]) -> bytes:
-    """Graphs and kernels as bytes."""
+    """Serialize graphs and kernels."""
     header = {
         "graphs": len(graphs),
         "kernels": [

@@ -36,7 +36,7 @@ def _template(name: str) -> str:
 
 
 def key_of(kernel: Kernel, arch: str, toolchain: Toolchain) -> str:
-    """Everything that a cubin depends on.
+    """Return a key of everything that a cubin depends on.
 
     The text has the dtype, layouts, alignments, tile and epilogue; beside it are the architecture and the versions of
     CUTLASS, the CUDA headers and NVRTC, with where they are.

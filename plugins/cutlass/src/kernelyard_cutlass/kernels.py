@@ -64,7 +64,7 @@ class Tile:
         return (self.m // self.warp_m) * (self.n // self.warp_n)
 
     def shared_nbytes(self, itemsize: int) -> int:
-        """Bytes of operands that a block holds."""
+        """Return the bytes of operands that a block holds in shared memory."""
         return self.stages * (self.m + self.n) * self.k * itemsize
 
     def __str__(self) -> str:

@@ -251,20 +251,20 @@ def conv2d(call: Call) -> list[Step]:
 def transpose(
     kernel: TransposeKernel, count: int, rows: int, columns: int, x: BoundTensor, y: BoundTensor
 ) -> PlannedLaunch:
-    """`count` matrices transposed."""
+    """Transpose `count` matrices."""
     grid = blocks(math.ceil(columns / 32), math.ceil(rows / 32), count)
     return PlannedLaunch(kernel, grid, arguments("transpose", rows=rows, columns=columns, x=x, y=y))
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
 def attention(call: Call) -> list[Step]:
-    """Attention of tensors (batch, sequence, heads, size)."""
+    """Launch attention of tensors (batch, sequence, heads, size)."""
     tensors = [call[role] for role in ("query", "key", "value")]
     return _attention(call, tensors, [t.shape for t in tensors], [t.shape[2] * t.shape[3] for t in tensors])
 
 
 def stacked_attention(call: Call) -> list[Step]:
-    """Attention of the thirds of a tensor (batch, sequence, 3 * heads * size), read where they are."""
+    """Launch attention of the thirds of a tensor (batch, sequence, 3 * heads * size), read where they are."""
     stacked, heads = call["stacked"], call.attrs.integer("heads", 1)
     batch, rows, wide = stacked.shape
     thirds = [_behind(stacked, third * wide // 3) for third in range(3)]
@@ -323,7 +323,7 @@ def _bias_strides(bias: BoundTensor | None) -> dict[str, int]:
 
 # --- norms ------------------------------------------------------------------------------------------------------------
 def norm(call: Call) -> list[Step]:
-    """Rows normalised."""
+    """Launch a normalisation of rows."""
     kernel: NormKernel = call.kernels["norm"][0]
     x = call["x"]
     columns = x.shape[-1]

@@ -121,7 +121,7 @@ def clocks(tile: Tile, problem: Problem, multiplication: str, gpu: Gpu) -> float
 
 
 def ranked(tiles: Sequence[Tile], problem: Problem, multiplication: str, gpu: Gpu) -> list[Tile]:
-    """Tiles, quickest by the model first; equal ones in the order given."""
+    """Sort tiles by estimated time, the fastest first; ties keep their order."""
     return sorted(tiles, key=lambda tile: clocks(tile, problem, multiplication, gpu))
 
 

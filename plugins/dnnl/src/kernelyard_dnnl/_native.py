@@ -178,7 +178,7 @@ class Library:
         return function
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Calls a function of SIGNATURES or QUERIES.
+        """Call a function of SIGNATURES or QUERIES.
 
         Raises: StatusError.
         """
@@ -187,7 +187,7 @@ class Library:
     def create(
         self, name: str, destroy: str, *arguments: Any, owner: Callable[[int, Callable[[int], object]], Handle] = Handle
     ) -> Handle:
-        """Calls a function whose first argument receives a new object; the handle (`owner`) destroys it with `destroy`.
+        """Call a function whose first argument receives a new object, which the handle (`owner`) frees with `destroy`.
 
         Raises: StatusError.
         """
@@ -198,7 +198,7 @@ class Library:
         return owner(address.value, self._functions[destroy])
 
     def create_descriptor(self, kind: str, *arguments: Any) -> Handle:
-        """Calls `dnnl_<kind>_primitive_desc_create` on the engine; the arguments are of the C types that it takes.
+        """Call `dnnl_<kind>_primitive_desc_create` on the engine; the arguments are of the C types that it takes.
 
         Raises: StatusError, with status "unimplemented" where the library is older than the function.
         """

@@ -185,7 +185,7 @@ def any_layout(shape: Sequence[int], dtype: str) -> MemoryDescriptor:
 
 
 def from_native(handle: Handle) -> MemoryDescriptor:
-    """Reads a descriptor of the library; strided ones become plain Python facts."""
+    """Read a descriptor of the library; strided ones become plain Python facts."""
     query = _Query(handle.address)
     shape, dtype = query.vector("dims"), _DTYPE_NAMES[query.integer("data_type")]
     if query.integer("format_kind") == enums.FORMAT_KIND_BLOCKED and not query.integer("inner_nblks"):
@@ -290,5 +290,5 @@ def _merged(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes of one element."""
+    """Return the size of one element in bytes."""
     return dtypes.itemsize(dtype)

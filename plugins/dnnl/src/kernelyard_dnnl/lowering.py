@@ -199,7 +199,7 @@ class Lowering:
         return copy
 
     def copy_into(self, value: Value, destination: Value, reader: str = "", given: Given = NOTHING) -> None:
-        """Copies a tensor into another, which may have another layout or dtype; `reader` is who asks, for labels."""
+        """Copy a tensor into another, which may have another layout or dtype; `reader` is used in labels."""
         layouts = value.descriptor, destination.descriptor
         threads = fitting_threads("reorder", layouts, self.threads)
         primitive = create_reorder(*layouts, threads=threads, numbers=tuple(given))
@@ -279,7 +279,7 @@ class Lowering:
         return self._foresight.primitive(self._current, recipe, threads)
 
     def take_back(self) -> None:
-        """Leaves out the last operation: that to come does its work."""
+        """Remove the last operation: the next one includes its work."""
         self.operations.pop()
         self._pending = None
 
@@ -294,7 +294,7 @@ class Lowering:
         self.packed.preparation.finish()
 
     def emit(self, code: Primitive | NativeKernel, arguments: dict[int, Value]) -> None:
-        """Adds an operation; what was derived from the old contents of its destination is forgotten.
+        """Add an operation, and invalidate values derived from the old contents of its destination.
 
         Nothing is done to make nothing: oneDNN has primitives that divide by the sizes of an empty result.
         """

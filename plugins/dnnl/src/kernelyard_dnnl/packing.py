@@ -104,7 +104,7 @@ class PackedConstants:
 
 
 def copy_constant(value: Value, descriptor: MemoryDescriptor, data: np.ndarray) -> None:
-    """Writes a constant in that layout to `data`.
+    """Write a constant in that layout to `data`.
 
     Raises: StatusError.
     """
@@ -124,7 +124,7 @@ def memory_object(descriptor: Handle, address: int) -> Handle:
 
 
 def run_primitive(primitive: Primitive, memories: dict[int, Handle]) -> None:
-    """Executes a primitive once, at build time."""
+    """Execute a primitive once, at build time."""
     library = load_library()
     stream = library.new_stream()
     if primitive.scratchpad is not None:

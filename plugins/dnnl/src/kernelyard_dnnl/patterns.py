@@ -33,7 +33,7 @@ def stage(previous: Pattern) -> Pattern:
 
 
 def cast(previous: Pattern) -> Pattern:
-    """`previous` in another dtype."""
+    """Match `previous` converted to another dtype."""
     return is_op("astype")(previous)
 
 
@@ -43,7 +43,7 @@ def stage_or_cast(previous: Pattern) -> Pattern:
 
 
 def with_stages(anchor: Pattern, one: Callable[[Pattern], Pattern] = stage) -> Pattern:
-    """`anchor` with as many stages as there are, `MAX_STAGES` at most."""
+    """Match `anchor` followed by as many stages as possible, at most `MAX_STAGES`."""
     for _ in range(MAX_STAGES):
         anchor = anchor.optional(one)
     return anchor
@@ -55,7 +55,7 @@ def decoded() -> Pattern:
 
 
 def encoded(previous: Pattern) -> Pattern:
-    """`previous` quantized."""
+    """Match `previous` quantized."""
     return is_op("quantize")(previous, is_const(), is_const())
 
 

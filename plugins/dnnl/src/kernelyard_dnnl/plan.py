@@ -29,7 +29,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(lowering: Lowering, planner: MemoryPlanner) -> Plan:
-    """Lowers a graph and places its buffers; `planner` may have done so for other sizes.
+    """Lower a graph and plan its buffers; `planner` may have planned other sizes before.
 
     Raises: StatusError, CodegenError.
     """

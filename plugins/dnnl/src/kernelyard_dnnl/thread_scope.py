@@ -33,7 +33,7 @@ define i32 @leave(ptr %get, ptr %set, i32 %n, ptr %saved) {
 
 @contextmanager
 def thread_count(library: Library, count: int) -> Iterator[None]:
-    """Sets the number of threads of this Python thread for a while."""
+    """Set the number of threads of this Python thread for a while."""
     before = library.threads
     library.threads = count
     try:

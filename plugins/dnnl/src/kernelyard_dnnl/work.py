@@ -42,7 +42,7 @@ def layouts_of(arguments: Sequence[Argument]) -> list[MemoryDescriptor]:
 
 
 def flops(kind: str, layouts: Sequence[MemoryDescriptor]) -> float:
-    """Additions and multiplications of a matrix product or convolution; 0 for what is bound by memory."""
+    """Return the additions and multiplications of a matmul or convolution; 0 for memory-bound primitives."""
     if kind == "matmul":
         return 2.0 * math.prod(layouts[-1].shape) * layouts[0].shape[-1]
     if kind in ("convolution_forward", "deconvolution_forward"):

@@ -127,13 +127,13 @@ class FunctionEmitter:
         return self.pure(shuffle, value.type, lanes, [first])
 
     def align_lanes(self, *operands: Operand) -> list[Value]:
-        """Values with one number of lanes: scalars are broadcast."""
+        """Broadcast scalars, so that all values have the same number of lanes."""
         values = values_of(*operands)
         lanes = max([value.lanes for value in values])
         return [value if value.lanes == lanes else self.broadcast(value, lanes) for value in values]
 
     def binary(self, op: str, a: Operand, b: Operand, flags: str = "", floor: int = 0) -> Value:
-        """`op` of two values: add, udiv, shl, ...; floating-point operations may be contracted."""
+        """Emit `op` of two values: add, udiv, shl, ...; floating-point operations may be contracted."""
         a, b = values_of(a, b)
         if a.is_float:
             op, flags = f"f{op}", flags or ("" if op == "div" else CONTRACT)
@@ -152,7 +152,7 @@ class FunctionEmitter:
         return self.pure(f"{op} {predicate} {a.typed}, {b.ref}", "i1", a.lanes, [a, b])
 
     def select(self, condition: Value, a: Operand, b: Operand) -> Value:
-        """`a` where the condition holds, else `b`; both are computed."""
+        """Select `a` where the condition holds, else `b`; both are evaluated."""
         a, b = values_of(a, b)
         if condition.ref in ("true", "false"):
             return a if condition.ref == "true" else b
@@ -221,7 +221,7 @@ class FunctionEmitter:
         return current
 
     def shuffle(self, a: Value, b: Value, order: Sequence[int]) -> Value:
-        """Lanes chosen from two vectors."""
+        """Shuffle the lanes of two vectors."""
         lanes = ", ".join(f"i32 {n}" for n in order)
         text = f"shufflevector {a.typed}, {b.typed}, <{len(order)} x i32> <{lanes}>"
         return self.pure(text, a.type, len(order), [a, b])
@@ -243,7 +243,7 @@ class FunctionEmitter:
         return self.pure(f"fneg {a.typed}", a.type, a.lanes, [a])
 
     def fma(self, a: Value, b: Operand, c: Operand) -> Value:
-        """`a * b + c`, rounded once where the target can."""
+        """Emit `a * b + c`, fused (rounded once) where the target supports it."""
         if self.has_fma:
             return self.intrinsic("fma", a, b, c)
         return self.add(self.mul(a, b), c)
@@ -372,7 +372,7 @@ class FunctionEmitter:
     def branch(
         self, condition: Value, then: Callable[[], Sequence[Value]], otherwise: Callable[[], Sequence[Value]]
     ) -> list[Value]:
-        """If and else; each returns as many values, of the same types; returns the chosen ones."""
+        """Emit if and else, which return values of the same types; return the chosen ones (phi nodes)."""
         labels = [self.fresh("then"), self.fresh("else")]
         done = self.fresh("done")
         arms: list[tuple[Scope, list[Value]]] = []

@@ -46,7 +46,7 @@ Operand: TypeAlias = "Value | float"
 
 
 def registers(type_: str, *names: str) -> tuple[Value, ...]:
-    """Registers of one type, as parameters are."""
+    """Create registers of one type, as for parameters."""
     return tuple(Value(f"%{name}", type_) for name in names)
 
 
@@ -79,7 +79,7 @@ def mangled(type_: str, lanes: int) -> str:
 
 
 def iota(count: int) -> Value:
-    """0, 1, 2, ... in the lanes."""
+    """Return a vector of 0, 1, 2, ... (a step vector)."""
     return Value(f"<{', '.join(f'i64 {n}' for n in range(count))}>", "i64", count)
 
 

@@ -98,7 +98,7 @@ def triple(machine: Machine) -> str:
 
 
 def compile_object(text: str, machine: Machine) -> bytes:
-    """LLVM assembly text -> a relocatable object.
+    """Compile LLVM assembly to a relocatable object.
 
     Raises: CodegenError when the text is not well-formed; a fault of ours.
     """
@@ -134,7 +134,7 @@ def openmp() -> dict[str, int] | None:
 
 @cache
 def library_functions() -> dict[str, int]:
-    """Addresses of the C library's functions that kernels may call."""
+    """Return the addresses of the C library functions that kernels may call."""
     library = ctypes.CDLL("libm.so.6")
     return {name: _address(library, name) for name in LIBRARY_FUNCTIONS if hasattr(library, name)}
 

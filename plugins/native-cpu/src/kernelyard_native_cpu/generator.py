@@ -93,7 +93,7 @@ def _cached_object(text: str, machine: Machine) -> bytes:
 
 
 def write_module(functions: Mapping[str, PrimFunc], machine: Machine) -> tuple[list[GeneratedKernel], str]:
-    """Functions as kernels, and the text of the LLVM module that has them all."""
+    """Generate kernels of functions, and the text of an LLVM module with all of them."""
     declarations = dict(threads.DECLARATIONS)
     kernels = [generate_kernel(name, function, machine, declarations) for name, function in functions.items()]
     head = f'target triple = "{_native.triple(machine)}"'

@@ -107,7 +107,7 @@ class KernelInfo(NamedTuple):
         return Binding((*found, *left), offset)
 
     def to_json(self) -> dict[str, Any]:
-        """Symbolic dims become their text."""
+        """Convert to JSON; symbolic dims become text."""
         return {
             "symbol": self.symbol,
             "params": [spec.to_json() for spec in self.params],

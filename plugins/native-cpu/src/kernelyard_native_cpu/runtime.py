@@ -121,7 +121,7 @@ class NativeCpuModule(BindableModule):
         return pack_module(_MAGIC, SCHEMA, facts, self._objects)
 
     def inspect(self) -> str:
-        """Kernels with their parameters, and the machine they are for."""
+        """Format the kernels with their parameters, and the target machine."""
         size = sum(map(len, self._objects))
         lines = [f"native-cpu: {len(self._kernels)} kernels, {size} bytes of code by LLVM {self.llvm_version}"]
         lines.append(f"  needs {self.needs}")

@@ -95,7 +95,7 @@ done:
 
 
 def _stamp(name: str, number: str) -> str:
-    """Reads the clock into a place of `%times`, each of which has two words."""
+    """Read the clock into a place of `%times`, each of which has two words."""
     return f"""%{name} = getelementptr [2 x i64], ptr %times, i64 {number}
   %{name}_read = call i32 @clock_gettime(i32 {time.CLOCK_MONOTONIC}, ptr %{name})"""
 

@@ -39,7 +39,7 @@ def check(norm: Candidate) -> Refusal | None:
 
 
 def lower_batch_norm(node: Node, graph: Lowering) -> Value:
-    """Lowers a batch_norm node: x * scale with `+ shift` as its first post-op.
+    """Lower a batch_norm node: x * scale with `+ shift` as its first post-op.
 
     scale = gamma / sqrt(variance + epsilon), shift = beta - mean * scale.
     """

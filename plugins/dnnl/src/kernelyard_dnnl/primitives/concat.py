@@ -69,7 +69,7 @@ def axis_of(composite: Composite) -> int:
 
 
 def lower_concat(node: Node, graph: Lowering) -> Value:
-    """Lowers a concat node, in the layout that most of its operands have."""
+    """Lower a concat node, in the layout that most of its operands have."""
     axis = node.attrs["axis"] % len(node.shape)
     if 0 in node.shape:  # with sizes that only come then; there may be no operand left to choose a layout by
         return apply_steps(graph, steps_of(node), graph.new(dense(node.shape, node.dtype)))
@@ -86,7 +86,7 @@ def lower_concat(node: Node, graph: Lowering) -> Value:
 
 
 def _copy_each(graph: Lowering, operands: list[Value], result: Value, axis: int) -> None:
-    """Copies each operand into a view of the result, from whatever order of dims it has."""
+    """Copy each operand into a view of the result, from whatever order of dims it has."""
     begin = [0] * len(result.shape)
     for operand in operands:
         graph.copy_into(operand, result.part(begin, operand.shape))
@@ -94,7 +94,7 @@ def _copy_each(graph: Lowering, operands: list[Value], result: Value, axis: int)
 
 
 def _copy_all(graph: Lowering, operands: list[Value], result: Value, axis: int) -> None:
-    """Emits oneDNN's own primitive, which copies run after run."""
+    """Emit oneDNN's own primitive, which copies run after run."""
     order = result.descriptor.order
     sources = [graph.reordered(x, dense(x.shape, x.descriptor.dtype, order)) for x in operands]
     layouts = Descriptors(tuple(source.descriptor for source in sources))

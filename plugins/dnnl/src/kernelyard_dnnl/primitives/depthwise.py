@@ -23,7 +23,7 @@ STRIDES = (1, 2)
 
 
 def lower_with_pointwise(node: Node, graph: Lowering, weight: Value) -> Value | None:
-    """Lowers a conv node in the place of the last operation; None where that is no 1 x 1 convolution for this node
+    """Lower a conv node in the place of the last operation; None where that is no 1 x 1 convolution for this node
     alone, or oneDNN has no code for both. weight: (groups, filters of a group, channels of a group, height, width)."""
     first = graph.last_maker(node.operands["data"])
     if first is None or first.op != "conv" or not _is_pointwise(first) or not _is_depthwise(node):

@@ -82,7 +82,7 @@ def write_eltwise(composite: Composite) -> KernelNode:
 
 
 def lower_eltwise(node: Node, graph: Lowering) -> Value:
-    """Lowers an eltwise node: over the operand's memory where that is no longer needed."""
+    """Lower an eltwise node, in place if the operand is dead afterwards."""
     source = graph.gapless(node.operands["x"])
     attrs = node.attrs
     op = Eltwise(attrs["algorithm"], float(attrs.get("alpha", 0.0)), float(attrs.get("beta", 0.0)))
@@ -97,7 +97,7 @@ def lower_eltwise(node: Node, graph: Lowering) -> Value:
 
 
 def lower_binary(node: Node, graph: Lowering) -> Value:
-    """Lowers a binary node: the operand of the result's full shape comes first, as oneDNN's fast code wants it."""
+    """Lower a binary node; the operand with the result's shape comes first, as oneDNN's fast code requires."""
     if are_decoded(node, "a", "b"):
         result = lower_integer_arithmetic(node, graph)
         return lower_in_floats(node, graph, lower_binary) if result is None else result

@@ -39,7 +39,7 @@ def attributes(group: Composite) -> dict[str, Any]:
 
 
 def lower_layer_norm(node: Node, graph: Lowering) -> Value:
-    """Lowers a layer_norm node."""
+    """Lower a layer_norm node."""
     x = node.operands["x"]
     rows = rows_along(graph, x, tuple(node.attrs.get("axes", (len(x.shape) - 1,))), node.dtype)
     source, result = rows.matrix.descriptor, dense(rows.matrix.shape, node.dtype)

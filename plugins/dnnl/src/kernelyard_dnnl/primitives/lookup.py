@@ -17,7 +17,7 @@ TABLE = enums.ARG["src_1"]
 
 
 def lower_lookup(node: Node, graph: Lowering) -> Value:
-    """Lowers a lookup node: over the operand's memory where that is no longer needed."""
+    """Lower a lookup node, in place if the operand is dead afterwards."""
     source, table = graph.strided(node.operands["x"]), graph.plain(node.operands["table"])
     layout = dense(node.shape, node.dtype, source.descriptor.order)
     result = source.seen_as(layout) if graph.may_overwrite(source, [table]) else graph.new(layout)

@@ -29,7 +29,7 @@ def check(lrn: Candidate) -> Refusal | None:
 
 
 def lower_lrn(node: Node, graph: Lowering) -> Value:
-    """Lowers an lrn node. oneDNN has fast code for images, so that space is shown as one row of an image."""
+    """Lower an lrn node. oneDNN has fast code for images, so that space is shown as one row of an image."""
     shape = node.shape
     x = graph.reshaped(graph.channels_last(node.operands["x"]), (*shape[:2], 1, math.prod(shape[2:])))
     layout = x.descriptor.canonical

@@ -76,7 +76,7 @@ class Form(NamedTuple):
 
 
 def lower_matmul(node: Node, graph: Lowering) -> Value:
-    """Lowers a matmul node."""
+    """Lower a matmul node."""
     is_of_integers = are_decoded(node, "a", "b")
     if is_of_integers:
         from kernelyard_dnnl.primitives.integer_product import can_multiply_integers, with_signed  # inside: few have it

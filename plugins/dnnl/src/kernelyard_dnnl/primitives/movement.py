@@ -57,17 +57,17 @@ def slice_attributes(group: Composite) -> dict[str, Any]:
 
 
 def lower_permutation(node: Node, graph: Lowering) -> Value:
-    """Lowers a reorder node: the same bytes with dims renamed; who needs another layout copies."""
+    """Lower a reorder node to a view with permuted dims; readers that need another layout copy it."""
     return graph.viewable(node.operands["x"]).permuted(tuple(node.attrs["axes"]))
 
 
 def lower_cast(node: Node, graph: Lowering) -> Value:
-    """Lowers a cast node: a copy in another dtype."""
+    """Lower a cast node: a copy in another dtype."""
     return graph.cast(node.operands["x"], node.dtype)
 
 
 def lower_slice(node: Node, graph: Lowering) -> Value:
-    """Lowers a slice node: some of the same bytes; who needs them without gaps copies."""
+    """Lower a slice node to a view; readers that need dense memory copy it."""
     x = graph.viewable(node.operands["x"])
     assert x.descriptor.strides is not None
     strides, offset = list(x.descriptor.strides), x.offset
@@ -78,7 +78,7 @@ def lower_slice(node: Node, graph: Lowering) -> Value:
 
 
 def lower_reshape(node: Node, graph: Lowering) -> Value:
-    """Lowers a reshape node: the same bytes where the layout allows, else a row-major copy."""
+    """Lower a reshape node to a view where the layout allows, else to a row-major copy."""
     return graph.reshaped(node.operands["x"], node.shape)
 
 

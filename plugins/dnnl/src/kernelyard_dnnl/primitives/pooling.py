@@ -68,7 +68,7 @@ def attributes(group: Composite) -> dict[str, Any]:
 
 
 def lower_pool(node: Node, graph: Lowering) -> Value:
-    """Lowers a pool node.
+    """Lower a pool node.
 
     Raises: CodegenError where the result reaches past the padding (ceil mode) and padding would count.
     """

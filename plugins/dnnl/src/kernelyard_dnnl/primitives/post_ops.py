@@ -82,7 +82,7 @@ def execute(
     width: int = VECTOR_WIDTH,
     is_convolution: bool = False,
 ) -> Value:
-    """Emits the primitive that `create` makes, with the node's post-ops fused where oneDNN has fast code for that.
+    """Emit the primitive that `create` makes, with the node's post-ops fused where oneDNN has fast code for that.
 
     destination: the result's layout. arguments: everything but the destination and the post-ops' operands.
     reuse: a tensor that the result may overwrite. view: how tensors of the result's shape are shown to the primitive,

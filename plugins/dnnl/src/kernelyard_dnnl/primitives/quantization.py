@@ -42,12 +42,12 @@ def check(conversion: Candidate) -> Refusal | None:
 
 
 def lower_quantize(node: Node, graph: Lowering) -> Value:
-    """Lowers a quantize node."""
+    """Lower a quantize node."""
     return quantized(node, graph, node.operands["x"])
 
 
 def lower_dequantize(node: Node, graph: Lowering) -> Value:
-    """Lowers a dequantize node."""
+    """Lower a dequantize node."""
     return dequantized(node, graph, "x")
 
 

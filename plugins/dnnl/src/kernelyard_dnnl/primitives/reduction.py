@@ -51,7 +51,7 @@ def attributes(group: Composite) -> dict[str, Any]:
 
 
 def lower_reduce(node: Node, graph: Lowering) -> Value:
-    """Lowers a reduce node."""
+    """Lower a reduce node."""
     if are_decoded(node, "x"):
         result = _mean_of_integers(node, graph)
         return lower_in_floats(node, graph, lower_reduce) if result is None else result

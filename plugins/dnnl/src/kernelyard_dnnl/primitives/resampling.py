@@ -71,7 +71,7 @@ def _is_whole_upsampling(call: Call) -> bool:
 
 
 def lower_resample(node: Node, graph: Lowering) -> Value:
-    """Lowers a resample node, in the operand's layout."""
+    """Lower a resample node, in the operand's layout."""
     x = graph.strided(node.operands["x"])
     source, result = x.descriptor, dense(node.shape, node.dtype, x.descriptor.order)
     factors = Factors(tuple(after / before for after, before in zip(node.shape[2:], x.shape[2:], strict=True)))

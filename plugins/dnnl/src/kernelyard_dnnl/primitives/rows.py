@@ -57,7 +57,7 @@ def rows_along(graph: Lowering, x: Value, axes: Shape, dtype: str) -> Rows:
 
 
 def execute_rows(node: Node, graph: Lowering, rows: Rows, arguments: dict[int, Value], create: Create) -> Value:
-    """Emits the primitive over the rows, with the node's post-ops; the result may overwrite them."""
+    """Emit the primitive over the rows, with the node's post-ops; the result may overwrite them."""
     busy = [value for role, value in node.operands.items() if role != "x"]
     source = arguments[SOURCE]
     reuse = source if source.descriptor.dtype == node.dtype and graph.may_overwrite(source, busy) else None

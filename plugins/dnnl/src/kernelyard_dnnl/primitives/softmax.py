@@ -33,7 +33,7 @@ def attributes(group: Composite) -> dict[str, int]:
 
 
 def lower_softmax(node: Node, graph: Lowering) -> Value:
-    """Lowers a softmax or log_softmax node."""
+    """Lower a softmax or log_softmax node."""
     x = node.operands["x"]
     rows = rows_along(graph, x, (node.attrs["axis"] % len(x.shape),), node.dtype)
     source, result = rows.matrix.descriptor, dense(rows.matrix.shape, node.dtype)

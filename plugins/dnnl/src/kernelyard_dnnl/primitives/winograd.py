@@ -33,7 +33,7 @@ PLACES = {
 
 
 def lower_winograd(node: Node, graph: Lowering, m: int) -> Value:
-    """Lowers a conv node by F(m x m, 3 x 3)."""
+    """Lower a conv node by F(m x m, 3 x 3)."""
     lanes, shape = winograd_choice.vector_lanes(), winograd_choice.shape_of(node)
     data, weight = _with_channels_inside(node.operands["data"], graph), node.operands["weight"]
     layout = channels_last(node.shape, node.dtype)

@@ -45,7 +45,7 @@ def _reduced(weight: Value) -> int:
 
 
 def _transform(weight: Value, m: int, lanes: int, data: np.ndarray) -> None:
-    """Writes transformed weights to `data`, panel by panel: the filters of one fit in a cache."""
+    """Write transformed weights to `data`, panel by panel: the filters of one fit in a cache."""
     filters, channels = weight.shape[0], _reduced(weight)
     columns, width = padded(filters, lanes), panel_width(lanes) * lanes
     scratch = aligned_bytes(FLOAT * WINDOW * WINDOW * channels * width)

@@ -25,7 +25,7 @@ PAIRS: dict[int, tuple[float, ...]] = {2: (1.0,), 4: (0.75, 1.5)}
 
 
 def size_of_tile(m: int) -> int:
-    """Pixels along one side of a tile."""
+    """Return the pixels along one side of a tile."""
     return m + WINDOW - 1
 
 

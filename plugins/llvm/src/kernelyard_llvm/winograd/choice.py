@@ -45,7 +45,7 @@ class Shape(NamedTuple):
         return self.planes * self.channels
 
     def tiles(self, m: int) -> tuple[int, int]:
-        """Tiles down and across an image."""
+        """Return the number of tiles down and across an image."""
         return -(-self.height // m), -(-self.width // m)
 
 

@@ -33,7 +33,7 @@ def constant(value: bool | int | float, dtype: str) -> Value:
 
 
 def unary(e: FunctionEmitter, op: str, x: Value, dtype: str) -> Value:
-    """`op` of a value of a dtype."""
+    """Emit `op` of a value of a dtype."""
     if op in UNARY_FUNCTIONS:
         return UNARY_FUNCTIONS[op](e, x)
     if op in _ROUNDING:
@@ -42,7 +42,7 @@ def unary(e: FunctionEmitter, op: str, x: Value, dtype: str) -> Value:
 
 
 def binary(e: FunctionEmitter, op: str, a: Value, b: Value, dtype: str) -> Value:
-    """`op` of two values of a dtype."""
+    """Emit `op` of two values of a dtype."""
     if op in _PREDICATES:
         of_float, of_signed, of_unsigned = _PREDICATES[op]
         kind = of_float if a.is_float else of_signed if dtype in dtypes.SIGNED else of_unsigned
@@ -90,7 +90,7 @@ _UNARY: dict[str, Callable[[FunctionEmitter, Value, str], Value]] = {
 
 
 def extremum(e: FunctionEmitter, op: str, a: Value, b: Value, dtype: str) -> Value:
-    """min or max; NaN when an operand is NaN."""
+    """Emit min or max; NaN if an operand is NaN."""
     if not a.is_float:
         return _integer_extremum(e, op, a, b, dtype)
     # With a literal that is no NaN one comparison is enough: a NaN compares false and stays.

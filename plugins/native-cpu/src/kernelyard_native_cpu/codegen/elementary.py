@@ -91,7 +91,7 @@ Emit = Callable[[FunctionEmitter, Value], Value]
 
 
 def polynomial(e: FunctionEmitter, x: Value, coefficients: Sequence[float]) -> Value:
-    """Horner's scheme; the coefficient of the constant comes first."""
+    """Emit Horner's scheme; the constant coefficient comes first."""
     result = literal(coefficients[-1], x.type)
     for coefficient in reversed(coefficients[:-1]):
         result = e.fma(result, x, coefficient)
@@ -99,7 +99,7 @@ def polynomial(e: FunctionEmitter, x: Value, coefficients: Sequence[float]) -> V
 
 
 def clamp(e: FunctionEmitter, x: Value, low: float, high: float) -> Value:
-    """`x` in [low, high]; NaN stays NaN."""
+    """Clamp `x` to [low, high]; NaN stays NaN."""
     x = e.select(e.compare("olt", x, low), low, x)
     return e.select(e.compare("ogt", x, high), high, x)
 
@@ -145,7 +145,7 @@ def _reduce_exp(e: FunctionEmitter, x: Value) -> tuple[Value, Value, Value]:
 
 
 def exp(e: FunctionEmitter, x: Value) -> Value:
-    """Error below 1.1 ulp; overflows to infinity, underflows gradually."""
+    """Emit e ** x. Error below 1.1 ulp; overflows to infinity, underflows gradually."""
     low, high = (-746.0, 710.0) if x.type == "double" else (-104.5, 89.0)
     n, r, q = _reduce_exp(e, clamp(e, x, low, high))
     return _scale_far(e, e.add(e.fma(e.mul(r, r), q, r), 1.0), n)
@@ -160,7 +160,7 @@ def _exp_minus_one(e: FunctionEmitter, x: Value) -> Value:
 
 
 def expm1(e: FunctionEmitter, x: Value) -> Value:
-    """Error below 2 ulp."""
+    """Emit exp(x) - 1. Error below 2 ulp."""
     if x.type == "double":
         return e.library_call("expm1", x)
     bounded = clamp(e, x, -30.0, 88.0)
@@ -169,7 +169,7 @@ def expm1(e: FunctionEmitter, x: Value) -> Value:
 
 
 def log(e: FunctionEmitter, x: Value) -> Value:
-    """Error below 1.5 ulp; -infinity at 0, NaN below."""
+    """Emit the natural logarithm. Error below 1.5 ulp; -infinity at 0, NaN below."""
     double = x.type == "double"
     integer, shift, tiny, scale = (
         ("i64", 52, 2.2250738585072014e-308, 54) if double else ("i32", 23, 1.1754943508222875e-38, 25)
@@ -210,7 +210,7 @@ def _log_mantissa_double(e: FunctionEmitter, f: Value, n: Value) -> Value:
 
 
 def log1p(e: FunctionEmitter, x: Value) -> Value:
-    """Error below 1 ulp for float."""
+    """Emit log(1 + x). Error below 1 ulp for float."""
     if x.type == "double":
         return e.library_call("log1p", x)
     wide = e.convert("fpext", x, "double")
@@ -226,7 +226,7 @@ def log1p(e: FunctionEmitter, x: Value) -> Value:
 
 
 def tanh(e: FunctionEmitter, x: Value) -> Value:
-    """Error below 2.5 ulp for float."""
+    """Emit tanh. Error below 2.5 ulp for float."""
     if x.type == "double":
         return e.library_call("tanh", x)
     twice = clamp(e, e.mul(magnitude(e, x), 2.0), 0.0, 20.0)
@@ -235,13 +235,13 @@ def tanh(e: FunctionEmitter, x: Value) -> Value:
 
 
 def sigmoid(e: FunctionEmitter, x: Value) -> Value:
-    """Error below 3 ulp; of large negative numbers it underflows gradually."""
+    """Emit the logistic function. Error below 3 ulp; of large negative numbers it underflows gradually."""
     power = exp(e, e.neg(magnitude(e, x)))
     return e.div(e.select(e.compare("olt", x, 0.0), power, 1.0), e.add(1.0, power))
 
 
 def erf(e: FunctionEmitter, x: Value) -> Value:
-    """Error below 2 ulp for float."""
+    """Emit erf. Error below 2 ulp for float."""
     if x.type == "double":
         return e.library_call("erf", x)
     a = magnitude(e, x)
@@ -264,22 +264,22 @@ def magnitude(e: FunctionEmitter, x: Value) -> Value:
 
 
 def copy_sign(e: FunctionEmitter, size: Operand, sign: Value) -> Value:
-    """`size` with the sign of `sign`."""
+    """Emit `size` with the sign of `sign`."""
     return e.intrinsic("copysign", size, sign)
 
 
 def sqrt(e: FunctionEmitter, x: Value) -> Value:
-    """Correctly rounded."""
+    """Emit the square root, correctly rounded."""
     return e.intrinsic("sqrt", x)
 
 
 def rsqrt(e: FunctionEmitter, x: Value) -> Value:
-    """Error below 1.5 ulp."""
+    """Emit 1 / sqrt(x). Error below 1.5 ulp."""
     return e.div(1.0, e.intrinsic("sqrt", x))
 
 
 def power(e: FunctionEmitter, x: Value, y: Value) -> Value:
-    """x ** y as C's pow; error below 1 ulp for float (computed in double)."""
+    """Emit x ** y as C's pow; error below 1 ulp for float (computed in double)."""
     x, y = e.align_lanes(x, y)
     if x.type == "double":
         return e.library_call("pow", x, y)

@@ -88,7 +88,7 @@ class Memory:
         return self.emitter.element(self.pointers[buffer], offset, storage_type(buffer.dtype))
 
     def load(self, buffer: Buffer, offset: Value, lanes: int = 1, mask: Value | None = None) -> Value:
-        """`lanes` elements from an offset on; lanes that the mask excludes are not read."""
+        """Load `lanes` elements from an offset on; masked-out lanes are not read."""
         e, type_, place = self.emitter, storage_type(buffer.dtype), self._address(buffer, offset)
         if mask is None or lanes == 1:
             return self._read(buffer, e.load_text(place, type_, lanes), type_, lanes, [place])

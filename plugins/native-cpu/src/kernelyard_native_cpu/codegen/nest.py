@@ -112,7 +112,7 @@ class Nest:
         return start if known == 0 else self.e.intrinsic("smin", start, self.memory.dim(last))
 
     def run(self, loops: Sequence[OuterLoop], points: Points) -> None:
-        """The given loops one inside the other, and the step inside of them."""
+        """Emit the given loops, nested, with the step inside."""
         if not loops:
             self.step(points)
             return
@@ -149,7 +149,7 @@ class Nest:
 
     # --- the innermost step -----------------------------------------------------------------------------------------
     def step(self, points: Points) -> None:
-        """All that is done for some points of the outer loops."""
+        """Emit the body for some points of the outer loops."""
         if self.plan.scan:
             from kernelyard_native_cpu.codegen.scans import ScanLoop  # inside, as below: few kernels scan or sort
 

@@ -54,7 +54,7 @@ def storage_type(dtype: str) -> str:
 
 
 def decode(e: FunctionEmitter, stored: Value, dtype: str, has_half: bool) -> Value:
-    """From memory to registers."""
+    """Convert a value from its memory format to its register format."""
     if dtype == "bool":
         return e.compare("ne", stored, 0)
     if dtype not in SMALL_FLOATS:
@@ -65,7 +65,7 @@ def decode(e: FunctionEmitter, stored: Value, dtype: str, has_half: bool) -> Val
 
 
 def encode(e: FunctionEmitter, value: Value, dtype: str, has_half: bool) -> Value:
-    """From registers to memory; small floats round to nearest, ties to even."""
+    """Convert a value from its register format to its memory format; narrow floats round to nearest even."""
     if dtype == "bool":
         return e.convert("zext", value, "i8")
     if dtype not in SMALL_FLOATS:

@@ -44,7 +44,7 @@ class Loops:
         return self.stage.first.reducer in ("argmax", "argmin")
 
     def scalar(self) -> Plan:
-        """No vectors."""
+        """Return scalar loops."""
         return Plan(self.spatial, self.reduce, self.extents)
 
     @property
@@ -94,7 +94,7 @@ class Loops:
         return -(-size_of(self.extents[axis]) // self.lanes(axis))
 
     def others(self, vector: str) -> list[str]:
-        """Spatial axes besides the vector axis."""
+        """Return the spatial axes other than the vector axis."""
         return [name for name in self.spatial if name != vector and self.extents[name] != 1]
 
     def reuse(self, axis: str, vector: str) -> int:

@@ -204,7 +204,7 @@ class Plan:
         return replace(self, lanes=lanes, unroll=1, panel=None, stream=None, parts=None)
 
     def versions(self, machine: Machine) -> tuple[Plan, ...]:
-        """This plan, and others for when a symbolic vector axis turns out to be shorter than a step of it."""
+        """Return this plan, and variants for symbolic vector axes shorter than one step."""
         if self.vector is None or isinstance(self.extents[self.vector], int):
             return (self, *self.for_fewer_rows)
         if machine.has_masks:

@@ -23,7 +23,7 @@ class Writer:
         self._names = 0
 
     def line(self, text: str) -> None:
-        """A line at the current depth."""
+        """Write a line at the current indentation."""
         self._lines.append("  " * self._depth + text)
 
     def fresh(self, prefix: str = "v") -> str:

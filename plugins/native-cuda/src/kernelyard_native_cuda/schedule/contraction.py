@@ -143,5 +143,5 @@ def narrowed(expr: Expr) -> Expr:
 
 
 def names_of(axes: Iterable[IterVar]) -> frozenset[str]:
-    """Names of axes."""
+    """Return the names of axes."""
     return frozenset(axis.name for axis in axes)

@@ -138,7 +138,7 @@ def tensor_dtype(it: Contraction, machine: Machine) -> str | None:
 
 
 def tiles_of(it: Contraction, machine: Machine) -> int:
-    """About how many blocks of threads the contraction keeps busy."""
+    """Estimate how many thread blocks the contraction occupies."""
     is_plain = tensor_dtype(it, machine) is None
     shape = _choose(it, PLAIN_SHAPES, machine) if is_plain else _choose(it, TENSOR_SHAPES, machine)
     return -(-usual(it.a.extent) // shape.rows) * -(-usual(it.b.extent) // shape.columns) * usual(it.batches)

@@ -16,7 +16,7 @@ Store = Callable[[ComputeBlock, str], None]
 
 @contextmanager
 def loops(kernel: Kernel, axes: Sequence[IterVar]) -> Iterator[None]:
-    """Loops over axes, in order; they are called as they are."""
+    """Emit nested loops over axes, in order, named after them."""
     with ExitStack() as stack:
         for axis in axes:
             head = f"for (long long {axis.name} = 0; {axis.name} < {kernel.dim(axis.extent)}; ++{axis.name})"

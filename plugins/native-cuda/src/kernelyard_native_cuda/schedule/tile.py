@@ -54,7 +54,7 @@ def runs_along_sum(operand: Operand, it: Contraction) -> bool:
 
 
 def extents_of(it: Contraction) -> dict[str, Dim]:
-    """Extents of all axes by name."""
+    """Return the extents of all axes by name."""
     return {axis.name: axis.extent for axis in it.stage.first.axes}
 
 

@@ -80,7 +80,7 @@ def tree_ensemble(node: Node) -> Expr:
 
 
 def _members(modes: Sequence[str], values: np.ndarray) -> dict[int, list[float]]:
-    """Sets end with NaN, one for each node that asks for membership."""
+    """Set end with NaN, one for each node that asks for membership."""
     ends = np.flatnonzero(np.isnan(values))
     askers = [number for number, mode in enumerate(modes) if mode == "BRANCH_MEMBER"]
     starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends

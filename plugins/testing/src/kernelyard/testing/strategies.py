@@ -19,7 +19,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
 def shapes(min_rank: int = 0, max_rank: int = 4, max_size: int = 5) -> st.SearchStrategy[tuple[int, ...]]:
-    """Shapes without empty axes."""
+    """Draw shapes without empty axes."""
     return st.lists(st.integers(1, max_size), min_size=min_rank, max_size=max_rank).map(tuple)
 
 

@@ -41,7 +41,7 @@ _CACHE_LINE = 64
 
 
 def block_products(loops: Loops) -> Plan | Declined:
-    """For sums over blocks of words of four bytes, with scales that all of a block shares."""
+    """Plan sums over blocks of four-byte words with one scale per block."""
     first, axis = loops.stage.first, loops.reduce[-1] if loops.reduce else ""
     if loops.in_order or first.reducer != "sum" or len(loops.reduce) < 2 or loops.extents[axis] != PER_WORD:
         return Declined("the stage is not a sum over words of four bytes")

@@ -13,7 +13,7 @@ from kernelyard_native_cpu.schedule.rules.matmul import matmul
 
 
 def byte_products(loops: Loops) -> Plan | Declined:
-    """For sums of products of bytes that lie in words along the innermost reduced axis."""
+    """Plan int8 dot products: bytes are packed in words along the innermost reduced axis."""
     first, axis = loops.stage.first, loops.reduce[-1] if loops.reduce else ""
     if first.reducer != "sum" or len(loops.reduce) < 2 or loops.extents[axis] != PER_WORD:
         return Declined("the stage is not a sum over words of four bytes")

@@ -12,7 +12,7 @@ from kernelyard_native_cpu.schedule.tiling import dot_products, outer_product, w
 
 
 def conv(loops: Loops) -> Plan | Declined:
-    """For every contraction; vectors along output pixels or output channels, whichever costs less."""
+    """Plan any contraction, with vectors along output pixels or output channels, whichever costs less."""
     vector = loops.vector
     if loops.in_order or vector is None or not loops.stage.is_contraction:
         return Declined("the stage is not a contraction with operand reuse, or has no vectorizable axis")

@@ -45,7 +45,7 @@ _WIDEST = 4
 
 
 def dequantize_matmul(loops: Loops) -> Plan | Declined:
-    """For contractions over groups that share a scale, and over packed integers."""
+    """Plan contractions over groups that share a scale, and over packed integers."""
     if loops.in_order or len(loops.reduce) < 2 or loops.stage.first.reducer != "sum":
         return Declined("the stage is not a sum over quantization groups, or over values packed in a word")
     stored = _stored(loops)

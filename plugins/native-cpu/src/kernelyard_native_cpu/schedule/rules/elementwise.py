@@ -12,7 +12,7 @@ _UNROLL = 2
 
 
 def elementwise(loops: Loops) -> Plan | Declined:
-    """Along the axis where most loads and stores are of neighbours."""
+    """Vectorize the axis along which most loads and stores are contiguous."""
     vector = loops.vector
     if loops.in_order or loops.stage.reduce or vector is None:
         return Declined("the stage has a reduction or a loop-carried dependence, or no vectorizable axis")

@@ -9,7 +9,7 @@ from kernelyard_native_cpu.schedule.plan import Plan
 
 
 def fallback(loops: Loops) -> Plan:
-    """Vectors along a contiguous axis that they divide; else scalars."""
+    """Vectorize a contiguous axis that vectors divide; otherwise emit scalar loops."""
     scalar = loops.scalar()
     if not loops.in_order:
         return scalar

@@ -21,7 +21,7 @@ _DEPTH_OF_PARTS = 512
 
 
 def matmul(loops: Loops) -> Plan | Declined:
-    """For contractions over one axis."""
+    """Plan contractions over one axis."""
     vector = loops.vector
     if loops.in_order or vector is None or not loops.stage.is_contraction or len(loops.reduce) != 1:
         return Declined("the stage is not a contraction over one axis with operand reuse")

@@ -33,7 +33,7 @@ _MARGIN = 64
 
 
 def sort(loops: Loops) -> Plan | Declined:
-    """One row after the other, each in memory of its thread's own."""
+    """Sort row by row, each in thread-local memory."""
     block = loops.stage.first
     if not sorts(block):
         return Declined("the stage does not sort")
