@@ -58,6 +58,12 @@ def lower(node: Node, graph: Lowering) -> Value:
     geometry = transposed_geometry(node)
     if are_decoded(node, "data", "weight"):
         return lower_integer_convolution(node, graph, _weight, geometry, lower)
+    if len(node.shape) == 3:
+        # Inside: few graphs have transposed convolutions of sequences.
+        from kernelyard_dnnl.primitives.transposed_sequences import is_convolution_of_phases, lower_phases
+
+        if is_convolution_of_phases(node):
+            return lower_phases(node, graph)
     weight, data = _weight(node, graph), node.operands["data"]
     if node.post_ops or "bias" in node.operands:
         convolution = Convolution(graph, geometry, any_layout(weight.shape, weight.descriptor.dtype), None)
