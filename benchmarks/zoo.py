@@ -21,7 +21,7 @@ from pathlib import Path
 from models import HERE, machine
 from peers.compare import Comparison, How, compare
 from peers.start import OURS
-from peers.zoo_page import write_page
+from peers.zoo_page import ratio_of, write_page
 from recipes.zoo.catalogue import KINDS, NAMES, split
 from rich.console import Console
 from rich.progress import Progress
@@ -89,7 +89,7 @@ def measure(args: argparse.Namespace, console: Console) -> None:
                 results.add(found)
                 told = [f"{row.engine} {row.failure[:300] or f'{row.processor_ms:.4g} ms'}" for row in found.rows]
                 ours = found.row(OURS)
-                text = f"{name}, {threads}: {found.processor_ratio(PEERS) or float('nan'):.2f} ({', '.join(told)})"
+                text = f"{name}, {threads}: {ratio_of(found, PEERS) or float('nan'):.2f} ({', '.join(told)})"
                 text += f" error {ours.error:.1e}" if ours else ""
                 console.print(text, highlight=False, soft_wrap=True, markup=False)
             progress.advance(task)

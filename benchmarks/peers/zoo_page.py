@@ -89,8 +89,14 @@ def _faults(chosen: Sequence[Comparison]) -> Iterator[str]:
 
 def _ratios(chosen: Sequence[Comparison], peers: Sequence[str]) -> list[tuple[float, Comparison]]:
     """Return the ratio of each network that has one, largest first."""
-    known = [(each.processor_ratio(peers), each) for each in chosen]
+    known = [(ratio_of(each, peers), each) for each in chosen]
     return sorted(((r, each) for r, each in known if r is not None), key=lambda pair: -pair[0])
+
+
+def ratio_of(each: Comparison, peers: Sequence[str]) -> float | None:
+    """Return how many times as fast our engine is as the fastest peer: by the time of the processor with one thread,
+    and by the clock with more, which wait for one another."""
+    return each.processor_ratio(peers) if each.threads == 1 else each.ratio(peers)
 
 
 def error_of(each: Comparison) -> float:
@@ -106,14 +112,15 @@ def is_wrong(each: Comparison) -> bool:
 
 def _line(each: Comparison) -> str:
     ours, reference, openvino = (each.row(engine) for engine in (OURS, REFERENCE, "openvino"))
-    ratios = " | ".join(_ratio(row) for row in (reference, openvino))
-    time = "-" if ours is None else f"{ours.processor_ms:.3g}"
+    ratios = " | ".join(_ratio(row, each.threads) for row in (reference, openvino))
+    time = "-" if ours is None else f"{ours.processor_ms if each.threads == 1 else ours.p10_ms:.3g}"
     error = error_of(each)
     return f"| {each.model} | {time} | {ratios} | {'-' if math.isnan(error) else f'{error:.0e}'} |"
 
 
-def _ratio(row: Row | None) -> str:
-    return "-" if row is None or math.isnan(row.processor_ratio) else f"{row.processor_ratio:.2f}"
+def _ratio(row: Row | None, threads: int) -> str:
+    ratio = math.nan if row is None else row.processor_ratio if threads == 1 else row.ratio
+    return "-" if math.isnan(ratio) else f"{ratio:.2f}"
 
 
 def chart(found: Sequence[Comparison], peers: Sequence[str], path: Path, threads: int = 1) -> None:
