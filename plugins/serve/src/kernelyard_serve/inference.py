@@ -74,14 +74,12 @@ def from_bytes(info: TensorInfo, shape: Sequence[int], data: memoryview | bytes)
             found=f"{len(data)} bytes",
             expected=f"{expected} bytes for {list(shape)} {info.dtype}",
         )
-    array = np.frombuffer(data, np.uint8)
-    if info.dtype == "bool" and array.size and array.max() > 1:
-        raise RequestFormatError(
-            "a byte of a BOOL is neither 0 nor 1", where=f"input {info.name!r}", found=int(array.max())
-        )
-    if array.ctypes.data % dtype.itemsize:
+    array = np.frombuffer(data, dtype)
+    if info.dtype == "bool" and array.size and (largest := int(array.view(np.uint8).max())) > 1:
+        raise RequestFormatError("a byte of a BOOL is neither 0 nor 1", where=f"input {info.name!r}", found=largest)
+    if not array.flags.aligned:
         array = array.copy()
-    return array.view(dtype).reshape(tuple(shape))
+    return array.reshape(tuple(shape))
 
 
 def in_order(inputs: Mapping[str, TensorInfo], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
