@@ -381,6 +381,13 @@ def test_refusals_name_the_way_out(cli, arguments: list[str], exit_code: int, fa
     assert fact in json.dumps(json.loads(as_json.stdout)["error"], ensure_ascii=False)
 
 
+def test_explain_shows_what_patterns_meet(cli) -> None:
+    text = done(cli("explain", "m.onnx", "--offered"))
+    assert "= nn.relu(" in text
+    assert "call_tir" not in text  # no kernels yet
+    assert cli("explain", "m.onnx", "--offered", "--kernels").exit_code == 2
+
+
 def test_blocking_a_plugin_lasts_for_one_command(cli) -> None:
     states = {info["name"]: info for info in data(cli("-p", "no:dnnl", "-p", "no:onnx", "backends", "--json"))}
     assert states["dnnl"]["state"] == states["onnx"]["state"] == "blocked"

@@ -218,6 +218,31 @@ def explain(
     return report
 
 
+def offered_module(
+    model: object,
+    target: Target | str = "cpu",
+    backends: Sequence[str] | str = (),
+    options: Options | None = None,
+    **how: Any,
+) -> IRModule:
+    """Return a model in the form in which backends are offered it, for those who write patterns; print it.
+
+    It is simplified and in the precision asked for; no backend has changed it yet. The arguments are those of
+    `explain`. Raises: as `compile`.
+
+    Example:
+        >>> from kernelyard.ir import FunctionBuilder, IRModule
+        >>> b = FunctionBuilder()
+        >>> module = IRModule({"main": b.function(b.op("maximum", b.input("x", (2, 3)), 0.0))})
+        >>> [binding.value.op_name for binding in offered_module(module)["main"].bindings]
+        ['nn.relu']
+    """
+    defaults = {"require": None, "strict": False, "exclude_patterns": (), "precision": DEFAULT, "pipeline": None}
+    session = open_session(target, list(backends), options, **{**defaults, **how})
+    with watched(session, ()):
+        return simplify(session, session.import_model(model))
+
+
 def watched(session: CompileSession, instruments: Sequence[Instrument]) -> PassContext:
     """Return the context of the compile's passes; a pipeline of the user's own is verified pass by pass."""
     if session.pipeline.changes:

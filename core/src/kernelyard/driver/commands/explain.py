@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with the graph.")
 @click.option("--kernels", is_flag=True, help="Show the kernels, and what is fused into each, instead.")
 @click.option("--cuts", metavar="NAME", help="Show which operators cut a backend's regions.")
+@click.option("--offered", is_flag=True, help="Print the model as patterns of backends meet it, instead.")
 @placement_option
 @compile_options
 @json_option
@@ -37,16 +39,21 @@ def command(
     page: Path | None,
     kernels: bool,
     cuts: str | None,
+    offered: bool,
     placement: Path | None,
     how: CompileOptions,
     as_json: bool,
 ) -> None:
     """Show which backend would run which part of MODEL, what would be declined, and why; nothing is compiled. Of an
     artifact, show which backends run it."""
-    if cuts is not None:
-        if page is not None or kernels or placement is not None or is_artifact(model):
-            raise click.UsageError("--cuts goes with a model, and with none of --html, --kernels and --placement")
-        _show_cuts(model, cuts, how, as_json)
+    if cuts is not None or offered:
+        what = "--offered" if offered else "--cuts"
+        others = {"--html": page, "--kernels": kernels, "--placement": placement, "--json": offered and as_json}
+        _refuse_others(what, model, [name for name, given in others.items() if given])
+        if offered:
+            _show_offered(model, how)
+        elif cuts is not None:
+            _show_cuts(model, cuts, how, as_json)
         return
     with Progress(f"placing {model}"):
         report = _report(model, how, placement)
@@ -66,6 +73,21 @@ def command(
         click.echo(report.kernel_text(terminal_width()))
     else:
         click.echo(report.text(terminal_width()))
+
+
+def _refuse_others(what: str, model: Path, given: Sequence[str]) -> None:
+    if given or is_artifact(model):
+        raise click.UsageError(f"{what} goes with a model, and not with {' and '.join(given) or 'an artifact'}")
+
+
+def _show_offered(model: Path, how: CompileOptions) -> None:
+    from kernelyard.driver.compile import offered_module
+    from kernelyard.ir import to_text
+
+    arguments = how.arguments()
+    with Progress(f"simplifying {model}"):
+        text = to_text(offered_module(model, **{**arguments, "backends": ()}), constants="elided")
+    click.echo(text)
 
 
 def _show_cuts(model: Path, backend: str, how: CompileOptions, as_json: bool) -> None:
