@@ -10,13 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_distribution import install
 
 import kernelyard as ky
 from kernelyard.errors import DeviceError, PluginError, UnknownBackendError
 from kernelyard.plugins.worker_process import Worker
-from kernelyard.testing.conformance.cases import LEVELS
+from kernelyard.testing import assert_offloaded
+from kernelyard.testing.conformance.bench import Bench, Differs
+from kernelyard.testing.conformance.cases import LEVELS, all_cases
 from kernelyard.testing.conformance.claims import Gap, parse_claims, read_claims
 from kernelyard.testing.conformance.gaps import gap_tables, gaps_of, without_idle
 from kernelyard.testing.conformance.place import device_for, plugins_for
@@ -195,6 +198,42 @@ def test_a_gap_matches_no_case_that_holds() -> None:
         ("L1 exp: a", "0.1 off", "differs"),
     ]
     assert text.splitlines()[-1] == "# no gap excuses L1 exp: b: crashed, SIGSEGV"
+
+
+QUANTIZED = 'quantized = ["nn.conv2d", "nn.conv2d, add channels, nn.relu"]\nstored = ["uint8"]'
+
+
+def test_quantized_chains_are_chains_of_integers(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "L2 nn.conv2d, add channels, nn.relu: padded, strided (uint8, quantized)"
+    case, bench = all_cases("dnnl", parse_claims(QUANTIZED, "there"))[name], Bench("dnnl")
+    compiled: list[ky.Executable] = []
+    right, compile_it = bench.outputs, bench.compile
+    monkeypatch.setattr(bench, "compile", lambda module: compiled.append(compile_it(module)) or compiled[-1])
+    case.run(bench)
+    (exe,) = compiled
+    assert_offloaded(exe, "dnnl", count=1)
+    assert {spec.dtype for spec in (*exe.inputs, *exe.outputs)} == {"uint8"}
+    monkeypatch.setattr(bench, "outputs", lambda *given: [each + np.uint8(1) for each in right(*given)])
+    with pytest.raises(Differs, match=r"\d% of the integers differ, by up to \d"):
+        case.run(bench)
+
+
+def test_what_is_declined_alone_is_no_chain() -> None:
+    """One gap serves all chains of a sample."""
+    claims = parse_claims(QUANTIZED + '\n[[gaps]]\ncases = "L? nn.conv2d: dilated (*"\nreason = "none"', "there")
+    dilated = [case for case in all_cases("dnnl", claims) if "dilated" in case]
+    assert dilated == ["L2 nn.conv2d: dilated (uint8, quantized)"]
+
+
+def test_integers_that_have_no_samples_get_those_of_floats() -> None:
+    cases = all_cases("dnnl", parse_claims('ops = ["concat"]\ndtypes = ["int8"]', "there"))
+    assert "L1 concat: last axis (int8, parameters)" in cases
+
+
+def test_a_claim_that_nothing_would_test_is_told() -> None:
+    cases = all_cases("dnnl", parse_claims('ops = ["erf"]\ndtypes = ["int8"]', "there"))
+    with pytest.raises(AssertionError, match="no sample of erf in int8"):
+        cases["L0 every claim is about a sample"].run(Bench("dnnl"))
 
 
 def test_one_gap_serves_a_sample_and_chains_need_none() -> None:

@@ -3,6 +3,7 @@
 `strategies` has random modules for hypothesis, `conformance` is the kit that pytest runs by this package's name.
 """
 
+from kernelyard.driver.compile import offered_module
 from kernelyard.testing.assertions import assert_allclose, assert_declined, assert_offloaded, relative_error
 from kernelyard.testing.comparison import StepError, compare_executables
 from kernelyard.testing.op_cases import OpCase, assert_conforms, op_cases
@@ -18,6 +19,7 @@ __all__ = [
     "assert_same_meaning",
     "compare_executables",
     "evaluate",
+    "offered_module",
     "op_cases",
     "relative_error",
 ]

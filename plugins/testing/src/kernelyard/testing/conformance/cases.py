@@ -8,18 +8,26 @@ from functools import partial
 
 import numpy as np
 
-from kernelyard import dims, dtypes
+from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import KernelyardError
-from kernelyard.ir import Constant, FunctionBuilder, IRModule, Sample, Var
+from kernelyard.ir import IRModule
 from kernelyard.ir.types import TensorType
-from kernelyard.ops.samples import numbers
 from kernelyard.testing.conformance import loading
 from kernelyard.testing.conformance.bench import DENSE, Bench
+from kernelyard.testing.conformance.chains import (
+    RECAST_FROM,
+    Chain,
+    ChainBuilder,
+    Claimed,
+    QuantizedChainBuilder,
+    claimed_samples,
+    power_of_two,
+)
 from kernelyard.testing.conformance.claims import Claims
 from kernelyard.testing.conformance.layouts import IN_GRAPH, IN_MEMORY, LaidOut, changes, in_graph
 from kernelyard.testing.conformance.random_graphs import random_cases
-from kernelyard.testing.op_cases import OpCase, one_symbol_per_size, op_cases
+from kernelyard.testing.op_cases import one_symbol_per_size
 from kernelyard.testing.reference import evaluate
 
 LEVELS = {
@@ -30,10 +38,7 @@ LEVELS = {
     "L4": "saved, and run in a fresh process",
     "L5": "random graphs",
 }
-RECAST_FROM = "float32"  # samples of this dtype serve for other floating-point dtypes, too
-
 Run = Callable[[Bench], None]
-Chain = Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -51,19 +56,6 @@ class Case:
         return self.name.split(" ", 1)[0]
 
 
-@dataclass(frozen=True)
-class Claimed:
-    """A sample of a claimed operator in a claimed dtype."""
-
-    case: OpCase
-    dtype: str
-
-    def name(self, form: str, chain: Chain = ()) -> str:
-        """Return the sample as part of a case's name."""
-        ops = ", ".join(chain) or self.case.op.name
-        return f"{ops}: {self.case.sample.label} ({self.dtype}, {form})"
-
-
 def all_cases(backend: str, claims: Claims) -> dict[str, Case]:
     """Return the cases of a backend by name, lowest level first."""
     cases: dict[str, Case] = {}
@@ -79,12 +71,13 @@ def all_cases(backend: str, claims: Claims) -> dict[str, Case]:
 def _cases(claims: Claims) -> Iterator[Case]:
     for name, check in loading.CHECKS.items():
         yield Case(f"L0 {name}", partial(check, claims=claims))
-    by_op = [list(_claimed_samples(op, claimed)) for op, claimed in claims.ops.items()]
+    by_op = [list(claimed_samples(op, claimed)) for op, claimed in claims.ops.items()]
     samples = [sample for of_op in by_op for sample in of_op]
+    yield Case("L0 every claim is about a sample", partial(_no_idle_claims, samples, claims))
     for sample in samples:
         yield from _single(sample, claims.layouts)
-    for chain in claims.fused:
-        yield from _fused(chain, claims)
+    for make, chains in ((_fused, claims.fused), (_quantized, claims.quantized)):
+        yield from (case for chain in chains for case in make(chain, claims))
     for sample in samples:
         yield from _symbolic(sample, claims)
     firsts = [sample for of_op in by_op for sample in _without_gaps(of_op, claims)[:1]]
@@ -100,35 +93,14 @@ def _no_idle_gaps(unmatched: Sequence[str], bench: Bench) -> None:
     assert not unmatched, f"no case matches {unmatched[0]!r}"
 
 
+def _no_idle_claims(samples: Sequence[Claimed], claims: Claims, bench: Bench) -> None:
+    tried = {(sample.case.op.name, sample.dtype) for sample in samples}
+    idle = [f"{op} in {dtype}" for op, claimed in claims.ops.items() for dtype in claimed if (op, dtype) not in tried]
+    assert not idle, f"there is no sample of {', '.join(idle)}: leave it out, as nothing would test it"
+
+
 def _of(sample: Claimed, name: str, run: Run) -> Case:
     return Case(name, run, sample.case.op.name, sample.dtype)
-
-
-# --- samples ----------------------------------------------------------------------------------------------------------
-def _claimed_samples(op: str, claimed: Sequence[str]) -> Iterator[Claimed]:
-    """Yield the samples of these dtypes; a floating-point dtype with no samples of its own gets those of float32."""
-    cases = op_cases([op])
-    own = {dtype: [case for case in cases if _dtype(case) == dtype] for dtype in claimed}
-    for dtype in claimed:
-        recast = [] if own[dtype] or not dtypes.is_float(dtype) else _recast(cases, dtype)
-        for case in own[dtype] or recast:
-            yield Claimed(case, dtype)
-
-
-def _dtype(case: OpCase) -> str:
-    """Return the dtype that a sample is about: that of its first floating-point operand, else of the first."""
-    found = [type_.dtype for type_ in case.types]
-    return next((dtype for dtype in found if dtypes.is_float(dtype)), found[0] if found else RECAST_FROM)
-
-
-def _recast(cases: Sequence[OpCase], dtype: str) -> list[OpCase]:
-    found = [case for case in cases if _dtype(case) == RECAST_FROM]
-    return [replace(case, sample=_sample_as(case.sample, dtype)) for case in found]
-
-
-def _sample_as(sample: Sample, dtype: str) -> Sample:
-    arrays = [a.astype(dtypes.to_numpy(dtype)) if a.dtype == np.float32 else a for a in sample.inputs]
-    return replace(sample, inputs=tuple(arrays))
 
 
 def _without_gaps(samples: Sequence[Claimed], claims: Claims) -> list[Claimed]:
@@ -179,7 +151,7 @@ def _with_constants(sample: Claimed, bench: Bench) -> None:
 # --- L2 ---------------------------------------------------------------------------------------------------------------
 def _fused(chain: Chain, claims: Claims) -> Iterator[Case]:
     """Yield a chain as one composite; then its forms in a larger graph, for the first sample."""
-    samples = list(_claimed_samples(chain[0], claims.ops.get(chain[0], (RECAST_FROM,))))
+    samples = list(claimed_samples(chain[0], claims.ops.get(chain[0], (RECAST_FROM,))))
     usable = [s for s in _without_gaps(samples, claims) if isinstance(_result_type(s), TensorType)]
     for sample in usable:
         yield _of(sample, f"L2 {sample.name('fused', chain)}", partial(_as_one, sample, chain))
@@ -193,52 +165,8 @@ def _result_type(sample: Claimed) -> object:
     return sample.case.op.infer_type(sample.case.types, sample.case.op.check_attributes(sample.case.sample.attributes))
 
 
-class _ChainBuilder:
-    """Builds chains on samples, and keeps the inputs that they need."""
-
-    def __init__(self, sample: Claimed) -> None:
-        self.sample = sample
-        self.builder = FunctionBuilder()
-        first = sample.case.sample.inputs[0]
-        self.feeds: list[np.ndarray] = [first]
-        self.x = self.builder.input("x", first.shape, sample.case.types[0].dtype)
-
-    def anchor(self, factor: int = 1) -> Var:
-        """Return the sample's operator; operands but the first are constants, multiplied by `factor`."""
-        rest = [array * np.asarray(factor, array.dtype) for array in self.sample.case.sample.inputs[1:]]
-        attributes = self.sample.case.sample.attributes
-        return self.builder.op(self.sample.case.op.name, self.x, *map(Constant, rest), **attributes)
-
-    def extend(self, value: Var, pieces: Chain) -> Var:
-        """Apply the chain to the anchor's result."""
-        for number, piece in enumerate(pieces):
-            op, *operand = piece.split()
-            value = self.builder.op(op, value, *(self._operand(value, kind, number) for kind in operand))
-        return value
-
-    def _operand(self, value: Var, kind: str, number: int) -> Var | Constant:
-        """bias: a vector along the last axis; channels: along axis 1; scalar: a number; residual: a whole tensor."""
-        shape, dtype = value.tensor_type.shape, value.tensor_type.dtype
-        sizes = [dim for dim in shape if isinstance(dim, int)]
-        of_kind = {
-            "bias": sizes[-1:],
-            "channels": [*sizes[1:2], *([1] * (len(sizes) - 2))],
-            "scalar": [],
-            "residual": sizes,
-        }
-        array = numbers(*of_kind[kind], dtype=dtype, seed=number)
-        if kind != "residual":
-            return Constant(array)
-        self.feeds.append(array)
-        return self.builder.input(f"r{len(self.feeds)}", sizes, dtype)
-
-    def module(self, *results: Var) -> IRModule:
-        """Return the module with these results."""
-        return IRModule({"main": self.builder.function(*results)})
-
-
 def _chain_module(sample: Claimed, chain: Chain) -> tuple[IRModule, list[np.ndarray]]:
-    made = _ChainBuilder(sample)
+    made = ChainBuilder(sample)
     result = made.extend(made.anchor(), chain[1:])
     return made.module(result), made.feeds
 
@@ -250,7 +178,7 @@ def _as_one(sample: Claimed, chain: Chain, bench: Bench) -> None:
 
 def _observed(sample: Claimed, chain: Chain, bench: Bench) -> None:
     """The anchor's result is an output too, so that it must not vanish in a composite."""
-    made = _ChainBuilder(sample)
+    made = ChainBuilder(sample)
     anchor = made.anchor()
     module = made.module(made.extend(anchor, chain[1:]), anchor)
     bench.right(bench.taken_among_others(module, [sample.case.op.name]), module, made.feeds)
@@ -258,7 +186,7 @@ def _observed(sample: Claimed, chain: Chain, bench: Bench) -> None:
 
 def _twins(sample: Claimed, chain: Chain, bench: Bench) -> None:
     """Two chains of one input that differ in their constants alone stay two."""
-    made = _ChainBuilder(sample)
+    made = ChainBuilder(sample)
     results = [made.extend(made.anchor(factor), chain[1:]) for factor in ((1, 2) if _others(sample) else (1,))]
     module = made.module(*results)
     bench.right(bench.taken(module), module, made.feeds)
@@ -267,6 +195,41 @@ def _twins(sample: Claimed, chain: Chain, bench: Bench) -> None:
 def _saved_chain(sample: Claimed, chain: Chain, bench: Bench) -> None:
     module, feeds = _chain_module(sample, chain)
     bench.right_after_saving(bench.taken_as_one(module), module, feeds)
+
+
+# --- L2, quantized ----------------------------------------------------------------------------------------------------
+MOST_OFF = 0.05  # of the integers of a result, as halves may be rounded either way
+
+
+def _quantized(chain: Chain, claims: Claims) -> Iterator[Case]:
+    """Yield a chain of stored integers as one composite, for each dtype that they are stored in."""
+    for dtype in claims.stored:
+        for sample in (replace(each, dtype=dtype) for each in claimed_samples(chain[0], (RECAST_FROM,))):
+            alone, name = (f"L2 {sample.name('quantized', part)}" for part in (chain[:1], chain))
+            if not isinstance(_result_type(sample), TensorType) or (alone != name and claims.gap_of(alone)):
+                continue
+            yield _of(sample, name, partial(_quantized_as_one, sample, chain))
+            if not claims.gap_of(name):
+                yield _of(sample, f"L4 {sample.name('quantized', chain)}", partial(_saved_quantized, sample, chain))
+
+
+def _quantized_module(sample: Claimed, chain: Chain) -> tuple[IRModule, list[np.ndarray]]:
+    floats = QuantizedChainBuilder(sample, sample.dtype)
+    module = floats.module(floats.extend(floats.anchor(), chain[1:]))
+    scale = power_of_two(evaluate(module, floats.feeds)[0], 100)
+    made = QuantizedChainBuilder(sample, sample.dtype)
+    return made.module(made.quantized(made.extend(made.anchor(), chain[1:]), scale)), made.feeds
+
+
+def _quantized_as_one(sample: Claimed, chain: Chain, bench: Bench) -> None:
+    module, feeds = _quantized_module(sample, chain)
+    bench.right_but_for_halves(bench.taken_as_one(module), module, feeds, MOST_OFF)
+
+
+def _saved_quantized(sample: Claimed, chain: Chain, bench: Bench) -> None:
+    module, feeds = _quantized_module(sample, chain)
+    exe = bench.taken_as_one(module)
+    bench.right_after_saving(exe, module, feeds, bench.outputs(exe, feeds))
 
 
 # --- L3, L4 -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ FILE_NAME = "conformance.toml"
 OUTCOMES = ("declined", "differs")  # what a gap may excuse; an error or a crash never
 SYMBOLIC = ("leading", "all")
 OPERANDS = ("bias", "channels", "scalar", "residual")
-_FIELDS = ("dtypes", "ops", "op_dtypes", "layouts", "fused", "symbolic", "gaps")
+STORED = ("uint8", "int8")
+_FIELDS = ("dtypes", "ops", "op_dtypes", "layouts", "fused", "quantized", "stored", "symbolic", "gaps")
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class Claims:
 
     ops: operators with their dtypes: every sample of these dtypes, with parameters and constant operands.
     layouts: how operands may lie in memory and come about, of `kernelyard.testing.conformance.layouts`. fused: chains
-    that become one composite, as in `("matmul", "add bias", "nn.relu")`. symbolic: which sizes may be unknown when it
-    compiles, of "leading" (the first axis of the first operand) and "all".
+    that become one composite, as in `("matmul", "add bias", "nn.relu")`. quantized: chains that become one composite
+    with integers for data, weights and result; stored: the dtypes of data and result. symbolic: which sizes may be
+    unknown when it compiles, of "leading" (the first axis of the first operand) and "all".
     """
 
     ops: dict[str, tuple[str, ...]]
@@ -51,6 +53,8 @@ class Claims:
     symbolic: tuple[str, ...] = ()
     gaps: tuple[Gap, ...] = ()
     layouts: tuple[str, ...] = LAYOUTS
+    quantized: tuple[tuple[str, ...], ...] = ()
+    stored: tuple[str, ...] = STORED
 
     def gap_of(self, case: str) -> Gap | None:
         """Return the gap that excuses a case."""
@@ -62,6 +66,26 @@ def parse_claims(text: str, where: str) -> Claims:
 
     Raises: PluginError that names the field.
     """
+    table = _table(text, where)
+    dtypes = _strings(table, "dtypes", where, tuple(DTYPES))
+    ops = _strings(table, "ops", where)
+    quantized = tuple(_chain(text, where) for text in _strings(table, "quantized", where))
+    if not (ops and dtypes) and not quantized:
+        expected = "'ops' and 'dtypes', or 'quantized'"
+        raise PluginError("the claims lack operators or dtypes", where=where, expected=expected)
+    own = table.get("op_dtypes", {})
+    by_op = dict.fromkeys(ops, dtypes) | {op: _strings(own, op, where, tuple(DTYPES)) for op in own}
+    fused = tuple(_chain(text, where) for text in _strings(table, "fused", where))
+    for op in (*by_op, *(piece.split()[0] for chain in (*fused, *quantized) for piece in chain)):
+        _check_op(op, where)
+    gaps = tuple(_gap(entry, where) for entry in table.get("gaps", []))
+    layouts = _strings(table, "layouts", where, LAYOUTS) if "layouts" in table else LAYOUTS
+    stored = _strings(table, "stored", where, STORED) if "stored" in table else STORED
+    return Claims(by_op, fused, _strings(table, "symbolic", where, SYMBOLIC), gaps, layouts, quantized, stored)
+
+
+def _table(text: str, where: str) -> dict[str, Any]:
+    """Return the fields, of which some are checked. Raises: PluginError."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -69,20 +93,9 @@ def parse_claims(text: str, where: str) -> Claims:
     for name in table:
         if name not in _FIELDS:
             raise PluginError(f"the claims have an unknown field {name!r}", where=where, expected=", ".join(_FIELDS))
-    dtypes = _strings(table, "dtypes", where, tuple(DTYPES))
-    ops = _strings(table, "ops", where)
-    if not ops or not dtypes:
-        raise PluginError("the claims lack operators or dtypes", where=where, expected="'ops' and 'dtypes'")
-    own = table.get("op_dtypes", {})
-    if not isinstance(own, dict):
+    if not isinstance(table.get("op_dtypes", {}), dict):
         raise PluginError("'op_dtypes' is not a table", where=where, expected='matmul = ["float32"]')
-    by_op = dict.fromkeys(ops, dtypes) | {op: _strings(own, op, where, tuple(DTYPES)) for op in own}
-    fused = tuple(_chain(text, where) for text in _strings(table, "fused", where))
-    for op in (*by_op, *(piece.split()[0] for chain in fused for piece in chain)):
-        _check_op(op, where)
-    gaps = tuple(_gap(entry, where) for entry in table.get("gaps", []))
-    layouts = _strings(table, "layouts", where, LAYOUTS) if "layouts" in table else LAYOUTS
-    return Claims(by_op, fused, _strings(table, "symbolic", where, SYMBOLIC), gaps, layouts)
+    return table
 
 
 def _strings(table: dict[str, Any], name: str, where: str, choices: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -100,6 +113,9 @@ def _chain(text: str, where: str) -> tuple[str, ...]:
     pieces = tuple(piece.strip() for piece in text.split(","))
     words = [piece.split() for piece in pieces]
     is_sound = all(words) and len(words[0]) == 1 and all(len(w) == 1 or w[1:] in [[o] for o in OPERANDS] for w in words)
+    if "dequantize" in (words[0] or [""])[0]:
+        hint = "write the operators in between alone, as an entry of 'quantized'"
+        raise PluginError("a fused chain begins with dequantize", where=where, found=text, hint=hint)
     if not is_sound:
         expected = f"operators, the later ones with one of {', '.join(OPERANDS)} where they have two operands"
         raise PluginError("a fused chain cannot be read", where=where, found=text, expected=expected)
