@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -413,7 +414,8 @@ if __name__ == "__main__":
 def test_the_engines_themselves(code: str, tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(code)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # of this cluster alone
+    environment = {**os.environ, **token, "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "placement: " in done.stdout

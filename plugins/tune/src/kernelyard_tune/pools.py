@@ -78,7 +78,8 @@ class RayPool:
         try:
             self._ray.init(address=f"ray://{address}")
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise _unreachable("Ray's client server", address, error) from error
+            hint = "clusters of Ray ask for a token by default: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            raise _unreachable("Ray's client server", address, error, hint) from error
         self._turn = itertools.count()
 
     def machines(self) -> Mapping[str, Machine]:
@@ -120,5 +121,5 @@ def _engine(module: str, package: str) -> Any:
         raise PoolError(f"{module} is not installed", hint=f"pip install '{package}'") from error
 
 
-def _unreachable(what: str, address: str, error: BaseException) -> PoolError:
-    return PoolError(f"{what} does not answer", where=address, found=str(error))
+def _unreachable(what: str, address: str, error: BaseException, hint: str | None = None) -> PoolError:
+    return PoolError(f"{what} does not answer", where=address, found=str(error), hint=hint)
