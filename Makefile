@@ -37,7 +37,7 @@ demo: $(VENV)/demo  ## read a rendered page of text with three compiled networks
 	$(BIN)/python examples/read_page/demo.py
 
 test: $(VENV)/test lint  ## the whole test suite
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --timeout $(TIMEOUT) --durations=10
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --timeout $(TIMEOUT) --durations=10
 
 campaign: $(VENV)/test  ## every property test with CAMPAIGN times the examples, at random, on all processors
 	$(BIN)/python -m pytest -q -n auto --dist worksteal --campaign $(CAMPAIGN) --durations=10
