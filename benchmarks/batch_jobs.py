@@ -154,11 +154,20 @@ def dask(artifact: Path, table: Path, workers: int) -> Iterator[Job]:
 
 @contextmanager
 def ray(artifact: Path, table: Path, workers: int) -> Iterator[Job]:
-    """Yield a pipeline of Ray Data; its actors end with each run, and so load the model for each."""
+    """Yield a pipeline of Ray Data; its actors end with each run, and so load the model for each.
+
+    The table is files of two calls each: of one file its reader makes one task, whatever it is told.
+    """
     import ray.data
 
+    files = table.with_suffix("")
+    if not files.exists():
+        files.mkdir()
+        for number, batch in enumerate(pq.ParquetFile(table).iter_batches(2 * BATCH)):
+            pq.write_table(pa.Table.from_batches([batch]), files / f"{number:04}.parquet")
+
     def run(folder: Path) -> int:
-        rows = ray.data.read_parquet(str(table), override_num_blocks=8)
+        rows = ray.data.read_parquet(str(files))
         pool = ray.data.ActorPoolStrategy(size=workers)
         rows.map_batches(
             Predictor, fn_constructor_args=(str(artifact), 1), compute=pool, batch_size=BATCH, num_cpus=1
