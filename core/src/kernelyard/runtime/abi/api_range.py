@@ -55,7 +55,8 @@ def check_runtime_api(entry: EntryPoint) -> None:
     """
     if entry.module.startswith("kernelyard."):  # the core's own are of its version
         return
-    api_range = _range_of(entry)
+    stated = _range_of(entry)
+    api_range = stated or _UNSTATED
     try:
         if contains(api_range, RUNTIME_API):
             return
@@ -66,21 +67,21 @@ def check_runtime_api(entry: EntryPoint) -> None:
     raise BackendUnavailableError(
         f"the runtime half {entry.name!r} was written for another version of the runtime API",
         where=f"{distribution} {entry.dist.version if entry.dist else ''}".rstrip(),
-        found=f"runtime_api = {api_range!r}",
+        found=f"runtime_api = {stated!r}" if stated else f"no runtime_api in its manifest, which counts as {_UNSTATED}",
         expected=f"a range that contains {RUNTIME_API}, this core's",
         hint=f"pip install --upgrade {'kernelyard' if is_core_older else distribution}",
     )
 
 
-def _range_of(entry: EntryPoint) -> str:
+def _range_of(entry: EntryPoint) -> str | None:
     folder = entry.folder
     if folder is None:
-        return _UNSTATED
+        return None
     try:
         with open(os.path.join(folder, MANIFEST), encoding="utf-8") as manifest:
-            return stated_range(manifest.read()) or _UNSTATED
+            return stated_range(manifest.read())
     except (OSError, UnicodeDecodeError):  # a runtime half by itself needs no manifest
-        return _UNSTATED
+        return None
 
 
 def _clauses(api_range: str) -> list[tuple[str, tuple[int, ...]]]:
