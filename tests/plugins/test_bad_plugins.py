@@ -34,7 +34,7 @@ BAD: dict[str, tuple[str, str, str, str]] = {
     "slow-import": ("import time; time.sleep(0.5)\n" + GOOD_PLUGIN, MANIFEST, "active", ""),
 }  # fmt: skip
 
-CACHE = tempfile.TemporaryDirectory(prefix="kernelyard-tests-")  # our own plugins are tried out once
+CACHE = tempfile.TemporaryDirectory(prefix="kernelyard-tests-")  # our own plugins are probed once
 
 COMPILE = """
 import json, sys

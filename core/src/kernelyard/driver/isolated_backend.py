@@ -28,7 +28,7 @@ from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import DEFAULT_TIMEOUT, TIMEOUT_VARIABLE, progress, timeout_seconds
 from kernelyard.plugins.manager import ALLOW_VARIABLE, PluginManager, get_manager
 from kernelyard.plugins.quantization_scheme import QuantizationScheme
-from kernelyard.plugins.trial import VARIABLE as TRIAL_VARIABLE
+from kernelyard.plugins.sandbox_probe import VARIABLE as PROBE_VARIABLE
 from kernelyard.plugins.worker_process import Crashed, Hung, Worker, cause, python_main
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.abi.spec import Fields
@@ -212,7 +212,7 @@ def _write(module: IRModule, folder: Path) -> None:
 def _environment(name: str) -> dict[str, str]:
     """Return the variables of the process, which has that plugin alone, and does not isolate it again."""
     others = {key: value for key, value in os.environ.items() if key != VARIABLE}
-    return {**others, ALLOW_VARIABLE: name, TRIAL_VARIABLE: "0"}
+    return {**others, ALLOW_VARIABLE: name, PROBE_VARIABLE: "0"}
 
 
 def _megabytes() -> int:

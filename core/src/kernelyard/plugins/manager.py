@@ -3,8 +3,8 @@
 Why not pluggy's own entry-point loading: it stops at the first plugin that fails to import, and it accepts misspelt
 hooks in silence. Here every plugin is checked alone (`check_pending` included), and what is wrong with one is stored.
 
-The order of checks: blocked -> manifest readable -> duplicate name -> API range -> trial -> import -> hooks -> probe.
-Nothing of a plugin runs before its API range fits; the trial is in a process of its own (`kernelyard.plugins.trial`).
+Order of checks: blocked -> manifest readable -> duplicate name -> API range -> sandbox probe -> import -> hooks ->
+probe. Nothing of a plugin runs before its API range fits; the sandbox probe runs in a subprocess (sandbox_probe.py).
 """
 
 from __future__ import annotations
@@ -142,19 +142,19 @@ class PluginManager:
         """Probe plugins in a subprocess and mark those that crash as broken, so that they are never loaded here."""
         if not any(plugin.entry for plugin in plugins):
             return
-        from kernelyard.plugins import trial
+        from kernelyard.plugins import sandbox_probe
 
         entries, hooks = _installed(plugins)
-        verdicts = trial.try_out(entries, hooks)
+        verdicts = sandbox_probe.probe_plugins(entries, hooks)
         for plugin, verdict in zip([plugin for plugin in plugins if plugin.entry], verdicts, strict=True):
             if verdict.reason:
                 plugin.fail("broken", verdict.reason, verdict.hint(plugin.name))
 
-    def forget_trials(self) -> None:
+    def forget_verdicts(self) -> None:
         """Discard all cached verdicts, so that each plugin is probed again when it is next needed."""
-        from kernelyard.plugins import trial
+        from kernelyard.plugins import sandbox_probe
 
-        trial.forget(*_installed([plugin for plugin in self.plugins if plugin.manifest]))
+        sandbox_probe.forget(*_installed([plugin for plugin in self.plugins if plugin.manifest]))
 
     def _activate(self, plugin: Plugin) -> None:
         try:

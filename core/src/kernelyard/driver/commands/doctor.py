@@ -15,7 +15,7 @@ from kernelyard.driver.commands.backends import describe
 from kernelyard.driver.commands.common import json_option, print_json, say, terminal_width
 from kernelyard.driver.commands.plugin_faults import faults_of, notes_of, runtime_half_faults
 from kernelyard.errors import PluginError
-from kernelyard.plugins import trial
+from kernelyard.plugins import sandbox_probe
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.manager import BackendInfo, backends, get_manager
@@ -36,15 +36,15 @@ LIBRARIES = ("numpy", "apache-tvm-ffi", "pluggy", "ml_dtypes")
 
 @click.command("doctor")
 @click.option("--report", "as_report", is_flag=True, help="Print what a bug report needs; no paths, no secrets.")
-@click.option("--retry", is_flag=True, help="Load every plugin in a trial process again, and ignore cached results.")
+@click.option("--retry", is_flag=True, help="Probe every plugin in a subprocess again, and ignore cached results.")
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_report: bool, retry: bool, as_json: bool) -> None:
     """Examine the environment: versions, plugins, runtime halves. Exits with 1 if something is to mend."""
     entries = runtime_entry_points()
     if retry:
-        get_manager().forget_trials()
-        trial.forget(entries, [()] * len(entries))
+        get_manager().forget_verdicts()
+        sandbox_probe.forget(entries, [()] * len(entries))
     infos, runtimes = backends(), _runtimes(entries)
     faults = _faults(infos, runtimes)
     active = [info for info in infos if info.state == "active"]

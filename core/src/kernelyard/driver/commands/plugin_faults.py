@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from kernelyard.errors import BackendUnavailableError, KernelyardError, PluginError
 from kernelyard.patterns.registry import FusionPattern
-from kernelyard.plugins import trial
+from kernelyard.plugins import sandbox_probe
 from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import guarded
 from kernelyard.plugins.manager import BackendInfo, get_manager
@@ -47,12 +47,14 @@ def notes_of(info: BackendInfo, runtime_halves: Sequence[EntryPoint]) -> list[st
 def runtime_half_faults(entries: Sequence[EntryPoint]) -> list[str]:
     """Return for each runtime half why it cannot load modules, "" where nothing is against it.
 
-    What was written for this runtime API is tried out in a process of its own, then imported.
+    What was written for this runtime API is probed in a subprocess, then imported.
     """
     faults = list(map(_api_fault, entries))
     fitting = [entry for entry, fault in zip(entries, faults, strict=True) if not fault]
-    tried = iter(trial.try_out(fitting, [()] * len(fitting)))
-    return [fault or next(tried).reason or _import_fault(entry) for entry, fault in zip(entries, faults, strict=True)]
+    verdicts = iter(sandbox_probe.probe_plugins(fitting, [()] * len(fitting)))
+    return [
+        fault or next(verdicts).reason or _import_fault(entry) for entry, fault in zip(entries, faults, strict=True)
+    ]
 
 
 def _api_fault(entry: EntryPoint) -> str:

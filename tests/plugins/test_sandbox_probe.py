@@ -93,11 +93,11 @@ def imports(site: Path, tmp_path: Path) -> Path:
 
 
 def test_later_starts_remember(site: Path, imports: Path) -> None:
-    assert count_imports(site, imports) == 2  # the trial, and the use
+    assert count_imports(site, imports) == 2  # the probe, and the use
     assert count_imports(site, imports) == 1
 
 
-def test_what_changes_is_tried_again(site: Path, imports: Path) -> None:
+def test_what_changes_is_probed_again(site: Path, imports: Path) -> None:
     assert count_imports(site, imports) == 2
     plugin = site / "fake_kernelyard_bad" / "plugin.py"
     plugin.write_text(plugin.read_text() + "\n")
@@ -114,7 +114,7 @@ def test_without_a_cache_it_works_and_remembers_nothing(site: Path, imports: Pat
     assert count_imports(site, imports, **variables) == 2
 
 
-def test_trials_can_be_turned_off(site: Path, imports: Path) -> None:
+def test_probes_can_be_disabled(site: Path, imports: Path) -> None:
     assert count_imports(site, imports, KERNELYARD_PLUGIN_TRIAL="0") == 1
 
 
@@ -152,8 +152,8 @@ def test_a_hang_is_remembered_for_ten_minutes_or_until_another_limit(site: Path)
     main = "from kernelyard.driver.cli import main; main()"
     shown = python(site, "-c", main, "backends", KERNELYARD_PLUGIN_TIMEOUT="3").stdout
     assert "its import did not finish within 3 s" in shown
-    assert re.search(r"it is tried again after \d\d:\d\d, or at once by `kernelyard doctor --retry`", shown)
-    assert "KERNELYARD_PLUGIN_TIMEOUT gives it longer, -p no:bad leaves it out" in shown
+    assert re.search(r"it is probed again after \d\d:\d\d, or at once by `kernelyard doctor --retry`", shown)
+    assert "KERNELYARD_PLUGIN_TIMEOUT extends the time limit, -p no:bad excludes it" in shown
     assert count_imports(site, folder, KERNELYARD_PLUGIN_TIMEOUT="3.5") == 1
     later = "import time; now = time.time; time.time = lambda: now() + 601" + STATES
     before = len(list(folder.iterdir()))
@@ -172,7 +172,7 @@ def test_doctor_survives_a_runtime_half_that_ends_the_process(site: Path) -> Non
 
 
 def test_an_end_from_outside_is_not_held_against_it(site: Path) -> None:
-    """The system may end a process for want of memory; the next start tries again."""
+    """The system may end a process for want of memory; the next start probes again."""
     once = site.parent / "once"
     kill = f"p = __import__('pathlib').Path({str(once)!r}); p.exists() or (p.touch(), os.kill(os.getpid(), 9))"
     install(site, "bad", plugin="import os\n" + IN_PROBE.replace("{}", kill))
@@ -189,7 +189,7 @@ def test_processes_that_start_together(site: Path) -> None:
     assert states(site)[0] == found[0]
 
 
-def test_only_what_is_needed_is_tried(site: Path, imports: Path) -> None:
+def test_only_what_is_needed_is_probed(site: Path, imports: Path) -> None:
     done = python(
         site, "-c", "from kernelyard.plugins.manager import PluginManager; PluginManager().get('good', 'backend')"
     )
@@ -197,15 +197,15 @@ def test_only_what_is_needed_is_tried(site: Path, imports: Path) -> None:
     assert not list(imports.iterdir())
 
 
-def test_where_no_process_can_be_started_plugins_are_used_untried(site: Path, imports: Path) -> None:
+def test_where_no_process_can_be_started_plugins_are_used_unprobed(site: Path, imports: Path) -> None:
     nowhere = "import sys; sys.executable = '/nowhere/python'\n"
     done = python(site, "-c", nowhere + STATES)
     assert json.loads(done.stdout)["kernelyard-bad"][0] == "active"
-    assert "plugins cannot be loaded in a trial process" in done.stderr
+    assert "plugins cannot be probed in a subprocess" in done.stderr
     assert len(list(imports.iterdir())) == 1
 
 
-def test_loading_an_artifact_tries_nothing(site: Path, imports: Path, tmp_path: Path) -> None:
+def test_loading_an_artifact_probes_nothing(site: Path, imports: Path, tmp_path: Path) -> None:
     compile_ = f"""
 import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule

@@ -1,8 +1,7 @@
-"""Trials: native code that ends the process it runs in must not end the user's.
+"""Sandbox probes: load plugins in a subprocess first, so that native code that crashes spares the user's process.
 
-Before an installed plugin is taken into use here, that is done in a process of its own, and what came of it is
-remembered for as long as nothing changes that it could depend on: later starts look it up. That one took too long is
-remembered for ten minutes: it may hang, or the machine may have been busy. All plugins are treated alike.
+The verdict is cached for as long as nothing changes that it could depend on, so that later starts only look it up. A
+timeout is cached for ten minutes: the plugin may hang, or the machine may have been busy.
 """
 
 from __future__ import annotations
@@ -32,73 +31,73 @@ log = logging.getLogger(__name__)
 VARIABLE = EnvironmentVariable(
     "KERNELYARD_PLUGIN_TRIAL", "0: use plugins without probing them in a process of their own first", "1"
 )
-STEPS = {"load": "import", "make": "hooks", "probe": "probe"}  # what a person calls each
-BUSY_SECONDS = 600.0  # for which a plugin that took too long is not tried again, as each try takes as long
+STEPS = {"load": "import", "make": "hooks", "probe": "probe"}  # by the name used in messages
+BUSY_SECONDS = 600.0  # how long a timeout is cached, as each probe would take as long again
 UNKNOWN = b""
-# Ended by somebody else: the user, the system's lack of memory. Says nothing of the plugin the next time.
+# Killed from outside, by the user or for lack of memory: says nothing about the plugin, and is not cached.
 _FROM_OUTSIDE = {-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGHUP}
-# What decides, outside of the installation, which libraries and devices a process gets.
+# Prefixes of environment variables that decide which libraries and devices a process gets.
 _LOADER_VARIABLES = ("LD_", "DYLD_", "CUDA_VISIBLE_DEVICES", "KERNELYARD_")
 
 
 class Verdict(NamedTuple):
-    """What a trial found.
+    """The result of a probe.
 
-    reason: why the plugin must not be loaded into this process, "" where nothing is against it. until: when that is
-    forgotten, in seconds since the epoch; 0: never, while nothing changes.
+    reason: why the plugin must not be loaded into this process; "" if it may. until: when the verdict expires, in
+    seconds since the epoch; 0: never.
     """
 
     reason: str = ""
     until: float = 0.0
 
     def hint(self, name: str) -> str:
-        """Return how the user of a plugin goes on."""
+        """Return what the user of a plugin can do next."""
         if not self.until:
-            return f"leave it out with -p no:{name} or fix it; `kernelyard doctor --retry` tries it again"
+            return f"exclude it with -p no:{name} or fix it; `kernelyard doctor --retry` probes it again"
         clock = time.strftime("%H:%M", time.localtime(self.until))
-        again = f"it is tried again after {clock}, or at once by `kernelyard doctor --retry`"
-        return f"{again}; {TIMEOUT_VARIABLE} gives it longer, -p no:{name} leaves it out"
+        again = f"it is probed again after {clock}, or at once by `kernelyard doctor --retry`"
+        return f"{again}; {TIMEOUT_VARIABLE} extends the time limit, -p no:{name} excludes it"
 
 
 PASSED = Verdict()
 
 
-def try_out(entries: Sequence[EntryPoint], hooks: Sequence[Sequence[str]]) -> list[Verdict]:
+def probe_plugins(entries: Sequence[EntryPoint], hooks: Sequence[Sequence[str]]) -> list[Verdict]:
     """Return the verdict on the plugin of each entry point.
 
-    hooks: those that each implements; they are called, and what they make is probed. Several are tried at once.
+    hooks: those that each implements; they are called, and the results are probed. Plugins are probed concurrently.
     """
     if not entries or not is_wanted():
         return [PASSED] * len(entries)
     memory = DiskCache("plugins")
     with ThreadPoolExecutor(max(1, min(len(entries), os.cpu_count() or 1))) as threads:
-        return list(threads.map(lambda entry, names: _remembered(memory, entry, names), entries, hooks))
+        return list(threads.map(lambda entry, names: _cached_verdict(memory, entry, names), entries, hooks))
 
 
 def forget(entries: Sequence[EntryPoint], hooks: Sequence[Sequence[str]]) -> None:
-    """Let the next trial be a real one."""
+    """Invalidate the cached verdicts of these plugins."""
     for entry, names in zip(entries, hooks, strict=True):
         DiskCache("plugins").put(_key(entry, names), UNKNOWN)
 
 
 def is_wanted() -> bool:
-    """Return False where the user turned trials off, and where no further Python can be started."""
+    """Return False if the user disabled probes, or if no further Python process can be started."""
     return VARIABLE.get("1") != "0" and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
-def _remembered(memory: DiskCache, entry: EntryPoint, hooks: Sequence[str]) -> Verdict:
+def _cached_verdict(memory: DiskCache, entry: EntryPoint, hooks: Sequence[str]) -> Verdict:
     key = _key(entry, hooks)
     known = _read(memory.get(key))
     if known is not None:
         return known
-    verdict, lasts = _tried(entry, hooks)
+    verdict, lasts = _probe(entry, hooks)
     if lasts:
         memory.put(key, json.dumps(verdict).encode())
     return verdict
 
 
 def _read(known: bytes | None) -> Verdict | None:
-    """Return a verdict as it was kept; None where there is none, or it is of the past, or of another release's form."""
+    """Parse a cached verdict; None if there is none, it has expired, or another release wrote it."""
     try:
         verdict = Verdict(*json.loads(known or b"null"))
         return None if 0 < verdict.until < time.time() else verdict
@@ -106,9 +105,9 @@ def _read(known: bytes | None) -> Verdict | None:
         return None
 
 
-def _tried(entry: EntryPoint, hooks: Sequence[str]) -> tuple[Verdict, bool]:
+def _probe(entry: EntryPoint, hooks: Sequence[str]) -> tuple[Verdict, bool]:
     """Probe the plugin; return the verdict, and whether it may be cached."""
-    from kernelyard.plugins.worker_process import (  # inside: verdicts are remembered
+    from kernelyard.plugins.worker_process import (  # rarely needed: verdicts are cached
         Crashed,
         Hung,
         Worker,
@@ -116,7 +115,7 @@ def _tried(entry: EntryPoint, hooks: Sequence[str]) -> tuple[Verdict, bool]:
         python_main,
     )
 
-    worker = Worker(python_main("kernelyard.plugins.trial_process"), {**os.environ, VARIABLE: "0"})
+    worker = Worker(python_main("kernelyard.plugins.sandbox_process"), {**os.environ, VARIABLE: "0"})
     seconds = timeout_seconds()
     step = ""
     try:
@@ -126,16 +125,16 @@ def _tried(entry: EntryPoint, hooks: Sequence[str]) -> tuple[Verdict, bool]:
                 break
     except Crashed as crash:
         if not step:
-            log.warning("plugins cannot be loaded in a trial process: %s", crash)
+            log.warning("plugins cannot be probed in a subprocess: %s", crash)
             return PASSED, False
-        log.warning("%s ended its trial process:\n%s", entry.value, crash.last_words)
+        log.warning("%s ended its sandbox process:\n%s", entry.value, crash.last_words)
         ended = f"ended the process with {cause(crash.status)} in its {STEPS[step]}"
         return Verdict(ended), crash.status not in _FROM_OUTSIDE
     except Hung:
         hung = Verdict(f"its {STEPS.get(step)} did not finish within {seconds:g} s", time.time() + BUSY_SECONDS)
         return (hung, True) if step else (PASSED, False)
     except OSError as error:
-        log.warning("plugins cannot be loaded in a trial process: %s", error)
+        log.warning("plugins cannot be probed in a subprocess: %s", error)
         return PASSED, False
     finally:
         worker.close()

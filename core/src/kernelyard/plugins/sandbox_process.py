@@ -14,13 +14,13 @@ log = logging.getLogger(__name__)
 
 
 class Steps:
-    """The steps of taking one plugin into use, by name; each needs the ones before it.
+    """The steps of loading one plugin; each needs the ones before it.
 
     entry: what its entry point says. hooks: those that its manifest promises.
     """
 
     def __init__(self, entry: str, hooks: Sequence[str]) -> None:
-        self._entry = EntryPoint("tried", entry)
+        self._entry = EntryPoint("probed", entry)
         self._hooks = hooks
         self._module: Any = None
         self._parts: list[Any] = []
@@ -41,7 +41,7 @@ class Steps:
 
 
 def main() -> None:
-    """Answer until the questions end: first which plugin it is, then the names of steps. True: that went through."""
+    """Serve requests: first the plugin, then names of steps. The answer is whether the step succeeded."""
     questions, answers = private_streams()
     leave_no_core_file()
 
@@ -52,13 +52,13 @@ def main() -> None:
     by_name = {"load": steps.load, "make": steps.make, "probe": steps.probe}
     answer(True)
     for line in questions:
-        answer(_went_through(by_name[json.loads(line)]))
+        answer(_succeeds(by_name[json.loads(line)]))
 
 
-def _went_through(step: Callable[[], None]) -> bool:
+def _succeeds(step: Callable[[], None]) -> bool:
     try:
         step()
-    except BaseException:  # whatever it is, the process that takes the plugin into use will meet and name it
-        log.debug("a plugin raised in its trial", exc_info=True)
+    except BaseException:  # the process that loads the plugin will meet the same error, and report it
+        log.debug("a plugin raised in its sandbox probe", exc_info=True)
         return False
     return True
