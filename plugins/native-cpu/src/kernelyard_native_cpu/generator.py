@@ -16,8 +16,8 @@ from kernelyard_native_cpu.codegen.kernel import GeneratedKernel, generate_kerne
 from kernelyard_native_cpu.costs import cost_of
 from kernelyard_native_cpu.machine import Machine, architecture_of, resolve_machine
 from kernelyard_native_cpu.runtime import NativeCpuModule
+from kernelyard_native_cpu.schedule.back_to_back_matmul import should_tile_attention
 from kernelyard_native_cpu.schedule.packing import choose_packings
-from kernelyard_native_cpu.schedule.row_blocks import in_row_blocks
 
 # Kernels per LLVM module: what they share is compiled once, and no module grows large.
 KERNELS_PER_MODULE = 32
@@ -62,7 +62,7 @@ class NativeCpuGenerator(CodeGenerator):
 
     def fuses_attention(self, attention: Call, target: Target) -> bool:
         """See `CodeGenerator.fuses_attention`."""
-        return in_row_blocks(attention)
+        return should_tile_attention(attention)
 
     def cost(self, work: Match | Region, target: Target) -> Cost | None:
         """See `CodeGenerator.cost`."""

@@ -24,10 +24,10 @@ from kernelyard.plugins.codegen_api import (
     with_common_axes,
     without_single_steps,
 )
+from kernelyard_native_cpu.schedule.back_to_back_matmul import back_to_back_group
 from kernelyard_native_cpu.schedule.blocked_axes import split_blocked_axes
 from kernelyard_native_cpu.schedule.group import Group
 from kernelyard_native_cpu.schedule.loops import is_near
-from kernelyard_native_cpu.schedule.row_blocks import group_of_row_blocks
 
 
 def make_groups(function: PrimFunc) -> tuple[Group, ...]:
@@ -36,10 +36,10 @@ def make_groups(function: PrimFunc) -> tuple[Group, ...]:
     stages = make_stages(blocks, function.locals, moves=True)
     groups: list[Group] = []
     while stages:
-        in_blocks = group_of_row_blocks(stages, frozenset(function.locals))
-        if in_blocks is not None:
-            groups.append(in_blocks)
-            stages = stages[len(in_blocks.stages) :]
+        fused = back_to_back_group(stages, frozenset(function.locals))
+        if fused is not None:
+            groups.append(fused)
+            stages = stages[len(fused.stages) :]
             continue
         stage, *stages = stages
         stage = split_blocked_axes(stage)

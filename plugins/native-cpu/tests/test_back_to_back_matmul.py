@@ -1,4 +1,4 @@
-"""Attention in blocks of rows: which functions are scheduled so, and that they are right."""
+"""Back-to-back matmuls, as in attention: which functions are fused, and that their results are right."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Blocks of rows: two matrix products, and what is done to each row between them, under one parallel loop.
+"""Back-to-back matmuls: fuse two matmuls and the row-wise operators between them under one parallel loop.
 
-Attention multiplies queries by keys, takes the softmax of each row, and multiplies the rows by values. Of some rows at
-a time, what lies between the products fits into the second-level cache, and never goes to memory.
+In attention, queries are multiplied by keys, softmax is applied to each row, and the rows are multiplied by values. The
+rows are tiled, so that the intermediate results of a tile fit into the second-level cache and never go to memory.
+(Source of the term: CUTLASS, back-to-back GEMM fusion.)
 """
 
 from __future__ import annotations
@@ -27,25 +28,24 @@ from kernelyard.plugins.codegen_api import (
 )
 from kernelyard_native_cpu.schedule.group import Group
 
-# Bytes of what lies between the products, for a block: a part of the second-level cache, which has to hold rows of
-# the second product's other operand, too.
+# Bytes of the intermediate results of one tile of rows: a part of the second-level cache, which has to hold rows of the
+# second matmul's other operand, too.
 _BYTES = 256 << 10
 _MOST_ROWS, _LEAST_ROWS = 96, 16
 _MOST_BYTES_OF_ROW = 64 << 10
-# Blocks at least, so that several threads have work where there are few heads, as long as each has _LEAST_ROWS.
+# At least so many tiles, so that several threads have work if there are few heads, as long as each has _LEAST_ROWS.
 _LEAST_BLOCKS = 4
 _DTYPE = "float32"
-# Rows of a tile in registers, which is four vectors wide where there are 32 of these, and two where 16.
+# Rows of a register tile, which is four vectors wide with 32 vector registers, and two with 16.
 _TILE = 6
 
 
-def group_of_row_blocks(stages: Sequence[Stage], locals_: frozenset[Buffer]) -> Group | None:
-    """Return the group of the first stages, a contraction, what is done to its rows, and a contraction of these rows;
-    None for stages that are no such thing.
+def back_to_back_group(stages: Sequence[Stage], locals_: frozenset[Buffer]) -> Group | None:
+    """Return the group of the first stages if they are a contraction, row-wise stages, and a contraction of these rows.
 
-    locals_: buffers that the function does not hand out.
+    None for any other stages. locals_: buffers that are no outputs of the function.
     """
-    members = _from_product_to_product(stages)
+    members = _between_contractions(stages)
     between = {buffer for stage in members[:-1] for buffer in stage.outputs}
     read_later = {buffer for stage in stages[len(members) :] for block in stage.blocks for buffer in block.reads}
     if not members or between - locals_ or between & read_later:
@@ -57,8 +57,8 @@ def group_of_row_blocks(stages: Sequence[Stage], locals_: frozenset[Buffer]) -> 
     return _split_rows((*members[:-1], final), between, shared)
 
 
-def _from_product_to_product(stages: Sequence[Stage]) -> Sequence[Stage]:
-    """Return the stages from a contraction, the first of all, to the next one; none where there is nothing between."""
+def _between_contractions(stages: Sequence[Stage]) -> Sequence[Stage]:
+    """Return the stages from the first one, a contraction, to the next contraction; none if they are adjacent."""
     last = next((n for n, stage in enumerate(stages) if n and stage.is_contraction), 0)
     members = stages[: last + 1]
     if last < 2 or not members[0].is_contraction:
@@ -105,7 +105,7 @@ def _share_rows(stages: Sequence[Stage], between: set[Buffer], shared: int) -> b
 
 
 def _split_rows(stages: Sequence[Stage], between: set[Buffer], shared: int) -> Group | None:
-    """Return the group with the last shared axis in blocks: buffers hold the rows of one of them."""
+    """Tile the last shared axis; the intermediate buffers hold the rows of one tile."""
     *outer, axis = stages[0].spatial[:shared]
     height = _height(axis, outer, between)
     if height is None or not isinstance(axis.extent, int):
@@ -150,8 +150,8 @@ def _split_rows(stages: Sequence[Stage], between: set[Buffer], shared: int) -> G
     return Group(members, shared, in_memory, axis.extent, height)
 
 
-def in_row_blocks(attention: Call) -> bool:
-    """Return True for an attention whose scores are so many that blocks of its rows save their way through memory."""
+def should_tile_attention(attention: Call) -> bool:
+    """Return True for an attention with so many scores that tiling its rows saves memory traffic."""
     queries, keys = (operand.tensor_type for operand in attention.args[:2])
     rows, columns = queries.shape[1], keys.shape[1]
     if queries.dtype != _DTYPE or not isinstance(rows, int) or not isinstance(columns, int):
@@ -160,9 +160,10 @@ def in_row_blocks(attention: Call) -> bool:
 
 
 def _height(axis: IterVar, outer: Sequence[IterVar], between: set[Buffer]) -> int | None:
-    """Return how many rows make a block; None where their length is not known, or so few would not fit.
+    """Return the number of rows in a tile; None if their length is symbolic, or if even the fewest rows would not fit.
 
-    The last block is moved back to end with the rows: of whole tiles, the number that computes fewest rows twice.
+    The last tile is shifted back to end with the rows: of whole register tiles, the height that computes the fewest
+    rows twice.
     outer: the axes around the rows, batch and head.
     """
     shared = len(outer) + 1
