@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from kernelyard_native_cuda.runtime import NativeCudaModule
 from kernelyard_native_cuda.schedule.machine import ANY_MACHINE
 from kernelyard_native_cuda.schedule.rules import schedule
 
-from .conftest import assert_close, generate, run_on
+from .conftest import assert_close, check_kernel, generate, run_on
 from .test_rules import lower, random, rules_of, whole
 
 N = dims.symbol("n")
@@ -26,9 +27,7 @@ def check_module(
     emulator, function: PrimFunc, inputs: Sequence[np.ndarray], symbols: dict[str, int] | None = None
 ) -> NativeCudaModule:
     module = generate({"kernel": function})
-    found = run_on(emulator, module, "kernel", inputs, symbols)
-    for actual, wanted, buffer in zip(found, evaluate(function, list(inputs), symbols), function.outputs, strict=True):
-        assert_close(actual, wanted, buffer.dtype)
+    check_kernel(emulator, module, "kernel", function, inputs, symbols)
     return module
 
 
@@ -43,18 +42,32 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], 
 }
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions(emulator, name, dtype):
-    x, w, attributes, rule = CONVOLUTIONS[name]
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def convolution(name: str, dtype: str) -> PrimFunc:
+    x, w, attributes, _ = CONVOLUTIONS[name]
     whole_attributes = {"strides": (1, 1), "padding": (0, 0, 0, 0), **attributes}
-    function = lower("nn.conv2d", TensorType(x, dtype), TensorType(w, dtype), **whole_attributes)
+    return lower("nn.conv2d", TensorType(x, dtype), TensorType(w, dtype), **whole_attributes)
+
+
+@pytest.fixture(scope="module")
+def convolutions() -> NativeCudaModule:
+    """All of them as one program: most of what the emulator compiles is in every program."""
+    return generate({f"{name}_{dtype}": convolution(name, dtype) for name in CONVOLUTIONS for dtype in DTYPES})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(emulator, convolutions, name, dtype):
+    x, w, _, rule = CONVOLUTIONS[name]
+    function = convolution(name, dtype)
     assert rules_of(function) == [rule]
     assert not schedule(function, "kernel", ANY_MACHINE).function.blocks[0].output.name.startswith("padded")
-    module = check_module(emulator, function, [whole(*x, dtype=dtype), whole(*w, dtype=dtype)])
-    assert ("tensor cores" in module.image.source.split("// --- generated")[1]) == (
-        dtype != "float32" and rule != "fallback"
-    )
+    inputs = [whole(*x, dtype=dtype), whole(*w, dtype=dtype)]
+    check_kernel(emulator, convolutions, f"{name}_{dtype}", function, inputs)
+    text = generate({"kernel": function}).image.source.split("// --- generated")[1]
+    assert ("tensor cores" in text) == (dtype != "float32" and rule != "fallback")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -100,18 +113,34 @@ def numbers(dtype: str, *shapes: tuple[int, ...]) -> list[np.ndarray]:
     return [random(*shape).astype(dtypes.to_numpy(dtype)) for shape in shapes]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("causal", ["none", "top_left", "bottom_right"])
-@pytest.mark.parametrize(
-    ("heads", "groups", "size", "wide"), [(2, 2, 64, 64), (4, 2, 16, 24), (1, 1, 40, 128), (2, 1, 33, 7)]
-)
-def test_attention_is_one_kernel(emulator, dtype, causal, heads, groups, size, wide):
-    function = attention((2, N, heads, size), (2, N + 7, groups, size), (2, N + 7, groups, wide), dtype, causal)
+CAUSAL = ("none", "top_left", "bottom_right")
+HALVES = ("float16", "bfloat16")
+# Heads of queries, and of keys and values; elements of queries and keys, and of values.
+ATTENTIONS = [(2, 2, 64, 64), (4, 2, 16, 24), (1, 1, 40, 128), (2, 1, 33, 7)]
+
+
+def attention_of(sizes: tuple[int, int, int, int], causal: str, dtype: str) -> PrimFunc:
+    heads, groups, size, wide = sizes
+    return attention((2, N, heads, size), (2, N + 7, groups, size), (2, N + 7, groups, wide), dtype, causal)
+
+
+@pytest.fixture(scope="module")
+def attentions() -> NativeCudaModule:
+    """All of them as one program: see `convolutions`."""
+    cases = product(ATTENTIONS, CAUSAL, HALVES)
+    return generate({f"{sizes}_{causal}_{dtype}": attention_of(sizes, causal, dtype) for sizes, causal, dtype in cases})
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize("sizes", ATTENTIONS, ids=str)
+def test_attention_is_one_kernel(emulator, attentions, dtype, causal, sizes):
+    function = attention_of(sizes, causal, dtype)
     assert rules_of(function) == ["attention"]
-    module = generate({"kernel": function})
+    heads, groups, size, wide = sizes
     for n in (1, 20, 70, 128):
         given = numbers(dtype, (2, n, heads, size), (2, n + 7, groups, size), (2, n + 7, groups, wide))
-        (found,) = run_on(emulator, module, "kernel", given, {"n": n})
+        (found,) = run_on(emulator, attentions, f"{sizes}_{causal}_{dtype}", given, {"n": n})
         assert_close(found, evaluate(function, given, {"n": n})[0], dtype)
 
 
