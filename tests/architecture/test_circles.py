@@ -14,7 +14,6 @@ Import = tuple[str, str]  # who imports, and what
 
 METHOD = "a method for what is written in a file of its own"
 MAKER = "it is handed what made it, and names that for its type alone"
-PARTS = "it is handed what users hold, and reads a few fields of it"
 KINDS = "it holds what these are, or makes the one that is asked for"
 INSTALLED = "it looks at what is installed where it is handed nothing"
 DECLARED = "its checks, run by the compile half alone, are handed these, and it names them for their types"
@@ -33,15 +32,8 @@ ALLOWED: dict[Import, str] = {
     ("kernelyard.runtime.device.device", "kernelyard.runtime.device.driver"): METHOD,
     ("kernelyard.runtime.execute.executable", "kernelyard.runtime.artifact.kyar"): METHOD,
     ("kernelyard.runtime.execute.executable", "kernelyard.runtime.export.library"): METHOD,
-    ("kernelyard.runtime.execute.fallback", "kernelyard.runtime.execute.executable"): PARTS,
-    ("kernelyard.runtime.execute.step_binder", "kernelyard.runtime.execute.executable"): PARTS,
-    ("kernelyard.runtime.execute.execution_context", "kernelyard.runtime.execute.executable"): PARTS,
-    ("kernelyard.runtime.execute.profile", "kernelyard.runtime.execute.executable"): PARTS,
     ("kernelyard.runtime.execute.profile_text", "kernelyard.runtime.execute.profile"): MAKER,
     ("kernelyard.runtime.execute.trace", "kernelyard.runtime.execute.profile"): MAKER,
-    ("kernelyard.runtime.execute.run_environment", "kernelyard.runtime.execute.executable"): PARTS,
-    ("kernelyard.runtime.execute.virtual_machine", "kernelyard.runtime.execute.bound_device_program"): KINDS,
-    ("kernelyard.runtime.execute.virtual_machine", "kernelyard.runtime.execute.executable"): PARTS,
     ("kernelyard.transform.run_codegen", "kernelyard.plugins.manager"): INSTALLED,
     ("kernelyard.tir.buffer", "kernelyard.tir.expr"): METHOD,
     ("kernelyard_dnnl.primitive_kind", "kernelyard_dnnl.candidate"): DECLARED,

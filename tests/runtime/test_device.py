@@ -16,8 +16,8 @@ from kernelyard.runtime.artifact import kyar
 from kernelyard.runtime.device.device import Device
 from kernelyard.runtime.device.driver import DeviceDriver
 from kernelyard.runtime.execute.executable import Executable, Program, Register, Step, TensorSpec
-from kernelyard.runtime.execute.fallback import replace_steps
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine, VMInstrumentReturnKind
+from kernelyard.runtime.program.replace_steps import replace_steps
 
 FAR = 1 << 60  # no address of the host: following one ends the process
 

@@ -15,7 +15,8 @@ from kernelyard.transform.bind_symbolic_vars import BindSymbolicVars
 if TYPE_CHECKING:
     from kernelyard.driver.session import CompileSession, Options
     from kernelyard.runtime.abi.spec import TensorSpec
-    from kernelyard.runtime.execute.executable import CompileForEmpty, Executable
+    from kernelyard.runtime.execute.compiled_model import CompileForEmpty
+    from kernelyard.runtime.execute.executable import Executable
     from kernelyard.runtime.program.execution_plan import Zeros
     from kernelyard.runtime.program.program import Program
 

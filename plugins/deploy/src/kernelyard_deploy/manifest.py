@@ -14,7 +14,7 @@ import kernelyard as ky
 from kernelyard import dims
 from kernelyard.runtime.abi.spec import Fields, shape_to_json
 from kernelyard.runtime.artifact.container import Member, read_container, write_container
-from kernelyard.runtime.execute.executable import MAIN, TensorInfo
+from kernelyard.runtime.execute.compiled_model import MAIN, TensorInfo
 from kernelyard_deploy.errors import ExportError
 from kernelyard_deploy.facts import KEY, Facts
 

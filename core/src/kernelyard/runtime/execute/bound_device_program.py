@@ -35,13 +35,13 @@ from kernelyard.runtime.program.program import Program, Step
 
 if TYPE_CHECKING:
     from kernelyard.runtime.execute.call_limit import CallLimit
-    from kernelyard.runtime.execute.executable import Executable
+    from kernelyard.runtime.execute.compiled_model import CompiledModel
 
 
 class DeviceConstants:
     """An executable's constants on a device, each copied when it is first asked for."""
 
-    def __init__(self, driver: DeviceDriver, executable: Executable) -> None:
+    def __init__(self, driver: DeviceDriver, executable: CompiledModel) -> None:
         self._driver = driver
         self._executable = executable
         self._resident: dict[str, DeviceArray] = {}
@@ -70,7 +70,7 @@ class DeviceExecutionContext(ExecutionContext):
         self._device_scratch = DeviceWorkspace(driver)
         self._programs: dict[int, DeviceProgram] = {}  # by the identity of the program, which they keep
 
-    def _bind(self, plan: ExecutionPlan, executable: Executable, threads: int) -> BoundDeviceProgram:
+    def _bind(self, plan: ExecutionPlan, executable: CompiledModel, threads: int) -> BoundDeviceProgram:
         held = self._device_arena.nbytes if self._device_arena else 0
         if self._device_arena is None or plan.arena_nbytes > held:
             self._device_arena = DeviceMemory(self._driver, max(plan.arena_nbytes, 2 * held, MIN_ARENA_NBYTES))
@@ -95,7 +95,7 @@ class DeviceProgram:
     """
 
     def __init__(
-        self, program: Program, executable: Executable, driver: DeviceDriver, constants: DeviceConstants
+        self, program: Program, executable: CompiledModel, driver: DeviceDriver, constants: DeviceConstants
     ) -> None:
         modules = executable.modules
         self.program = program
@@ -183,7 +183,7 @@ class BoundDeviceProgram:
         self,
         plan: ExecutionPlan,
         facts: DeviceProgram,
-        executable: Executable,
+        executable: CompiledModel,
         binder: Binder,
         constants: DeviceConstants,
         arena: DeviceMemory,
@@ -216,7 +216,7 @@ class BoundDeviceProgram:
         registers = plan.program.registers
         return [BoundTensor(*each) for each in zip(addresses, plan.shapes, [r.dtype for r in registers], strict=True)]
 
-    def _bind_all(self, executable: Executable, binder: Binder) -> list[BoundCall]:
+    def _bind_all(self, executable: CompiledModel, binder: Binder) -> list[BoundCall]:
         calls: list[BoundCall] = []
         refused: dict[str, NoImplementationError] = {}
         with executable.lock:
@@ -231,7 +231,7 @@ class BoundDeviceProgram:
             raise RefusedError(refused)
         return calls
 
-    def _bind(self, step: Step, executable: Executable, binder: Binder) -> BoundCall:
+    def _bind(self, step: Step, executable: CompiledModel, binder: Binder) -> BoundCall:
         module = executable.modules[step.module]
         args = [self._tensors[register] for register in step.inputs + step.outputs]
         try:
@@ -242,7 +242,7 @@ class BoundDeviceProgram:
         except Exception as error:
             raise bind_error(step.symbol, label_of(step, executable.modules), error) from error
 
-    def _constants_of(self, step: Step, executable: Executable) -> dict[int, np.ndarray]:
+    def _constants_of(self, step: Step, executable: CompiledModel) -> dict[int, np.ndarray]:
         registers = [self._plan.program.registers[register] for register in step.inputs]
         return {n: executable.resident(each.digest) for n, each in enumerate(registers) if each.kind == "constant"}
 

@@ -13,7 +13,7 @@ from kernelyard.runtime.lru import LRU, CacheInfo, sum_infos
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.executable import Executable
+    from kernelyard.runtime.execute.compiled_model import CompiledModel
 
 MIN_ARENA_NBYTES = 1 << 16
 
@@ -39,7 +39,7 @@ class ExecutionContext:
         self._bound_programs: dict[int, LRU[ExecutionPlan, AnyBoundProgram]] = {}  # by the program's identity
         self._binders: dict[int, StepBinder] = {}  # likewise; they keep the programs
 
-    def bind(self, plan: ExecutionPlan, executable: Executable, threads: int) -> AnyBoundProgram:
+    def bind(self, plan: ExecutionPlan, executable: CompiledModel, threads: int) -> AnyBoundProgram:
         """Return the program of a plan bound to this context's memory; `max_plans` of each program are kept."""
         kept = self._bound_programs.setdefault(id(plan.program), LRU(executable.max_plans))
         return kept.get_or_make(plan, lambda: self._bind(plan, executable, threads))
@@ -50,7 +50,7 @@ class ExecutionContext:
             kept.clear()
         self.latest.clear()
 
-    def _bind(self, plan: ExecutionPlan, executable: Executable, threads: int) -> AnyBoundProgram:
+    def _bind(self, plan: ExecutionPlan, executable: CompiledModel, threads: int) -> AnyBoundProgram:
         if plan.arena_nbytes > self._arena.nbytes:
             # Spare room costs address space only: pages that no plan touches are never mapped.
             self._arena = memory.aligned_bytes(max(plan.arena_nbytes, 2 * self._arena.nbytes, MIN_ARENA_NBYTES))

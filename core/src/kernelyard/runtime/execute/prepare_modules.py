@@ -10,10 +10,10 @@ from kernelyard.runtime.abi.threads import threads_of_a_run
 from kernelyard.runtime.execute.step_errors import StepLabel, bind_error
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.executable import Executable
+    from kernelyard.runtime.execute.compiled_model import CompiledModel
 
 
-def prepare_modules(executable: Executable) -> None:
+def prepare_modules(executable: CompiledModel) -> None:
     """Prepare every function of an executable's modules for as many threads as a run uses.
 
     Raises: ExecutionError that names the plugin and its version; what modules raise of the tree.

@@ -25,7 +25,7 @@ from kernelyard.runtime.report import Report
 
 if TYPE_CHECKING:
     from kernelyard.runtime.device.device import Device
-    from kernelyard.runtime.execute.executable import Executable
+    from kernelyard.runtime.execute.compiled_model import CompiledModel
 
 DEFAULT_CALLS = 10
 
@@ -141,7 +141,7 @@ class Profile:
 
 
 def profile(
-    executable: Executable,
+    executable: CompiledModel,
     feeds: Mapping[str, Any] | Sequence[Any],
     calls: int = DEFAULT_CALLS,
     device: Device | None = None,
@@ -165,7 +165,9 @@ def profile(
 class _Measurement:
     """The calls that were measured so far: whole, without their steps, and step by step."""
 
-    def __init__(self, executable: Executable, feeds: Mapping[str, Any] | Sequence[Any], device: Device | None) -> None:
+    def __init__(
+        self, executable: CompiledModel, feeds: Mapping[str, Any] | Sequence[Any], device: Device | None
+    ) -> None:
         self._executable = executable
         self._machine = VirtualMachine(_profiled(executable), device, contexts=1)
         self._call = _caller(self._machine, feeds)
@@ -215,7 +217,7 @@ class _Measurement:
         return Profile(times, statistics.median(self._seconds["whole"]), len(self._runs), overhead, timeline)
 
 
-def _profiled(executable: Executable) -> Executable:
+def _profiled(executable: CompiledModel) -> CompiledModel:
     """Return the same executable with `is_profiled` set, so that modules bind their profiled variants."""
     same = object.__new__(type(executable))  # a copy would go by way of the artifact
     vars(same).update(vars(executable), is_profiled=True)
@@ -263,7 +265,7 @@ def _seconds(function: Callable[[], object]) -> float:
 class _Known:
     """Lookup of the steps of a run in the compile's report."""
 
-    def __init__(self, executable: Executable, steps: Sequence[Step]) -> None:
+    def __init__(self, executable: CompiledModel, steps: Sequence[Step]) -> None:
         self._modules = executable.modules
         report = executable.report if executable.report_json is not None else Report(executable.target)
         self._nodes, self._of = report.nodes, StepNodes(report, steps)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelyard.runtime.device.driver import DeviceDriver
     from kernelyard.runtime.execute.bound_program import StepHook
+    from kernelyard.runtime.execute.compiled_model import CompiledModel
     from kernelyard.runtime.execute.context_pool import ContextPool
-    from kernelyard.runtime.execute.executable import Executable
 
 
 class RunEnvironment:
@@ -22,7 +22,7 @@ class RunEnvironment:
 
     def __init__(
         self,
-        executable: Executable,
+        executable: CompiledModel,
         contexts: ContextPool,
         threads: int,
         driver: DeviceDriver | None,

@@ -25,7 +25,7 @@ from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Program, Step
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.executable import Executable
+    from kernelyard.runtime.execute.compiled_model import CompiledModel
 
 WORD = 8  # bytes
 
@@ -94,7 +94,7 @@ class StepBinder:
     as an argument, and the number of the argument.
     """
 
-    def __init__(self, program: Program, executable: Executable, context: BindContext) -> None:
+    def __init__(self, program: Program, executable: CompiledModel, context: BindContext) -> None:
         self.program = program
         self.executable = executable
         self._context = context

@@ -26,7 +26,7 @@ from kernelyard.runtime.program.program import Step
 
 if TYPE_CHECKING:
     from kernelyard.runtime.execute.call_limit import Cancellation
-    from kernelyard.runtime.execute.executable import Executable
+    from kernelyard.runtime.execute.compiled_model import CompiledModel
     from kernelyard.runtime.execute.vm_function_runner import VMFunctionRunner
     from kernelyard.runtime.program.execution_plan import Zeros
 
@@ -89,7 +89,7 @@ class VirtualMachine:
 
     def __init__(
         self,
-        executable: Executable,
+        executable: CompiledModel,
         device: Device | None = None,
         threads: int | None = None,
         contexts: int | None = None,

@@ -14,7 +14,7 @@ from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.artifact import safetensors_format
 from kernelyard.runtime.artifact.container import read_container
 from kernelyard.runtime.artifact.kyar import CONSTANTS
-from kernelyard.runtime.execute.executable import MAIN
+from kernelyard.runtime.execute.compiled_model import MAIN
 from kernelyard.runtime.export.c_literals import array, string, table
 from kernelyard.runtime.export.sizes import SizeFunctions
 from kernelyard.runtime.program.execution_plan import spans_of
