@@ -41,7 +41,7 @@ from kernelyard_debug.opened import Given, opened
 from kernelyard_debug.oracle import Oracle
 from kernelyard_debug.outcome import ERROR
 from kernelyard_debug.reduce import reduce
-from kernelyard_debug.ways import Compiled, Known, Reference
+from kernelyard_debug.runners import CompiledRunner, ReferenceRunner, ReplayRunner
 
 NETWORKS = (
     *("magika", "minilm_s128", "shufflenet", "squeezenet11", "mobilenetv2", "basic_pitch", "ppocr_rec"),
@@ -83,10 +83,10 @@ def examined(network: str, kind: str, case: Case) -> Found:
     """Plant a fault that shows, and have the tools find it. Raises: LookupError where none shows."""
     wanted = ("region" if network in OF_A_LIBRARY else "kernel") if kind == "wrong" else kind
     placed = _placed(case, wanted)
-    known = Known.of(case, Reference(), TIMEOUT)
+    known = ReplayRunner.of(case, ReferenceRunner(), TIMEOUT)
     for target in _targets(placed, wanted, f"{network} {kind}"):
         with planted(wanted, target) as fault:
-            oracle = Oracle(Compiled(arguments=fault.arguments), known, timeout=TIMEOUT)
+            oracle = Oracle(CompiledRunner(arguments=fault.arguments), known, timeout=TIMEOUT)
             if (outcome := oracle(case)).fails:
                 layers = layers_spoiled(case, placed, fault, first=outcome.kind != ERROR)
                 return _found(network, kind, fault, case, layers)

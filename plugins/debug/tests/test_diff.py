@@ -122,7 +122,7 @@ def test_errors_have_codes(tmp_path: Path) -> None:
     (tmp_path / "feeds.npz").write_bytes(b"nothing")
     with pytest.raises(DebugError, match="feeds cannot be read"):
         diff(network(), feeds=tmp_path / "feeds.npz")
-    with pytest.raises(DebugError, match="other way"):
+    with pytest.raises(DebugError, match="other runner"):
         diff(network(), "nobody")
     result = CliRunner().invoke(main, ["diff", str(tmp_path / "none.onnx")])
     assert (result.exit_code, "[KY400]" in result.output) == (1, True)

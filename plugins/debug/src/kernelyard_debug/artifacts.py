@@ -16,7 +16,7 @@ from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard_debug.case import Case
 from kernelyard_debug.errors import DebugError
 from kernelyard_debug.isolated import Announce, Finished, isolated
-from kernelyard_debug.ways import Way
+from kernelyard_debug.runners import Runner
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def steps_of_artifact(path: Path, feeds: Mapping[str, np.ndarray], timeout: floa
 
 
 @dataclass(frozen=True)
-class Recorded(Way):
+class ArtifactRunner(Runner):
     """Hold the results of an earlier run: arrays by the values of the model."""
 
     name: str
@@ -67,8 +67,8 @@ class Recorded(Way):
         return [self.arrays[result] for result in case.results]
 
 
-def recorded_by(case: Case, name: str, steps: Steps) -> Recorded:
-    """Return the way that gives what an artifact's steps computed, for the values of a model that these are.
+def recorded_by(case: Case, name: str, steps: Steps) -> ArtifactRunner:
+    """Return a runner that replays what an artifact's steps computed, for the corresponding values of a model.
 
     Raises: DebugError where the artifact has other outputs than the model.
     """
@@ -82,4 +82,4 @@ def recorded_by(case: Case, name: str, steps: Steps) -> Recorded:
         if label in steps.results and steps.results[label].ndim == var.tensor_type.rank
     }
     arrays |= {result: steps.outputs[each] for each, result in zip(case.output_names, case.results, strict=True)}
-    return Recorded(name, arrays)
+    return ArtifactRunner(name, arrays)

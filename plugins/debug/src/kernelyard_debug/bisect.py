@@ -20,7 +20,7 @@ from kernelyard_debug.halving import least_by_halves
 from kernelyard_debug.opened import Given, opened
 from kernelyard_debug.oracle import TIMEOUT, Oracle
 from kernelyard_debug.outcome import UNUSABLE, Outcome
-from kernelyard_debug.ways import Compiled, Known, way_of
+from kernelyard_debug.runners import CompiledRunner, ReplayRunner, runner_of
 from kernelyard_onnx_export import to_onnx
 
 
@@ -89,7 +89,7 @@ def bisect(
                 command = CommandOracle(check, timeout)
                 return _Search(_ByCommand(_onnx_file(model, Path(folder)), command), progress).report()
         case = opened(Given(model, feeds, arguments, sizes or {}))
-        oracle = Oracle(Compiled(arguments=arguments), way_of(against, arguments), tolerance, timeout)
+        oracle = Oracle(CompiledRunner(arguments=arguments), runner_of(against, arguments), tolerance, timeout)
         return _Search(_ByOracle(case, oracle), progress).report()
 
 
@@ -137,11 +137,11 @@ class _Search:
 
 
 class _ByOracle:
-    """Compiles a case in processes of their own, and holds it against what another way computed once."""
+    """Compiles a case in processes of their own, and compares it with what another runner computed once."""
 
     def __init__(self, case: Case, oracle: Oracle) -> None:
         self._case = case
-        self._oracle = replace(oracle, against=Known.of(case, oracle.against, oracle.timeout))
+        self._oracle = replace(oracle, against=ReplayRunner.of(case, oracle.against, oracle.timeout))
 
     @property
     def checks(self) -> int:
@@ -149,7 +149,7 @@ class _ByOracle:
 
     def __call__(self, limit: int | None) -> tuple[Outcome, list[Decision]]:
         suspect, checks = self._oracle.suspect, self._oracle.checks
-        assert isinstance(suspect, Compiled)
+        assert isinstance(suspect, CompiledRunner)
         with tempfile.TemporaryFile("w+", encoding="utf-8") as log:  # what a crash leaves
 
             def write(line: str) -> None:
@@ -157,7 +157,7 @@ class _ByOracle:
                 log.flush()
 
             instruments = (*suspect.arguments.get("instruments", ()), Bisection(limit, write))
-            limited = Compiled(suspect.name, {**suspect.arguments, "instruments": instruments})
+            limited = CompiledRunner(suspect.name, {**suspect.arguments, "instruments": instruments})
             outcome = replace(self._oracle, suspect=limited)(self._case)
             self._oracle.checks = checks + 1
             log.seek(0)

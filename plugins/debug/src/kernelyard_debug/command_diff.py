@@ -1,4 +1,4 @@
-"""`kernelyard diff`: find the first layer of a model that departs from another way of running it."""
+"""`kernelyard diff`: find the first layer of a model that departs from another runner."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def command(
     how: CompileOptions,
     as_json: bool,
 ) -> None:
-    """Compare MODEL, compiled, with another way of running it, layer by layer. Exits with 1 where they depart."""
+    """Compare MODEL, compiled, with another runner, layer by layer. Exits with 1 where they depart."""
     from kernelyard_debug.diff import diff
 
     report = diff(

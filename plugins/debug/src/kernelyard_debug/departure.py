@@ -25,7 +25,7 @@ class DepartureSearch:
     fused kernels; where that mends the failure, the value lies inside the kernel that is wrong. Where many kernels are
     wrong, returning many values hides some of them: what is found is confirmed with its operands alone, else looked for
     by returning one value at a time.
-    values: those that both ways can give. measured: the differences of those that were looked at. fused: values that
+    values: those that both runners provide. measured: the differences of those that were looked at. fused: values that
     cannot be returned.
     """
 

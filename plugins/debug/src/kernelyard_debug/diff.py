@@ -1,4 +1,4 @@
-"""Compare two ways of running a model, layer by layer: `diff`."""
+"""Compare two runs of a model, layer by layer: `diff`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelyard.driver.precision import DEFAULT
 from kernelyard.driver.progress import Progress
 from kernelyard.ir import Call, TupleGetItem, Var
 from kernelyard.transform.pass_base import place_of
-from kernelyard_debug.artifacts import Recorded, recorded_by, steps_of_artifact
+from kernelyard_debug.artifacts import ArtifactRunner, recorded_by, steps_of_artifact
 from kernelyard_debug.case import Case, record
 from kernelyard_debug.cuts import latest_start, shortest_prefix
 from kernelyard_debug.departure import DepartureSearch
@@ -24,7 +24,7 @@ from kernelyard_debug.errors import DebugError
 from kernelyard_debug.opened import Given, opened
 from kernelyard_debug.oracle import TIMEOUT, Oracle, differences
 from kernelyard_debug.outcome import CRASH, ERROR, HANG, UNUSABLE, Outcome
-from kernelyard_debug.ways import Compiled, Way, way_of
+from kernelyard_debug.runners import CompiledRunner, Runner, runner_of
 
 BATCH = 64  # values that one check returns where all layers are asked for
 
@@ -40,7 +40,7 @@ def diff(
     sizes: Mapping[str, int] | None = None,
     **arguments: Any,
 ) -> DiffReport:
-    """Compare a compiled model with another way of running it, and find the first layer that departs.
+    """Compare a compiled model with another runner, and find the first layer that departs.
 
     against: "reference" (NumPy), "onnxruntime", "native-cpu", other backends in order of preference ("dnnl"), or the
     path of an artifact. feeds: arrays by input, or an .npz file; None for random numbers. tolerance: of errors relative
@@ -56,10 +56,10 @@ def diff(
     case = opened(Given(model, feeds, arguments, sizes or {}))
     if Path(against).is_file() and is_artifact(Path(against)):
         steps = steps_of_artifact(Path(against), case.feeds, timeout)
-        other: Way = recorded_by(case, against, steps)
+        other: Runner = recorded_by(case, against, steps)
     else:
-        other = way_of(against, arguments)
-    oracle = Oracle(Compiled(arguments=arguments), other, tolerance, timeout)
+        other = runner_of(against, arguments)
+    oracle = Oracle(CompiledRunner(arguments=arguments), other, tolerance, timeout)
     with Progress("comparing") as progress:
         return _Diff(case, oracle, progress).report(every_layer)
 
@@ -76,7 +76,7 @@ class _Diff:
         outcome = self.oracle.locating(self.case)
         if outcome.kind == UNUSABLE:
             raise DebugError(
-                "the other way cannot run this model", where=self.oracle.against.name, found=outcome.message
+                "the other runner cannot run this model", where=self.oracle.against.name, found=outcome.message
             )
         measured: dict[Var, Difference] = {}
         first: Sequence[Var] = ()
@@ -92,9 +92,9 @@ class _Diff:
         return self._told(outcome, measured, first)
 
     def _measurable(self) -> tuple[Var, ...]:
-        """Return the values that both ways can give."""
+        """Return the values that both runners provide."""
         other = self.oracle.against
-        return tuple(v for v in self.case.values if not isinstance(other, Recorded) or v in other.arrays)
+        return tuple(v for v in self.case.values if not isinstance(other, ArtifactRunner) or v in other.arrays)
 
     def _told(self, outcome: Outcome, measured: Mapping[Var, Difference], first: Sequence[Var]) -> DiffReport:
         layers = tuple(self._layer(var, measured[var]) for var in self._numbers if var in measured)

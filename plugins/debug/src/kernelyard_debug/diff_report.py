@@ -33,7 +33,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class DiffReport:
-    """The differences of two ways of running a model.
+    """The differences between two runs of a model.
 
     outcome: of the model's outputs. layers: those that were measured, in the model's order. first: the layer that
     departs first, after those that depart with it alone: they are in one kernel, or an error needs them all; empty

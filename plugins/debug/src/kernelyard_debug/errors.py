@@ -6,7 +6,7 @@ from kernelyard.errors import KernelyardError
 
 
 class DebugError(KernelyardError):
-    """A model cannot be debugged as asked: no such way to run it, feeds that do not fit, no failure to look for."""
+    """A model cannot be debugged as asked: no such runner, feeds that do not fit, no failure to look for."""
 
     code = "KY720"
 

@@ -29,7 +29,7 @@ check_option = click.option(
 
 
 def one_oracle(check: str | None, against: str | None) -> None:
-    """Raises: UsageError where both a command and another way are given."""
+    """Check that not both a command and a runner are given. Raises: UsageError."""
     if check is not None and against is not None:
         raise click.UsageError("--check and --against exclude each other: one oracle at a time")
 

@@ -1,4 +1,4 @@
-"""Oracle: does the suspect compute what another way computes? The one question that diff, reduce and bisect ask."""
+"""Oracle: does the suspect compute what another runner computes? The one question that diff, reduce and bisect ask."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from kernelyard_debug.difference import Difference, difference
 from kernelyard_debug.isolated import Announce, Failed, Finished, isolated
 from kernelyard_debug.locate import Snapshots, announce_steps, announced_step, wrong_pass, wrong_step
 from kernelyard_debug.outcome import AGREES, CRASH, HANG, UNUSABLE, Outcome, Place, of_death, of_error
-from kernelyard_debug.ways import PASS, RUNNING, Compiled, Way
+from kernelyard_debug.runners import PASS, RUNNING, CompiledRunner, Runner
 
 TIMEOUT = 120.0  # seconds of one check
-AGAINST = "against: "  # before the stages of the way that the suspect is held against
+AGAINST = "against: "  # before the stages of the runner that the suspect is compared with
 
 
 class _OtherWayError(Exception):
-    """The way that the suspect is held against failed."""
+    """The runner that the suspect is compared with failed."""
 
 
 @dataclass
 class Oracle:
-    """Holds a suspect against another way, on the same feeds, in a process of its own.
+    """Compares a suspect with another runner on the same inputs, in an isolated process.
 
     tolerance: of relative errors, None for those of the dtypes. timeout: seconds of one check. checks: how many there
     were.
     """
 
-    suspect: Way
-    against: Way
+    suspect: Runner
+    against: Runner
     tolerance: float | None = None
     timeout: float = TIMEOUT
     checks: int = 0
@@ -67,7 +67,7 @@ class Oracle:
     def locating(self, case: Case) -> Outcome:
         """Return what comes of a case, with the place in the compiler where it fails, if that can be found."""
         outcome = self.isolated(lambda announce: self._compare_and_locate(case, announce))
-        if outcome.kind in (CRASH, HANG) and outcome.stage == RUNNING and isinstance(self.suspect, Compiled):
+        if outcome.kind in (CRASH, HANG) and outcome.stage == RUNNING and isinstance(self.suspect, CompiledRunner):
             suspect = self.suspect
             again = self.isolated(lambda announce: _step_by_step(suspect, case, announce))
             return replace(outcome, place=announced_step(again.stage))
@@ -76,12 +76,12 @@ class Oracle:
         return outcome
 
     def compare(self, case: Case, announce: Announce) -> Outcome:
-        """Run a case both ways, in this process."""
+        """Run a case by both runners, in this process."""
         expected = self.expected(case, announce)
         return self.outcome(case, self.suspect.outputs(case, announce), expected)
 
     def _compare_and_locate(self, case: Case, announce: Announce) -> Outcome:
-        if not isinstance(self.suspect, Compiled):
+        if not isinstance(self.suspect, CompiledRunner):
             return self.compare(case, announce)
         expected, snapshots = self.expected(case, announce), Snapshots()
         exe = self.suspect.compiled(case, announce, snapshots)
@@ -96,7 +96,7 @@ class Oracle:
         return bool(difference(actual, expected, self.tolerance).kind)
 
     def expected(self, case: Case, announce: Announce) -> list[np.ndarray]:
-        """Return what the other way computes."""
+        """Return what the other runner computes."""
         try:
             return self.against.outputs(case, lambda stage: announce(AGAINST + stage))
         except Exception as error:
@@ -112,7 +112,7 @@ class Oracle:
         return Outcome(found[departing[0]].kind, output=departing[0], outputs=found)
 
 
-def _step_by_step(suspect: Compiled, case: Case, announce: Announce) -> Outcome:
+def _step_by_step(suspect: CompiledRunner, case: Case, announce: Announce) -> Outcome:
     snapshots = Snapshots()
     announce_steps(suspect.compiled(case, announce, snapshots), case, snapshots, announce)
     return Outcome(AGREES)

@@ -46,7 +46,7 @@ class Outcome:
     """Hold the outcome of a check.
 
     kind: "agrees", "error", "crash", "hang", "shape", "nan", "inf" or "values"; "unusable" where it says nothing about
-    the suspect: the other way failed. code, message: of an error. stage: what was going on when it failed.
+    the suspect: the other runner failed. code, message: of an error. stage: what was going on when it failed.
     outputs: the difference of each output, by name; output: the first that departs.
     """
 

@@ -21,7 +21,7 @@ from kernelyard_debug.oracle import TIMEOUT, Oracle
 from kernelyard_debug.outcome import UNUSABLE, Outcome
 from kernelyard_debug.reducers import REDUCERS, attempts
 from kernelyard_debug.result_folder import save
-from kernelyard_debug.ways import Compiled, way_of
+from kernelyard_debug.runners import CompiledRunner, runner_of
 
 ROUNDS = 3  # of all reducers
 MOST_CHECKS = 400
@@ -94,7 +94,7 @@ def reduce(
     oracle = (
         CommandOracle(check, timeout)
         if check
-        else Oracle(Compiled(arguments=arguments), way_of(against, arguments), tolerance, timeout)
+        else Oracle(CompiledRunner(arguments=arguments), runner_of(against, arguments), tolerance, timeout)
     )
     with Progress("reducing") as progress:
         reducer = _Reducer(oracle, progress)

@@ -1,4 +1,4 @@
-"""Ways: how a case is run. The suspect is one, and what it is held against is another."""
+"""Runners: each runs a case by one implementation. The oracle compares that of the suspect with another."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ PASS = "pass "  # before the name of a pass that is announced
 REFERENCE, ONNXRUNTIME, NATIVE_CPU = "reference", "onnxruntime", "native-cpu"
 
 
-class Way(ABC):
-    """A way to run a case. name: for people."""
+class Runner(ABC):
+    """Runs a case. name: shown in reports."""
 
     name: str
 
     @abstractmethod
     def outputs(self, case: Case, announce: Announce) -> list[np.ndarray]:
-        """Return the outputs in order; say before each stage which it is."""
+        """Return the outputs in order; announce each stage before it begins."""
 
 
-class Reference(Way):
+class ReferenceRunner(Runner):
     """The operators' NumPy references."""
 
     name = REFERENCE
@@ -45,7 +45,7 @@ class Reference(Way):
             return run(case.module, case.feeds)
 
 
-class OnnxRuntime(Way):
+class OnnxRuntimeRunner(Runner):
     """onnxruntime, on the model written as ONNX."""
 
     name = ONNXRUNTIME
@@ -79,7 +79,7 @@ class Announcing(Instrument):
 
 
 @dataclass(frozen=True)
-class Compiled(Way):
+class CompiledRunner(Runner):
     """`kernelyard.compile` with some arguments."""
 
     name: str = "kernelyard"
@@ -99,36 +99,36 @@ class Compiled(Way):
 
 
 @dataclass(frozen=True)
-class Known(Way):
-    """Replay the results that another way computed of a case; it is asked for no other."""
+class ReplayRunner(Runner):
+    """Replays the results that another runner computed for the only case that it is given."""
 
     name: str
     arrays: list[np.ndarray]
 
     @staticmethod
-    def of(case: Case, way: Way, timeout: float) -> Known:
-        """Run a way once, in a process of its own. Raises: DebugError where it cannot run the case."""
-        verdict = isolated(lambda announce: way.outputs(case, announce), timeout)
+    def of(case: Case, runner: Runner, timeout: float) -> ReplayRunner:
+        """Run a case once, in an isolated process. Raises: DebugError if the runner fails."""
+        verdict = isolated(lambda announce: runner.outputs(case, announce), timeout)
         if isinstance(verdict, Finished):
-            return Known(way.name, verdict.value)
+            return ReplayRunner(runner.name, verdict.value)
         found = verdict.facts["message"] if isinstance(verdict, Failed) else verdict.reason
-        raise DebugError("the other way cannot run this model", where=way.name, found=found)
+        raise DebugError("the other runner cannot run this model", where=runner.name, found=found)
 
     def outputs(self, case: Case, announce: Announce) -> list[np.ndarray]:
         return self.arrays
 
 
-def way_of(name: str, arguments: Mapping[str, Any]) -> Way:
-    """Return the way of a name: "reference", "onnxruntime", or backends in order of preference, as "native-cpu".
+def runner_of(name: str, arguments: Mapping[str, Any]) -> Runner:
+    """Return the runner of a name: "reference", "onnxruntime", or backends in order of preference, as "native-cpu".
 
     arguments: of `compile`, of which another placement keeps target and options alone: it computes in float32.
     Raises: DebugError.
     """
     if name == REFERENCE:
-        return Reference()
+        return ReferenceRunner()
     if name == ONNXRUNTIME:
-        return OnnxRuntime()
+        return OnnxRuntimeRunner()
     if Path(name).is_file() and is_artifact(Path(name)):
         raise DebugError("an artifact cannot be compiled in parts", found=name, expected="it is for `kernelyard diff`")
     kept = {key: arguments[key] for key in ("target", "options") if key in arguments}
-    return Compiled(name, {**kept, "backends": [] if name == NATIVE_CPU else backend_list(name)})
+    return CompiledRunner(name, {**kept, "backends": [] if name == NATIVE_CPU else backend_list(name)})
