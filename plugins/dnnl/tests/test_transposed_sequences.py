@@ -55,6 +55,18 @@ def test_one_convolution_makes_all_steps_of_a_stride(taps, stride, begin, length
     assert_allclose(actual, spread(x, weight, bias, stride, begin, length).clip(0))
 
 
+def test_weights_that_come_at_run_time(builder):
+    x, weight, bias = numbers(1, 24, 12), numbers(24, 16, 8), numbers(16)
+    operands = {role: builder.input(value.shape) for role, value in (("data", x), ("weight", weight), ("bias", bias))}
+    y = builder.kernel(
+        "conv_transpose", (1, 16, 48), operands, rank=1, strides=(4,), padding_begin=(2,), padding_end=(2,),
+        output_padding=(0,), dilation=(1,), groups=1, post_ops=[RELU],
+    )  # fmt: skip
+    (actual,), ran = builder.run([y], x, weight, bias)
+    assert not is_spread_by_the_library(ran)
+    assert_allclose(actual, spread(x, weight, bias, 4, 2, 48).clip(0))
+
+
 def test_what_follows_reads_it_in_its_place(builder):
     """Another convolution of the sequence, and a sum with it."""
     x, weight, bias = numbers(1, 24, 12), numbers(24, 16, 8), numbers(16)

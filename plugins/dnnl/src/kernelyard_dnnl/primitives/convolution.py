@@ -8,20 +8,18 @@ winograd is described in `primitives.winograd`.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, channels_last, dense
 from kernelyard_dnnl.lowering import NOTHING, SOURCE, Given, Lower, Lowering
-from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, speed
+from kernelyard_dnnl.primitive import PostOps, Primitive, speed
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, is_parameter, lower_in_floats
-from kernelyard_dnnl.primitives.convolution_geometry import DIRECT, Geometry, geometry_of
+from kernelyard_dnnl.primitives.convolution_geometry import DIRECT, Convolution, Geometry, geometry_of
 from kernelyard_dnnl.primitives.post_ops import activations_of, execute
 from kernelyard_dnnl.primitives.strided_rows import is_better_as_products, lower_as_products
 from kernelyard_dnnl.primitives.winograd_choice import winograd_tile
@@ -36,11 +34,6 @@ if TYPE_CHECKING:
 WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
 # Dims of the weights (groups, filters of a group, ...) along which scales vary, as bits.
 UNGROUPED, GROUPED = 0b1, 0b11
-# Numbers of channels whose last vector of 16 is at least half empty; oneDNN's better implementations for vectors of 8.
-HALF_EMPTY = (*range(1, 9), *range(17, 25))
-HALF_WIDE = re.compile(r"br\w*:avx2\b")
-# oneDNN 3.2 never frees the code that these generate for post-ops: some tens of kilobytes for each size.
-LEAKING = re.compile(r"brgconv(_1x1)?:avx")
 
 
 def check(convolution: Candidate) -> Refusal | None:
@@ -89,81 +82,6 @@ def _with_padding(attrs: Mapping[str, Any], pads: Sequence[Dim]) -> dict[str, li
     }
 
 
-class Convolution(NamedTuple):
-    """A convolution whose layouts are open: makes primitives for given layouts of data and result."""
-
-    graph: Lowering
-    geometry: Geometry
-    weights: MemoryDescriptor
-    bias: MemoryDescriptor | None
-    numbers: RuntimeNumbers = ()
-
-    def primitive(
-        self, source: MemoryDescriptor, destination: MemoryDescriptor, post_ops: PostOps = (), skipped: int = 0
-    ) -> Primitive:
-        """Raises: StatusError."""
-        geometry = self.geometry
-        return self.graph.primitive(
-            geometry.kind,
-            enums.FORWARD_INFERENCE,
-            geometry.algorithm,
-            source,
-            self.weights,
-            self.bias,
-            destination,
-            geometry.strides,
-            geometry.dilation,
-            geometry.padding_begin,
-            geometry.padding_end,
-            post_ops=post_ops,
-            skipped=skipped,
-            numbers=self.numbers,
-        )
-
-    def lasting(self, preferred: Primitive) -> Primitive:
-        """Return the primitive; for a graph that came with many sizes, that of an implementation whose code is freed.
-
-        Those take 1.02 of the time with vectors of 16 channels, but up to 1.5 with vectors of 8.
-
-        Raises: StatusError.
-        """
-        if not self.graph.is_one_of_many or self.weights.dtype != "float32":
-            return preferred
-        source, destination, post_ops = preferred.source, preferred.destination, preferred.recipe.post_ops
-        other, skipped = preferred, preferred.recipe.skipped
-        while LEAKING.match(other.implementation):
-            skipped += 1
-            try:
-                other = self.primitive(source, destination, post_ops, skipped=skipped)
-            except StatusError:
-                return preferred
-        return other if speed(other.implementation) == 2 else preferred
-
-    def narrow(self, preferred: Primitive) -> Primitive:
-        """Return the primitive, or that of the implementation that leaves fewer of its vectors idle.
-
-        oneDNN prefers vectors of 16 channels. Those of 8 are as quick where the processor works on halves, and quicker
-        where the last 16 would be half empty: 24 channels take 0.7 of the time. Beyond that the implementations for
-        AVX2 keep too few results in registers.
-
-        Raises: StatusError.
-        """
-        destination, source, post_ops = preferred.destination, preferred.source, preferred.recipe.post_ops
-        is_grouped = self.weights.rank > destination.rank
-        if is_grouped or destination.dtype != "float32" or destination.shape[1] not in HALF_EMPTY:
-            return preferred
-        from kernelyard_dnnl.processor import has_half_wide_units  # inside: few convolutions are so narrow
-
-        other, skipped = preferred, 0
-        while has_half_wide_units() and not HALF_WIDE.match(other.implementation):
-            skipped += 1
-            try:
-                other = self.primitive(source, destination, post_ops, skipped=skipped)
-            except StatusError:
-                return preferred
-        return other
-
-
 PER_AXIS = ("strides", "padding_begin", "padding_end", "dilation")
 
 
@@ -183,6 +101,13 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
     if is_better_as_products(node):
         return lower_as_products(node, graph)
     weight, geometry = grouped_weight(node, graph), geometry_of(node)
+    if len(node.shape) == 3:
+        # Inside: few graphs have sequences.
+        from kernelyard_dnnl.primitives.padded_sequences import has_wide_padding, lower_in_parts
+
+        in_parts = lower_in_parts(node, graph, weight) if has_wide_padding(node) else None
+        if in_parts is not None:
+            return in_parts
     if node.attrs["groups"] == node.shape[1]:
         from kernelyard_dnnl.primitives.depthwise import lower_with_pointwise  # inside: few graphs have such a pair
 

@@ -1,12 +1,23 @@
-"""Windows of convolutions as oneDNN's primitives take them."""
+"""Windows of convolutions as oneDNN's primitives take them, and the primitives for given layouts."""
 
 from __future__ import annotations
 
+import re
+
 from kernelyard.runtime.api import NamedTuple
-from kernelyard_dnnl.primitive import Vector
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl._native import StatusError
+from kernelyard_dnnl.layout import MemoryDescriptor
+from kernelyard_dnnl.lowering import Lowering
+from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, Vector, speed
 from kernelyard_dnnl.values import Node
 
 DIRECT, TRANSPOSED_DIRECT = 1, 10  # algorithms
+# Numbers of channels whose last vector of 16 is at least half empty; oneDNN's better implementations for vectors of 8.
+HALF_EMPTY = (*range(1, 9), *range(17, 25))
+HALF_WIDE = re.compile(r"br\w*:avx2\b")
+# oneDNN 3.2 never frees the code that these generate for post-ops: some tens of kilobytes for each size.
+LEAKING = re.compile(r"brgconv(_1x1)?:avx")
 
 
 class Geometry(NamedTuple):
@@ -47,3 +58,78 @@ def transposed_geometry(node: Node) -> Geometry:
         Vector(tuple(attrs["padding_begin"])),
         Vector(padding_end),
     )
+
+
+class Convolution(NamedTuple):
+    """A convolution whose layouts are open: makes primitives for given layouts of data and result."""
+
+    graph: Lowering
+    geometry: Geometry
+    weights: MemoryDescriptor
+    bias: MemoryDescriptor | None
+    numbers: RuntimeNumbers = ()
+
+    def primitive(
+        self, source: MemoryDescriptor, destination: MemoryDescriptor, post_ops: PostOps = (), skipped: int = 0
+    ) -> Primitive:
+        """Raises: StatusError."""
+        geometry = self.geometry
+        return self.graph.primitive(
+            geometry.kind,
+            enums.FORWARD_INFERENCE,
+            geometry.algorithm,
+            source,
+            self.weights,
+            self.bias,
+            destination,
+            geometry.strides,
+            geometry.dilation,
+            geometry.padding_begin,
+            geometry.padding_end,
+            post_ops=post_ops,
+            skipped=skipped,
+            numbers=self.numbers,
+        )
+
+    def lasting(self, preferred: Primitive) -> Primitive:
+        """Return the primitive; for a graph that came with many sizes, that of an implementation whose code is freed.
+
+        Those take 1.02 of the time with vectors of 16 channels, but up to 1.5 with vectors of 8.
+
+        Raises: StatusError.
+        """
+        if not self.graph.is_one_of_many or self.weights.dtype != "float32":
+            return preferred
+        source, destination, post_ops = preferred.source, preferred.destination, preferred.recipe.post_ops
+        other, skipped = preferred, preferred.recipe.skipped
+        while LEAKING.match(other.implementation):
+            skipped += 1
+            try:
+                other = self.primitive(source, destination, post_ops, skipped=skipped)
+            except StatusError:
+                return preferred
+        return other if speed(other.implementation) == 2 else preferred
+
+    def narrow(self, preferred: Primitive) -> Primitive:
+        """Return the primitive, or that of the implementation that leaves fewer of its vectors idle.
+
+        oneDNN prefers vectors of 16 channels. Those of 8 are as quick where the processor works on halves, and quicker
+        where the last 16 would be half empty: 24 channels take 0.7 of the time. Beyond that the implementations for
+        AVX2 keep too few results in registers.
+
+        Raises: StatusError.
+        """
+        destination, source, post_ops = preferred.destination, preferred.source, preferred.recipe.post_ops
+        is_grouped = self.weights.rank > destination.rank
+        if is_grouped or destination.dtype != "float32" or destination.shape[1] not in HALF_EMPTY:
+            return preferred
+        from kernelyard_dnnl.processor import has_half_wide_units  # inside: few convolutions are so narrow
+
+        other, skipped = preferred, 0
+        while has_half_wide_units() and not HALF_WIDE.match(other.implementation):
+            skipped += 1
+            try:
+                other = self.primitive(source, destination, post_ops, skipped=skipped)
+            except StatusError:
+                return preferred
+        return other

@@ -17,7 +17,6 @@ from kernelyard_dnnl.primitive import Primitive
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded
 from kernelyard_dnnl.primitives.convolution import (
-    Convolution,
     bare_primitive,
     check,
     grouped_weight,
@@ -25,7 +24,7 @@ from kernelyard_dnnl.primitives.convolution import (
     lower_integer_convolution,
     window_attributes,
 )
-from kernelyard_dnnl.primitives.convolution_geometry import TRANSPOSED_DIRECT, transposed_geometry
+from kernelyard_dnnl.primitives.convolution_geometry import TRANSPOSED_DIRECT, Convolution, transposed_geometry
 from kernelyard_dnnl.primitives.post_ops import Step, apply_together, steps_of
 from kernelyard_dnnl.values import Node, Value
 

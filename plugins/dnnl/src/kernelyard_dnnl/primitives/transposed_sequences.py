@@ -13,10 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernelyard_dnnl.layout import channels_last
+from kernelyard_dnnl.layout import channels_last, dense
 from kernelyard_dnnl.lowering import Lowering
-from kernelyard_dnnl.primitives.convolution import lower_in_window
-from kernelyard_dnnl.primitives.convolution_geometry import geometry_of
+from kernelyard_dnnl.primitives.convolution import lower_convolution
 from kernelyard_dnnl.primitives.post_ops import activations_of
 from kernelyard_dnnl.values import Node, Value
 
@@ -25,18 +24,16 @@ MAX_PADDED_TAPS = 9 / 8
 
 
 def is_convolution_of_phases(node: Node) -> bool:
-    """Return True for one sequence with constant weights, whose post-ops are the same for every step."""
-    weight, bias, attrs = node.operands["weight"], node.operands.get("bias"), node.attrs
+    """Return True for one sequence, whose post-ops are the same for every step."""
+    weight, attrs = node.operands["weight"], node.attrs
     if len(node.shape) != 3 or node.shape[0] != 1 or attrs["groups"] != 1 or attrs["dilation"][0] != 1:
-        return False
-    if not weight.is_constant or weight.descriptor.strides is None or not (bias is None or bias.is_constant):
         return False
     stride, taps = attrs["strides"][0], weight.shape[2]
     phases = math.ceil(taps / stride)
     made = (node.operands["data"].shape[2] + phases - 1) * stride
     return (
         stride > 1
-        and phases * stride <= MAX_PADDED_TAPS * taps
+        and phases * stride <= (MAX_PADDED_TAPS if weight.is_constant else 1) * taps
         and node.sizes("padding_begin")[0] + node.shape[2] <= made
         and {node.dtype, *(value.descriptor.dtype for value in node.sequence)} == {"float32"}
         and activations_of(node) is not None
@@ -46,36 +43,55 @@ def is_convolution_of_phases(node: Node) -> bool:
 def lower_phases(node: Node, graph: Lowering) -> Value:
     """Lower a conv_transpose node that `is_convolution_of_phases`."""
     data, weight, bias = node.operands["data"], node.operands["weight"], node.operands.get("bias")
-    stride, taps, filters = node.attrs["strides"][0], weight.shape[2], node.shape[1]
-    phases = math.ceil(taps / stride)
-
-    def make_weight(key: str) -> Value:
-        return graph.constant(_weight_of_phases(weight.array(), stride), key)
-
-    operands = {"data": data, "weight": graph.packed.derived(weight, f"phases of {stride}", make_weight)}
+    stride, filters = node.attrs["strides"][0], node.shape[1]
+    phases = math.ceil(weight.shape[2] / stride)
+    operands = {"data": data, "weight": _weight_of_phases(weight, stride, graph)}
     if bias is not None:
-
-        def make_bias(key: str) -> Value:
-            return graph.constant(np.tile(bias.array().reshape(-1), stride), key)
-
-        operands["bias"] = graph.packed.derived(bias, f"{stride} times", make_bias)
+        operands["bias"] = _repeated(bias, stride, graph)
     padding = (phases - 1,)
     attrs = {**node.attrs, "strides": (1,), "padding_begin": padding, "padding_end": padding}
     steps = data.shape[2] + phases - 1
-    dense = replace(
+    convolution = replace(
         node, attrs=attrs, operands=operands, sequence=tuple(operands.values()), shape=(1, stride * filters, steps)
     )
-    made = graph.channels_last(lower_in_window(dense, graph, operands["weight"], geometry_of(dense)))
+    made = graph.channels_last(lower_convolution(convolution, graph))
     cropped = node.sizes("padding_begin")[0] * filters
     return Value(made.buffer, channels_last(node.shape, node.dtype), made.offset + cropped)
 
 
-def _weight_of_phases(weight: np.ndarray, stride: int) -> np.ndarray:
+def _weight_of_phases(weight: Value, stride: int, graph: Lowering) -> Value:
     """Return weights (channels, filters, taps) as (stride * filters, channels, taps / stride), the taps in the order in
     which a convolution reads what came before."""
     channels, filters, taps = weight.shape
     phases = math.ceil(taps / stride)
-    padded = np.zeros((channels, filters, phases * stride), weight.dtype)
-    padded[:, :, :taps] = weight
-    parts = padded.reshape(channels, filters, phases, stride)[:, :, ::-1]
-    return np.ascontiguousarray(parts.transpose(3, 1, 0, 2)).reshape(stride * filters, channels, phases)
+    shape = stride * filters, channels, phases
+
+    def make(key: str) -> Value:
+        padded = np.zeros((channels, filters, phases * stride), np.float32)
+        padded[:, :, :taps] = weight.array()
+        parts = padded.reshape(channels, filters, phases, stride)[:, :, ::-1]
+        return graph.constant(np.ascontiguousarray(parts.transpose(3, 1, 0, 2)).reshape(shape), key)
+
+    if weight.is_constant:
+        return graph.packed.derived(weight, f"phases of {stride}", make)
+    weight, turned = graph.viewable(weight), graph.new(dense((stride, filters, channels, phases), "float32"))
+    for phase in range(phases):
+        taps_of_phase = weight.part((0, 0, phase * stride), (channels, filters, stride)).permuted((2, 1, 0))
+        place = turned.part((0, 0, 0, phases - 1 - phase), (stride, filters, channels, 1))
+        graph.copy_into(graph.reshaped(taps_of_phase, place.shape), place)
+    return graph.reshaped(turned, shape)
+
+
+def _repeated(bias: Value, times: int, graph: Lowering) -> Value:
+    """Return a vector so many times after itself."""
+    count = math.prod(bias.shape)
+
+    def make(key: str) -> Value:
+        return graph.constant(np.tile(bias.array().reshape(-1), times), key)
+
+    if bias.is_constant:
+        return graph.packed.derived(bias, f"{times} times", make)
+    vector, repeated = graph.reshaped(graph.plain(bias), (count,)), graph.new(dense((times * count,), "float32"))
+    for first in range(0, times * count, count):
+        graph.copy_into(vector, repeated.part((first,), (count,)))
+    return repeated
