@@ -36,14 +36,16 @@ def _seeded() -> None:
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The graphs that `torch.compile` has compiled in a test, in order."""
-    from kernelyard_torch import compiled_graph, dynamo
+    from kernelyard_torch import compiled_graph, dynamo, partitioned_graph
 
     made: list[Any] = []
 
-    def remembered(*args: Any) -> Any:
-        made.append(compiled_graph.CompiledGraph(*args))
-        return made[-1]
+    class Remembered(compiled_graph.CompiledGraph):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
 
-    monkeypatch.setattr(dynamo, "CompiledGraph", remembered)
+    monkeypatch.setattr(dynamo, "CompiledGraph", Remembered)
+    monkeypatch.setattr(partitioned_graph, "CompiledGraph", Remembered)
     sys.modules["torch"]._dynamo.reset()
     return made

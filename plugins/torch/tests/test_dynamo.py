@@ -268,7 +268,7 @@ def test_numbers_that_are_zero(graphs: list[CompiledGraph]) -> None:
     assert graphs
 
 
-def test_numbers_that_are_no_sizes(graphs: list[CompiledGraph]) -> None:
+def test_numbers_that_are_too_large(graphs: list[CompiledGraph]) -> None:
     compiled = torch.compile(lambda x, n: x[:, :n] * 2, backend="kernelyard", dynamic=True)
     x = torch.randn(2, 8)
     same(compiled(x, 3), x[:, :3] * 2)
@@ -361,11 +361,58 @@ def test_complex_numbers_inside_a_graph(graphs: list[CompiledGraph]) -> None:
 
     compiled = torch.compile(function, backend="kernelyard", fullgraph=True, options={"freeze": True})
     x = torch.randn(3, 4)
-    turning = torch.compile(lambda x: x * 1j, backend="kernelyard")
-    with pytest.warns(PerformanceWarning, match="view_as_real"):
-        assert torch.equal(turning(x), x * 1j)
-    assert not graphs
     same(compiled(x), function(x))
+    turning = torch.compile(lambda x: (x * 1j, torch.fft.fft(x).T), backend="kernelyard")
+    for found, expected in zip(turning(x), (x * 1j, torch.fft.fft(x).T), strict=True):
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride()
+    assert len(graphs) == 2
+
+
+@pytest.mark.parametrize("first", [-2, 2])
+def test_numbers_of_any_sign(first: int, graphs: list[CompiledGraph]) -> None:
+    """One program is for all of them, but where TorchDynamo guards the sign."""
+    functions = (
+        lambda x, n: x[:, n:] * 2,
+        lambda x, n: torch.roll(x, n, 1) * n,
+        lambda x, n: x.tril(n) + x.triu(n),
+        lambda x, n: torch.nn.functional.pad(x, (n, -n)) + 1,
+    )
+    x = torch.randn(8, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PerformanceWarning)
+        for function in functions:
+            torch._dynamo.reset()
+            compiled = torch.compile(function, backend="kernelyard", dynamic=True)
+            for n in (first, first + 1, -3, 3, 0):
+                same(compiled(x, n), function(x, n))
+    assert graphs
+
+
+def test_what_is_unsupported_is_left_to_pytorch_alone(graphs: list[CompiledGraph]) -> None:
+    """The nodes before and after are compiled; numbers, random ones too, come as from eager PyTorch."""
+
+    def function(x: Any, weight: Any) -> Any:
+        y = torch.relu(x @ weight) * torch.rand(x.shape[0], 1) + 1
+        inverse = torch.linalg.inv(y[:, :3].T @ y[:, :3] + torch.eye(3))
+        z = inverse * torch.multinomial(y.abs(), 1).sum() + torch.rand(3)
+        return torch.tanh(z * 2).sum(0) - x.shape[0], x.shape[0] * 2, x
+
+    compiled = torch.compile(function, backend="kernelyard", dynamic=True)
+    weight = torch.randn(5, 4)
+    for rows in (6, 9):
+        x = torch.randn(rows, 5)
+        with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+            warnings.simplefilter("always")
+            torch.manual_seed(7)
+            found = compiled(x, weight)
+            torch.manual_seed(7)
+            same(found, function(x, weight))
+            assert found[1] == rows * 2
+        if rows == 6:
+            assert any("is compiled in 2 parts around eager PyTorch" in str(w.message) for w in caught)
+    assert len(graphs) == 2
+    assert all("native-cpu" in graph.executable.report.coverage for graph in graphs)
 
 
 # --- random numbers ---------------------------------------------------------------------------------------------------

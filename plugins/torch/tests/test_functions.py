@@ -135,7 +135,41 @@ def spectra(x: Any) -> Any:
     return *back, windows.abs().square(), torch.view_as_real(half), whole.real
 
 
+def of_complex_numbers(x: Any, y: Any) -> Any:
+    z, w = torch.complex(x, y), torch.complex(y, x * y)
+    functions = ("exp", "log", "sin", "cos", "sinh", "cosh", "tanh", "sigmoid", "sqrt", "rsqrt", "reciprocal", "sgn")
+    parts = [getattr(z, name)() for name in functions]
+    parts += [
+        z**2,
+        z**-1,
+        z**w,
+        2**z,
+        (z * 0) ** w,
+        z.prod(1),
+        z.cumsum(1),
+        z.tril(),
+        torch.where(x > 0, z, w),
+        z.sum(),
+    ]
+    parts += [torch.addmm(z @ w.T, z, w.T, beta=2, alpha=1j), F.linear(z, w), torch.add(z, 2j, alpha=3j), z.roll(1, 0)]
+    return [torch.view_as_real(part.resolve_conj()) for part in parts], z == w, z != w, z.isnan(), z.isinf(), z.var(1)
+
+
+def placed(x: Any, y: Any, places: Any) -> Any:
+    z = torch.complex(x, y)
+    z[places] = z[places] * 2j + 1
+    z[z.abs() > 1] = 0
+    z[:, 0] = 1j
+    z[::2] *= torch.ones_like(z[::2]) + 1
+    z = z.index_add(0, places, z[places]).scatter_add(0, places[None], z[:1, :2])
+    return torch.view_as_real(z.masked_fill(x > 1, 3j) + torch.full_like(z, 1j))
+
+
 FUNCTIONS |= {
+    "functions of complex numbers": (of_complex_numbers, lambda: (draw(3, 4), draw(3, 4))),
+    "writing to places of complex tensors": (placed, lambda: (draw(4, 4), draw(4, 4), torch.tensor([2, 0]))),
+    "spectra of long sizes": (lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2, 1050), lambda: (draw(2, 1050),)),
+    "frequencies": (lambda x: (torch.fft.fftfreq(5, 0.5) + x, torch.fft.rfftfreq(8) * x), lambda: (draw(5),)),
     "rotary": (rotated, lambda: (draw(2, 3, 4),)),
     "complex arithmetic": (arithmetic, lambda: (draw(3, 4), draw(3, 4))),
     "writing to complex tensors": (written, lambda: (draw(3, 4), draw(3, 4))),
@@ -159,6 +193,9 @@ SIZES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
         ).flatten(1),
         (0,),
     ),
+    "uneven means": (lambda x: F.adaptive_avg_pool1d(x[None], 3), (0, 1)),
+    "steps": (lambda x: (torch.slice_scatter(x, x[::2] * 2, 0, 0, None, 2), x.unfold(1, 3, 1)), (0, 1)),
+    "triangles": (lambda x: x.tril(x.shape[1] - 6), (0, 1)),
     "pooled": (lambda x: F.avg_pool1d(x[None], 2).repeat(1, 2, x.shape[0]), (0, 1)),
 }
 
@@ -170,6 +207,21 @@ class Function(torch.nn.Module):
 
     def forward(self, *given: Any) -> Any:
         return self.function(*given)
+
+
+@pytest.mark.parametrize("normalization", ["backward", "ortho", "forward"])
+def test_spectra_of_open_sizes(normalization: str, graphs: list[Any]) -> None:
+    def function(x: Any) -> Any:
+        half = torch.fft.rfft(x, norm=normalization)
+        whole = torch.fft.fftn(x, norm=normalization)
+        return half, torch.fft.irfft(half, x.shape[1], norm=normalization), torch.fft.ifft(whole, norm=normalization)
+
+    compiled = torch.compile(function, backend="kernelyard", dynamic=True)
+    for shape in ((3, 8), (4, 9), (2, 12)):
+        x = draw(*shape)
+        for found, expected in zip(compiled(x), function(x), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert len(graphs) == 1
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

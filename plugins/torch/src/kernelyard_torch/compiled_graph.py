@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import sympy
@@ -14,7 +14,8 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from kernelyard import IRModule
-from kernelyard.errors import ExecutionError, KernelyardError, OptionError, PerformanceWarning, UnknownBackendError
+from kernelyard.dims import Shape
+from kernelyard.errors import KernelyardError, OptionError, PerformanceWarning, UnknownBackendError
 from kernelyard.plugins.api import Expr, Function, RejectedError, TensorType
 from kernelyard.runtime.api import Executable
 from kernelyard_torch.compile_options import CompileOptions
@@ -26,19 +27,25 @@ from kernelyard_torch.importer import MAIN, GraphImporter, Shared
 from kernelyard_torch.sizes import Sizes
 from kernelyard_torch.symbol_names import symbol_names
 from kernelyard_torch.tensors import to_array
+from kernelyard_torch.told_numbers import ToldNumber
+
+Feed: TypeAlias = "Callable[[Any], list[np.ndarray]]"
 
 
 class CompiledGraph:
     """A graph, compiled when it is first called: call it with what the graph takes, it gives what the graph gives.
 
-    Parameters and buffers are constants until one is written to: then that one is an input.
+    Parameters and buffers are constants until one is written to: then that one is an input. frozen: their positions;
+    by default those that AOTAutograd tells.
     Raises: UnsupportedOperatorError when it is made.
     """
 
-    def __init__(self, graph: GraphModule, inputs: Sequence[Any], options: CompileOptions) -> None:
+    def __init__(
+        self, graph: GraphModule, inputs: Sequence[Any], options: CompileOptions, frozen: Sequence[int] | None = None
+    ) -> None:
         self._graph = graph
         self._options = options
-        self._frozen = _frozen(inputs) if options.freeze else ()
+        self._frozen = tuple(frozen_positions(inputs) if frozen is None else frozen) if options.freeze else ()
         self._random = EagerValues(graph, random_tensors(graph))
         self._sizes = EagerValues(graph, returned_sizes(graph))
         self._states: list[tuple[int, int]] | None = None
@@ -63,7 +70,7 @@ class CompiledGraph:
         """Return the graph as a module; None when it computes nothing."""
         shared = Shared(Sizes(symbol_names(self._graph.graph)))
         importer = GraphImporter(self._graph, shared)
-        self._fed = _feed(importer, inputs, frozen) + self._feed_random(importer)
+        self._fed = _feed(importer, inputs, frozen) | dict.fromkeys(self._feed_random(importer), _as_feeds)
         importer.run()
         self._outputs: list[GraphOutput | None] = []
         results: list[Expr] = []
@@ -71,7 +78,7 @@ class CompiledGraph:
             if given in self._sizes.nodes:
                 self._outputs.append(graph_output(given, self._sizes.nodes.index(given)))
                 continue
-            result = importer.tensor(given)
+            result = importer.result(given)
             if result is None:
                 self._outputs.append(None)
                 continue
@@ -106,7 +113,7 @@ class CompiledGraph:
         if self._states is None or [_state(arguments[position]) for position in self._frozen] != self._states:
             self._compile(arguments)
         given = (*arguments, *self._random(arguments))
-        feeds = [feed for position in self._fed for feed in _as_feeds(given[position])]
+        feeds = [feed for position, convert in self._fed.items() for feed in convert(given[position])]
         found = () if self.executable is None else self.executable(*feeds)
         results = (*self._sizes(arguments), *(found if isinstance(found, tuple) else (found,)))
         return [None if output is None else output.given_back(results) for output in self._outputs]
@@ -124,8 +131,8 @@ def _main(importer: GraphImporter, results: Sequence[Expr]) -> Function:
     return builder.function(*results, attrs=names)
 
 
-def _frozen(inputs: Sequence[Any]) -> tuple[int, ...]:
-    """Return the positions of parameters and buffers."""
+def frozen_positions(inputs: Sequence[Any]) -> tuple[int, ...]:
+    """Return the positions of parameters and buffers, while AOTAutograd compiles a graph."""
     context = TracingContext.try_get()
     meta = None if context is None else context.fw_metadata
     static = [] if meta is None else meta.static_input_indices
@@ -137,25 +144,40 @@ def _state(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
-def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]) -> list[int]:
-    """Give the graph its inputs; the positions of those that are parameters of the program."""
-    fed: list[int] = []
-    used = symbols_of_tensors(importer.module)
-    numbers = {symbol: position for symbol, position in _numbers(importer.placeholders).items() if symbol in used}
-    for symbol in numbers:
-        importer.shared.sizes.allow_zero(symbol)
+def rejected_nodes(graph: GraphModule, inputs: Sequence[Any]) -> set[FxNode]:
+    """Return the nodes of a graph that cannot be expressed, each by itself."""
+    importer = GraphImporter(graph, Shared(Sizes(symbol_names(graph.graph))), is_strict=False)
+    _feed(importer, inputs, frozenset())
+    for node in random_tensors(graph):
+        _add_parameter(importer, node)
+    importer.run()
+    for given in importer.outputs():
+        importer.result(given)
+    return importer.rejected
+
+
+def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]) -> dict[int, Feed]:
+    """Give the graph its inputs; the positions of those that are parameters of the program, and how each is fed."""
+    fed: dict[int, Feed] = {}
+    sizes, used = importer.shared.sizes, symbols_of_tensors(importer.module)
+    shapes: dict[str, Shape] = {}
+    told: dict[int, Feed] = {}
+    for symbol, position in _numbers(importer.placeholders).items():
+        placeholder = importer.placeholders[position]
+        if symbol in used:
+            number = ToldNumber.of(placeholder.meta["val"])
+            dim, shapes[placeholder.name] = number.dim(sizes, placeholder.name)
+            sizes.tell(symbol, dim)
+            told[position] = number.feed
     for position, placeholder in enumerate(importer.placeholders):
         value = placeholder.meta.get("val")
         if position in frozen:
             importer.feed(placeholder, importer.shared.constant(inputs[position].detach()))
         elif isinstance(value, torch.Tensor) and _add_parameter(importer, placeholder) is not None:
-            fed.append(position)
-    for position in numbers.values():
-        placeholder = importer.placeholders[position]
-        size = importer.shared.sizes.dim(placeholder.meta["val"])
-        importer.builder.parameter(TensorType((size + 1,), "bool"), placeholder.name)  # nothing reads its elements
-        fed.append(position)
-    return fed
+            fed[position] = _as_feeds
+    for name, shape in shapes.items():
+        importer.builder.parameter(TensorType(shape, "bool"), name)  # nothing reads its elements
+    return fed | told
 
 
 def _numbers(placeholders: Sequence[FxNode]) -> dict[sympy.Symbol, int]:
@@ -188,20 +210,8 @@ def _add_parameter(importer: GraphImporter, node: FxNode) -> TensorType | None:
     return type_
 
 
-def _as_feeds(value: Any) -> list[np.ndarray]:
-    """Convert an argument to the program's inputs: one array, or the parts of a complex tensor."""
-    if not isinstance(value, torch.Tensor):
-        return [_as_size(value)]
+def _as_feeds(value: torch.Tensor) -> list[np.ndarray]:
+    """Convert a tensor to the program's inputs: one array, or the parts of a complex tensor."""
     if is_complex(value):
         return [to_array(part) for part in torch.view_as_real(value.resolve_conj()).unbind(-1)]
     return [to_array(value)]
-
-
-def _as_size(number: int) -> np.ndarray:
-    """Return an array without memory whose size tells a number, so that it is known before anything runs.
-
-    Raises: ExecutionError for a number that is no size.
-    """
-    if not 0 <= number < np.iinfo(np.int64).max:
-        raise ExecutionError("a number that sizes depend on is not one itself", found=number, expected="0 or more")
-    return np.ndarray((number + 1,), np.bool_, b"\0", 0, (0,))

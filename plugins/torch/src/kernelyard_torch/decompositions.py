@@ -44,6 +44,8 @@ def _own() -> Table:
         torch.ops.aten.angle.default: _angle,
         torch.ops.aten.cummax.default: order.running_extremum(torch.gt),
         torch.ops.aten.cummin.default: order.running_extremum(torch.lt),
+        torch.ops.aten.fft_fftfreq.default: _frequencies,
+        torch.ops.aten.fft_rfftfreq.default: _half_of_frequencies,
         torch.ops.aten.histc.default: order.histogram,
         torch.ops.aten.index_reduce.default: _index_reduce,
         torch.ops.aten.kthvalue.default: order.kth_value,
@@ -129,6 +131,19 @@ def _trilinear(
             a, b, c = (each.unsqueeze(axis) if number == which else each for number, each in enumerate((a, b, c)))
     product = a * b * c
     return product.sum(summed) if summed else product
+
+
+def _frequencies(size: int, spacing: float = 1.0, *, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
+    """Return the frequencies of a Fourier transform: those of its second half are negative."""
+    steps = torch.arange(size)
+    steps = torch.where(steps < (size + 1) // 2, steps, steps - size)
+    return steps.to(dtype or torch.get_default_dtype()) * (1.0 / (size * spacing))
+
+
+def _half_of_frequencies(
+    size: int, spacing: float = 1.0, *, dtype: torch.dtype | None = None, **_: Any
+) -> torch.Tensor:
+    return torch.arange(size // 2 + 1).to(dtype or torch.get_default_dtype()) * (1.0 / (size * spacing))
 
 
 def _angle(x: torch.Tensor) -> Any:

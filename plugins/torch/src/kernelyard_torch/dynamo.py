@@ -1,6 +1,7 @@
 """torch.compile(model, backend="kernelyard"): what TorchDynamo captures runs as compiled programs.
 
-A graph that is not expressible, and one that gradients are wanted of, is left to PyTorch, with a warning that says why.
+What cannot be expressed of a graph, and a graph that gradients are wanted of, is left to PyTorch, with a warning that
+says why.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from torch.fx import GraphModule
 
 from kernelyard.errors import KernelyardError, PerformanceWarning
 from kernelyard_torch.compile_options import CompileOptions
-from kernelyard_torch.compiled_graph import CompiledGraph
+from kernelyard_torch.compiled_graph import CompiledGraph, rejected_nodes
 from kernelyard_torch.decompositions import inference_decompositions
+from kernelyard_torch.partitioned_graph import PartitionedGraph
 
 Compiled = Callable[..., Any]
 
@@ -52,8 +54,11 @@ def _compiled(graph: GraphModule, inputs: Sequence[Any], options: CompileOptions
     try:
         return _boxed(CompiledGraph(graph, inputs, options))
     except KernelyardError as error:
-        _warn(f"a graph of {len(graph.graph.nodes)} nodes falls back to eager PyTorch: {error}")
-        return _eager(graph)
+        parts = PartitionedGraph(graph, inputs, options, rejected_nodes(graph, inputs))
+        count = len(parts.compiled)
+        how = f"is compiled in {count} part{'s' if count > 1 else ''} around" if count else "falls back to"
+        _warn(f"a graph of {len(graph.graph.nodes)} nodes {how} eager PyTorch: {error.message}")
+        return _boxed(parts if count else graph.forward)
 
 
 def _left_for_gradients(graph: GraphModule, inputs: Sequence[Any]) -> Compiled:

@@ -30,20 +30,20 @@ class EagerValues:
 
 def random_tensors(graph_module: GraphModule) -> list[FxNode]:
     """Return the nodes that draw random numbers, as many as sizes alone decide."""
-    return [n for n in graph_module.graph.nodes if _is_random(n) and _depends_on_sizes_alone(n.all_input_nodes)]
+    return [n for n in graph_module.graph.nodes if is_random(n) and _depends_on_sizes_alone(n.all_input_nodes)]
 
 
 def returned_sizes(graph_module: GraphModule) -> list[FxNode]:
     """Return the numbers among a graph's results that its sizes alone decide, such as the length of a grown cache."""
     (output,) = (node for node in graph_module.graph.nodes if node.op == "output")
-    return [node for node in output.all_input_nodes if _is_number(node) and _depends_on_sizes_alone([node])]
+    return [node for node in output.all_input_nodes if is_number(node) and _depends_on_sizes_alone([node])]
 
 
 def symbols_of_tensors(graph_module: GraphModule) -> set[sympy.Symbol]:
     """Return the symbols that some tensor of a graph has in its sizes, or is computed with."""
     found: set[sympy.Symbol] = set()
     for node in graph_module.graph.nodes:
-        if not _is_number(node) and node.op != "output":
+        if not is_number(node) and node.op != "output":
             found.update(*map(_symbols, (node, *node.all_input_nodes)))
     return found
 
@@ -51,14 +51,16 @@ def symbols_of_tensors(graph_module: GraphModule) -> set[sympy.Symbol]:
 def _depends_on_sizes_alone(nodes: Sequence[FxNode]) -> bool:
     """Return True for numbers, and memory yet to be filled, on the way to which no tensor is computed."""
     plain = (n for n in _ancestors(nodes) if n.target is not torch.ops.aten.empty_permuted.default)
-    return all(_is_number(n) or (n.op == "placeholder" and n not in nodes) for n in plain)
+    return all(is_number(n) or (n.op == "placeholder" and n not in nodes) for n in plain)
 
 
-def _is_random(node: FxNode) -> bool:
+def is_random(node: FxNode) -> bool:
+    """Return True for a node that draws random numbers."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
-def _is_number(node: FxNode) -> bool:
+def is_number(node: FxNode) -> bool:
+    """Return True for a node that gives a number, no tensor."""
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 

@@ -10,6 +10,7 @@ from torch.fx import Node as FxNode
 
 from kernelyard.plugins.api import Expr, FunctionBuilder
 from kernelyard.runtime.api import Tensor
+from kernelyard_torch.complex_numbers import Complex, is_complex
 from kernelyard_torch.tensors import to_tensor
 
 
@@ -17,15 +18,22 @@ class GraphOutput(NamedTuple):
     """One result of a graph.
 
     position: which of the values that there are for results it is. is_number: it is no tensor. order: the axes as they
-    lie in memory, outermost first; () where that is their own order.
+    lie in memory, outermost first; () where that is their own order. is_complex: its parts lie innermost.
     """
 
     position: int
     is_number: bool = False
     order: tuple[int, ...] = ()
+    is_complex: bool = False
 
-    def stored(self, builder: FunctionBuilder, result: Expr) -> Expr:
+    def stored(self, builder: FunctionBuilder, result: Expr | Complex) -> Expr:
         """Return what the program computes: the result with its axes as they shall lie in memory."""
+        if isinstance(result, Complex):
+            parts = [self.stored(builder, part) for part in (result.real, result.imag)]
+            shape = (*parts[0].tensor_type.shape, 1)
+            return builder.op(
+                "concat", *(builder.op("reshape", part, shape=shape) for part in parts), axis=len(shape) - 1
+            )
         return builder.op("permute_dims", result, axes=self.order) if self.order else result
 
     def given_back(self, results: Sequence[Any]) -> Any:
@@ -33,7 +41,7 @@ class GraphOutput(NamedTuple):
         result = results[self.position]
         if self.is_number:
             return result.numpy().item() if isinstance(result, Tensor) else result
-        tensor = to_tensor(result)
+        tensor = torch.view_as_complex(to_tensor(result)) if self.is_complex else to_tensor(result)
         return tensor.permute(_inverse(self.order)) if self.order else tensor
 
 
@@ -46,7 +54,7 @@ def graph_output(given: Any, position: int) -> GraphOutput:
     value = given.meta.get("val") if isinstance(given, FxNode) else given
     if not isinstance(value, torch.Tensor):
         return GraphOutput(position, is_number=True)
-    return GraphOutput(position, order=memory_order(value))
+    return GraphOutput(position, order=memory_order(value), is_complex=is_complex(value))
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...]:

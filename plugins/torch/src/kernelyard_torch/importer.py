@@ -103,14 +103,20 @@ class Shared:
 
 
 class GraphImporter:
-    """Imports one graph: give each placeholder with `feed`, then `run`, then take `results`."""
+    """Imports one graph: give each placeholder with `feed`, then `run`, then take `results`.
 
-    def __init__(self, graph_module: GraphModule, shared: Shared) -> None:
+    is_strict: a node that does not fit its inputs is an error, not one that cannot be expressed. rejected: nodes that
+    cannot be expressed by themselves.
+    """
+
+    def __init__(self, graph_module: GraphModule, shared: Shared, is_strict: bool = True) -> None:
         self.module = graph_module
         self.shared = shared
         self.builder = FunctionBuilder()
         self._values: dict[FxNode, Value] = {}
         self._failed: set[FxNode] = set()
+        self._is_strict = is_strict
+        self.rejected: set[FxNode] = set()
 
     def nested(self, graph_module: GraphModule) -> GraphImporter:
         """Return the importer of a graph that a node of this one calls."""
@@ -129,6 +135,7 @@ class GraphImporter:
         """Note that a node cannot be expressed; those that read it are passed over."""
         self._failed.add(node)
         if reason:
+            self.rejected.add(node)
             source = source_of(node)
             origin = f"{node.name!r} at {source}" if source else repr(node.name)
             self.shared.problems.append(Problem(str(node.target), origin, reason))
@@ -151,13 +158,18 @@ class GraphImporter:
 
     def tensor(self, given: Any) -> Expr | None:
         """Return an argument as one tensor: sizes as int64 of rank 0; None where it cannot be expressed or is none."""
-        if isinstance(given, FxNode) and given in self._failed:
-            return None
-        value = self.resolve(given)
+        value = self.result(given)
         if isinstance(value, Complex):
             self.fail(given, "a result must be real, but is complex: return torch.view_as_real of it")
             return None
-        if value is None or isinstance(value, Expr):
+        return value
+
+    def result(self, given: Any) -> Expr | Complex | None:
+        """Return an argument likewise, where complex tensors may be results."""
+        if isinstance(given, FxNode) and given in self._failed:
+            return None
+        value = self.resolve(given)
+        if value is None or isinstance(value, (Expr, Complex)):
             return value
         kind = {bool: "bool", float: "float64"}.get(type(value), "int64")
         return Node(given, self).expr(value, kind) if isinstance(given, FxNode) else Constant(value)
@@ -207,8 +219,11 @@ class GraphImporter:
                     self._values[node] = value
         except RejectedError as rejected:
             self.fail(node, str(rejected))
-        except (IRError, ShapeError) as error:
-            raise _misfit(node, error) from error
+        except (IRError, ShapeError, ModelFormatError) as error:
+            if not self._is_strict:
+                self.fail(node, error.message)
+                return
+            raise error if isinstance(error, ModelFormatError) else _misfit(node, error) from error
 
     def _convert(self, fx_node: FxNode, convert: Callable[..., Any]) -> Value:
         node = Node(fx_node, self)

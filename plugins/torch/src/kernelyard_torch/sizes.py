@@ -32,7 +32,7 @@ class Sizes:
     def __init__(self, names: Mapping[str, str]) -> None:
         self._taken = FreshNames([])
         self._names = {own: self._free(wanted) for own, wanted in names.items()}
-        self._from_zero: set[str] = set()
+        self._told: dict[str, Dim] = {}
 
     def _free(self, wanted: str) -> str:
         stem = _UNFIT.sub("_", wanted).strip("_") or "size"
@@ -40,9 +40,9 @@ class Sizes:
             stem = f"size_{stem}"
         return self._taken.unique(stem)
 
-    def allow_zero(self, expr: sympy.Symbol) -> None:
-        """Let a number of the caller's be 0, which sizes of inputs are not."""
-        self._from_zero.add(str(expr))
+    def tell(self, expr: sympy.Symbol, dim: Dim) -> None:
+        """Say what a number of the caller's is, which is no size of a tensor."""
+        self._told[str(expr)] = dim
 
     def dim(self, size: Any) -> Dim:
         """Convert an int, a SymInt or a SymPy integer to a dim.
@@ -73,11 +73,12 @@ class Sizes:
 
     def _of_symbol(self, expr: sympy.Symbol) -> Dim:
         own = str(expr)
+        if own in self._told:
+            return self._told[own]
         if own not in self._names:
             self._names[own] = self._free(own)
         dim = symbol(self._names[own])
-        # Sizes that data or a number decides may be zero, which our symbols are not.
-        return dim - 1 if own in self._from_zero or is_unbacked(expr) else dim
+        return dim - 1 if is_unbacked(expr) else dim  # which may be zero, and our symbols are not
 
 
 def is_unbacked(expr: sympy.Symbol) -> bool:

@@ -7,11 +7,13 @@ import importlib
 FAMILIES = (
     "attention",
     "complex",
+    "complex_functions",
     "control_flow",
     "convolution",
     "creation",
     "elementwise",
     "experts",
+    "fourier",
     "gradients",
     "indexing",
     "linear",

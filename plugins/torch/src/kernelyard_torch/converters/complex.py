@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Expr, Operand
 from kernelyard_torch import registry
 from kernelyard_torch.complex_numbers import Complex
-from kernelyard_torch.converters import creation, indexing, reduction, shape, slicing, unary  # noqa: F401  # used by name
+from kernelyard_torch.converters import (  # noqa: F401  # used by name
+    creation,
+    indexing,
+    reduction,
+    scatter,
+    shape,
+    slicing,
+    unary,
+)
 from kernelyard_torch.converters.elementwise import atan2
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import Converter, converter, register
@@ -24,14 +29,10 @@ LINEAR = (
     *("_unsafe_view.default", "_reshape_alias.default", "flatten.using_ints", "reshape.default", "view.default"),
     *("expand.default", "permute.default", "t.default", "transpose.int", "unflatten.int", "unsqueeze.default"),
     *("squeeze.default", "squeeze.dim", "squeeze.dims", "neg.default", "flip.default", "repeat.default"),
-    *(
-        "select.int",
-        "slice.Tensor",
-        "narrow.default",
-        "index.Tensor",
-        "index_select.default",
-    ),
-    *("chunk.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "mean.dim", "sum.dim_IntList"),
+    *("select.int", "slice.Tensor", "narrow.default", "index.Tensor", "_unsafe_index.Tensor", "index_select.default"),
+    *("chunk.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "diagonal.default", "unfold.default"),
+    *("as_strided.default", "gather.default", "embedding.default", "tril.default", "triu.default", "roll.default"),
+    *("mean.default", "mean.dim", "sum.default", "sum.dim_IntList", "cumsum.default"),
 )
 
 
@@ -57,15 +58,20 @@ def _joining(convert: Callable[..., Any]) -> Converter:
 for _names, _make in ((LINEAR, _by_parts), (("cat.default", "stack.default"), _joining)):
     for _name in _names:
         _found = registry.find(f"aten.{_name}")
-        assert _found is not None, _name
+        if _found is None:  # it comes apart into others
+            continue
         register(f"aten.{_name}", _make(_found), complex_numbers=True)
 
 
 def as_complex(node: Node, value: Value) -> Complex:
-    """Return a complex tensor; the imaginary part of a real one is zero."""
+    """Return a complex tensor of the result's dtype; the imaginary part of a real one is zero."""
+    return of_dtype(node, value, node.result.dtype)
+
+
+def of_dtype(node: Node, value: Value, dtype: str) -> Complex:
+    """Return a complex tensor whose parts have a dtype."""
     if isinstance(value, Complex):
-        return value.map(lambda part: node.cast(part, node.result.dtype))
-    dtype = node.result.dtype
+        return value.map(lambda part: node.cast(part, dtype))
     if isinstance(value, complex):
         return Complex(node.expr(value.real, dtype), node.expr(value.imag, dtype))
     real = node.cast(node.expr(value, dtype), dtype)
@@ -96,6 +102,68 @@ def _writing(write: Callable[..., Expr]) -> Converter:
 
 register("aten.slice_scatter.default", _writing(slicing.slice_scatter), complex_numbers=True)
 register("aten.select_scatter.default", _writing(slicing.select_scatter), complex_numbers=True)
+
+
+@converter("aten.full.default", complex_numbers=True)
+def full(node: Node, size: object, value: Value, *_: object) -> Complex:
+    return _filled(node, value)
+
+
+@converter("aten.full_like.default", "aten.fill.Scalar", "aten.fill.Tensor", complex_numbers=True)
+def full_like(node: Node, x: object, value: Value, *_: object) -> Complex:
+    return _filled(node, value)
+
+
+@converter("aten.scalar_tensor.default", complex_numbers=True)
+def scalar_tensor(node: Node, value: Value, *_: object) -> Complex:
+    return _filled(node, value)
+
+
+@converter("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default", complex_numbers=True)
+def ones(node: Node, *_: object) -> Complex:
+    return _filled(node, 1)
+
+
+def _filled(node: Node, value: Value) -> Complex:
+    return as_complex(node, value).map(lambda part: node.broadcast_to(part, node.result.shape))
+
+
+@converter("aten.index_put.default", "aten._unsafe_index_put.default", complex_numbers=True)
+def index_put(node: Node, x: Complex, where: Any, values: Value, accumulate: bool, *_: object) -> Complex:
+    new = as_complex(node, values)
+    return Complex(*(indexing.index_put(node, *pair, accumulate) for pair in _placed(x, where, new)))
+
+
+def _placed(x: Complex, where: Any, new: Complex) -> list[tuple[Expr, Any, Expr]]:
+    return [(x.real, where, new.real), (x.imag, where, new.imag)]
+
+
+@converter("aten.scatter.src", "aten.scatter.value", complex_numbers=True)
+def scatter_(node: Node, x: Complex, axis: int, indices: Expr, source: Value) -> Complex:
+    return _scattered(node, scatter.scatter, x, axis, indices, source)
+
+
+@converter("aten.scatter_add.default", complex_numbers=True)
+def scatter_add(node: Node, x: Complex, axis: int, indices: Expr, source: Value) -> Complex:
+    return _scattered(node, scatter.scatter_add, x, axis, indices, source)
+
+
+def _scattered(node: Node, write: Callable[..., Expr], x: Complex, axis: int, indices: Expr, source: Value) -> Complex:
+    new = as_complex(node, source)
+    return Complex(write(node, x.real, axis, indices, new.real), write(node, x.imag, axis, indices, new.imag))
+
+
+@converter("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", complex_numbers=True)
+def where(node: Node, condition: Expr, a: Value, b: Value) -> Complex:
+    left, right = as_complex(node, a), as_complex(node, b)
+    return Complex(
+        node.op("where", condition, left.real, right.real), node.op("where", condition, left.imag, right.imag)
+    )
+
+
+@converter("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", complex_numbers=True)
+def masked_fill(node: Node, x: Complex, mask: Expr, value: Value) -> Complex:
+    return where(node, mask, value, x)
 
 
 # --- from and to real tensors -----------------------------------------------------------------------------------------
@@ -181,9 +249,9 @@ def subtract(node: Node, a: Value, b: Value, alpha: float = 1) -> Complex:
     return _sum(node, "subtract", a, b, alpha)
 
 
-def _sum(node: Node, name: str, a: Value, b: Value, alpha: float) -> Complex:
+def _sum(node: Node, name: str, a: Value, b: Value, alpha: complex) -> Complex:
     left, right = as_complex(node, a), as_complex(node, b)
-    right = right if alpha == 1 else right.map(lambda part: node.op("multiply", part, alpha))
+    right = right if alpha == 1 else multiply(node, right, alpha)
     return Complex(node.op(name, left.real, right.real), node.op(name, left.imag, right.imag))
 
 
@@ -194,15 +262,29 @@ def multiply(node: Node, a: Value, b: Value) -> Complex:
     if not isinstance(b, (Complex, complex)):
         factor = _real(node, b)
         return as_complex(node, a).map(lambda part: node.op("multiply", part, factor))
-    return _product(node, "multiply", as_complex(node, a), as_complex(node, b))
+    return product(node, "multiply", as_complex(node, a), as_complex(node, b))
 
 
 @converter("aten.mm.default", "aten.bmm.default", "aten.matmul.default", complex_numbers=True)
 def matmul(node: Node, a: Value, b: Value) -> Complex:
-    return _product(node, "matmul", as_complex(node, a), as_complex(node, b))
+    return product(node, "matmul", as_complex(node, a), as_complex(node, b))
 
 
-def _product(node: Node, name: str, a: Complex, b: Complex) -> Complex:
+@converter("aten.addmm.default", "aten.baddbmm.default", complex_numbers=True)
+def matmul_and_add(node: Node, c: Value, a: Value, b: Value, beta: complex = 1, alpha: complex = 1) -> Complex:
+    whole = multiply(node, matmul(node, a, b), alpha) if alpha != 1 else matmul(node, a, b)
+    return _sum(node, "add", whole, c, beta)
+
+
+@converter("aten.linear.default", complex_numbers=True)
+def linear(node: Node, x: Value, weight: Value, bias: Value | None) -> Complex:
+    turned = as_complex(node, weight).map(lambda part: node.permute(part, (1, 0)))
+    whole = product(node, "matmul", as_complex(node, x), turned)
+    return whole if bias is None else _sum(node, "add", whole, bias, 1)
+
+
+def product(node: Node, name: str, a: Complex, b: Complex) -> Complex:
+    """Multiply complex tensors by an operator that is linear in both: "multiply" or "matmul"."""
     return Complex(
         node.op("subtract", node.op(name, a.real, b.real), node.op(name, a.imag, b.imag)),
         node.op("add", node.op(name, a.real, b.imag), node.op(name, a.imag, b.real)),
@@ -216,73 +298,9 @@ def divide(node: Node, a: Value, b: Value) -> Complex:
         return as_complex(node, a).map(lambda part: node.op("divide", part, number))
     divisor = as_complex(node, b)
     size = node.op("add", node.op("square", divisor.real), node.op("square", divisor.imag))
-    whole = _product(node, "multiply", as_complex(node, a), conjugate(node, divisor))
+    whole = product(node, "multiply", as_complex(node, a), conjugate(node, divisor))
     return whole.map(lambda part: node.op("divide", part, size))
 
 
 def _real(node: Node, value: Operand) -> Expr:
     return node.cast(node.expr(value, node.result.dtype), node.result.dtype)
-
-
-# --- Fourier transforms -----------------------------------------------------------------------------------------------
-Matrix: TypeAlias = "tuple[np.ndarray, np.ndarray]"
-
-
-@converter("aten._fft_r2c.default", complex_numbers=True)
-def fft_of_real(node: Node, x: Expr, axes: Sequence[int], normalization: int, onesided: bool) -> Complex:
-    *rest, last = (node.axis(axis, node.rank(x)) for axis in axes)
-    size = node.fixed(node.shape(x)[last], "the size of a transformed axis")
-    matrix = _matrix(size, size // 2 + 1 if onesided else size, -1)
-    result = Complex(*(node.times_matrix(x, last, part) for part in matrix))
-    return _scaled(node, _transformed(node, result, rest, -1), _count(node, x, axes), normalization)
-
-
-@converter("aten._fft_c2c.default", complex_numbers=True)
-def fft(node: Node, x: Complex, axes: Sequence[int], normalization: int, forward: bool) -> Complex:
-    around = [node.axis(axis, node.rank(x.real)) for axis in axes]
-    result = _transformed(node, x, around, -1 if forward else 1)
-    return _scaled(node, result, _count(node, x.real, axes), normalization)
-
-
-@converter("aten._fft_c2r.default", complex_numbers=True)
-def fft_to_real(node: Node, x: Complex, axes: Sequence[int], normalization: int, size: Dim) -> Expr:
-    """Weigh the last axis, which has half of the frequencies: those that are in both halves count twice."""
-    *rest, last = (node.axis(axis, node.rank(x.real)) for axis in axes)
-    width = node.fixed(size, "the size of a transformed axis")
-    count = width // 2 + 1
-    x = _transformed(node, x, rest, 1).map(lambda part: node.slice(part, last, 0, count))
-    frequencies = np.arange(count)[:, None]
-    weights = np.where((frequencies == 0) | (2 * frequencies == width), 1.0, 2.0)
-    cosines, sines = (part.T * weights for part in _matrix(width, count, 1))
-    result = node.op("subtract", node.times_matrix(x.real, last, cosines), node.times_matrix(x.imag, last, sines))
-    return _scaled(node, Complex(result, result), _count(node, result, axes), normalization).real
-
-
-def _matrix(size: int, kept: int, sign: int) -> Matrix:
-    """(size, kept): cosines and sines of a Fourier transform, of whole steps below `size`, which are exact."""
-    angles = 2 * np.pi / size * (np.arange(size)[:, None] * np.arange(kept) % size)
-    return np.cos(angles), sign * np.sin(angles)
-
-
-def _transformed(node: Node, x: Complex, axes: Sequence[int], sign: int) -> Complex:
-    for axis in axes:
-        size = node.fixed(node.shape(x.real)[axis], "the size of a transformed axis")
-        cosines, sines = _matrix(size, size, sign)
-        x = Complex(
-            node.op("subtract", node.times_matrix(x.real, axis, cosines), node.times_matrix(x.imag, axis, sines)),
-            node.op("add", node.times_matrix(x.real, axis, sines), node.times_matrix(x.imag, axis, cosines)),
-        )
-    return x
-
-
-def _count(node: Node, x: Expr, axes: Sequence[int]) -> int:
-    sizes = [node.shape(x)[node.axis(axis, node.rank(x))] for axis in axes]
-    return math.prod(node.fixed_all(sizes, "the size of a transformed axis"))
-
-
-def _scaled(node: Node, x: Complex, count: int, normalization: int) -> Complex:
-    """PyTorch's codes: 0 does not scale, 1 divides by the root of the count, 2 by the count."""
-    if normalization == 0:
-        return x
-    factor = 1 / math.sqrt(count) if normalization == 1 else 1 / count
-    return x.map(lambda part: node.op("multiply", part, factor))

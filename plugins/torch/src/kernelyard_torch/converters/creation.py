@@ -77,10 +77,21 @@ def upper_triangle(node: Node, x: Expr, diagonal: int) -> Expr:
     return _triangle(node, x, diagonal, True)
 
 
-def _triangle(node: Node, x: Expr, diagonal: int, upper: bool) -> Expr:
+def _triangle(node: Node, x: Expr, diagonal: Dim, upper: bool) -> Expr:
+    if not isinstance(diagonal, int):
+        return _open_triangle(node, x, diagonal, upper)
     if node.dtype(x) == "bool":
         return node.cast(node.op("trilu", node.cast(x, "uint8"), k=diagonal, upper=upper), "bool")
     return node.op("trilu", x, k=diagonal, upper=upper)
+
+
+def _open_triangle(node: Node, x: Expr, diagonal: Dim, upper: bool) -> Expr:
+    """Return a triangle whose diagonal is known when the program runs: each place is compared with it."""
+    *_, rows, columns = node.shape(x)
+    row, column = (node.op("arange", start=0, step=1, count=count, dtype="int64") for count in (rows, columns))
+    distance = node.op("subtract", column, node.reshape(row, (rows, 1)))
+    inside = node.op("greater_equal" if upper else "less_equal", distance, node.expr(diagonal, "int64"))
+    return node.op("where", inside, x, node.full(0, (), node.dtype(x)))
 
 
 @converter("aten.linspace.default")

@@ -126,9 +126,26 @@ def adaptive_avg_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> Expr:
         pooled = node.op(f"nn.avg_pool{rank}d", _batched(node, x, rank), pool_size=kernel, strides=kernel)
         return node.reshape(pooled, node.result.shape)
     for axis, part in zip(axes, sizes, strict=True):
-        size = node.fixed(node.shape(x)[axis], "a size of its input")
-        x = node.times_matrix(x, axis, mean_matrix(size, node.fixed(part, "a size of its result")).T)
+        size, count = node.shape(x)[axis], node.fixed(part, "a size of its result")
+        if isinstance(size, int):
+            x = node.times_matrix(x, axis, mean_matrix(size, count).T)
+        else:
+            x = node.times(x, axis, _means(node, size, count, node.dtype(x)))
     return x
+
+
+def _means(node: Node, size: Dim, parts: int, dtype: str) -> Expr:
+    """(size, parts): `mean_matrix`, turned, of a size that is known when the program runs."""
+    steps = node.op("multiply", np.arange(parts + 1), node.expr(size, "int64"))
+    begin = _floor(node, node.slice(steps, 0, 0, parts), parts)
+    end = node.op("add", _floor(node, node.op("subtract", node.slice(steps, 0, 1, parts + 1), 1), parts), 1)
+    places = node.reshape(node.op("arange", start=0, step=1, count=size, dtype="int64"), (size, 1))
+    inside = node.op("logical_and", node.op("greater_equal", places, begin), node.op("less", places, end))
+    return node.op("divide", node.cast(inside, dtype), node.cast(node.op("subtract", end, begin), dtype))
+
+
+def _floor(node: Node, x: Expr, divisor: int) -> Expr:
+    return node.op("divide", node.op("subtract", x, node.op("mod", x, divisor)), divisor)
 
 
 @converter("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernelyard.dims import Dim, Symbol, SymbolicDim, maximum, minimum
-from kernelyard.plugins.api import Expr
+from kernelyard.plugins.api import Expr, Operand
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 
@@ -79,8 +79,11 @@ def _replaced(node: Node, x: Expr, part: Expr, axis: int, begin: Dim) -> Expr:
 
 
 def _scattered(node: Node, x: Expr, part: Expr, axis: int, begin: Dim, step: int) -> Expr:
-    count = node.fixed(node.shape(part)[axis], "the length of the slice")
-    places = node.fixed(begin, "the start of the slice") + np.arange(count)[:, None] * step
+    count = node.shape(part)[axis]
+    if isinstance(count, int) and isinstance(begin, int):
+        places: Operand = begin + np.arange(count)[:, None] * step
+    else:
+        places = node.reshape(node.op("arange", start=begin, step=step, count=count, dtype="int64"), (count, 1))
     written = node.op("scatter_nd", node.to_front(x, [axis]), places, node.to_front(part, [axis]))
     return node.from_front(written, [axis])
 
@@ -90,8 +93,12 @@ def unfold(node: Node, x: Expr, axis: int, size: int, step: int) -> Expr:
     at = node.axis(axis, node.rank(x))
     if not node.rank(x):
         return node.reshape(x, node.result.shape)
-    count = node.fixed(node.result.shape[at], "the number of windows")
-    places = np.arange(count)[:, None] * step + np.arange(size)
+    count = node.result.shape[at]
+    if isinstance(count, int):
+        places: Operand = np.arange(count)[:, None] * step + np.arange(size)
+    else:
+        starts = node.op("arange", start=0, step=step, count=count, dtype="int64")
+        places = node.op("add", node.reshape(starts, (count, 1)), np.arange(size))
     taken = node.op("take", x, places, axis=at)
     order = [i for i in range(node.rank(taken)) if i != at + 1]
     return node.permute(taken, [*order, at + 1])
