@@ -92,6 +92,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
         lambda x: F.adaptive_avg_pool2d(x.contiguous(memory_format=torch.channels_last), 1).flatten(1),
         lambda: (draw(2, 3, 4, 4),),
     ),
+    "indices of triangles": (
+        lambda x: (x[torch.triu_indices(3, 4).unbind()], torch.ldexp(x, torch.tensor(3))),
+        lambda: (draw(3, 4),),
+    ),
     "overlapping views": (lambda x: x.as_strided((3, 3), (2, 1), 1), lambda: (draw(3, 4),)),
     "losses": (lambda x, y: (F.cross_entropy(x, y), F.one_hot(y, 4)), lambda: (draw(3, 4), torch.tensor([1, 2, 0]))),
     "masked select": (lambda x: x.masked_select(x > 0), lambda: (draw(3, 4),)),
@@ -195,6 +199,9 @@ SIZES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     ),
     "uneven means": (lambda x: F.adaptive_avg_pool1d(x[None], 3), (0, 1)),
     "steps": (lambda x: (torch.slice_scatter(x, x[::2] * 2, 0, 0, None, 2), x.unfold(1, 3, 1)), (0, 1)),
+    "falling numbers": (lambda x: torch.arange(x.shape[1], -x.shape[0], -1.0) / 2, (0, 1)),
+    "steps of one and a half": (lambda x: torch.arange(0, x.shape[1], 1.5) * 2, (1,)),
+    "scaled images": (lambda x: F.interpolate(x[None, None], scale_factor=(0.5, 2.0), mode="bilinear"), (0, 1)),
     "triangles": (lambda x: x.tril(x.shape[1] - 6), (0, 1)),
     "pooled": (lambda x: F.avg_pool1d(x[None], 2).repeat(1, 2, x.shape[0]), (0, 1)),
 }

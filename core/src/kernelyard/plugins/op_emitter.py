@@ -166,13 +166,10 @@ class OpEmitter(ABC):
 
     # --- compositions -------------------------------------------------------------------------------------------------
     def times_matrix(self, expr: Expr, axis: int, matrix: np.ndarray) -> Expr:
-        """Multiply with a constant matrix (size, new size) along one axis."""
-        return self.times(expr, axis, Constant(np.ascontiguousarray(matrix.astype(to_numpy(self.dtype(expr))))))
-
-    def times(self, expr: Expr, axis: int, matrix: Expr) -> Expr:
-        """Multiply with a matrix (size, new size) of the same dtype along one axis."""
+        """Multiply with a matrix (size, new size) along one axis."""
         order = [other for other in range(self.rank(expr)) if other != axis] + [axis]
-        product = self.op("matmul", self.permute(expr, order), matrix)
+        weights = np.ascontiguousarray(matrix.astype(to_numpy(self.dtype(expr))))
+        product = self.op("matmul", self.permute(expr, order), weights)
         return self.permute(product, [order.index(each) for each in range(len(order))])
 
     def moments(self, expr: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:

@@ -20,10 +20,15 @@ converters.load()  # which says what has a converter
 Table = dict[Any, Callable[..., Any]]
 # Not of torch's core set, and not decomposed by default either.
 FURTHER = (
+    torch.ops.aten._addmm_activation.default,
+    torch.ops.aten.bucketize.Scalar,
     torch.ops.aten.bucketize.Tensor,
     torch.ops.aten.dist.default,
     torch.ops.aten.hypot.default,
+    torch.ops.aten.ldexp.Tensor,
     torch.ops.aten.linalg_vector_norm.default,
+    torch.ops.aten.tril_indices.default,
+    torch.ops.aten.triu_indices.default,
 )
 
 # Converted where they are plain.

@@ -120,6 +120,12 @@ class Node(OpEmitter):
         order = [*axes, *(axis for axis in range(self.rank(expr)) if axis not in axes)]
         return self.permute(expr, [order.index(axis) for axis in range(len(order))])
 
+    def times(self, expr: Expr, axis: int, matrix: Expr) -> Expr:
+        """Multiply with a matrix (size, new size) of the same dtype along one axis; constants: see `times_matrix`."""
+        order = [other for other in range(self.rank(expr)) if other != axis] + [axis]
+        product = self.op("matmul", self.permute(expr, order), matrix)
+        return self.permute(product, [order.index(each) for each in range(len(order))])
+
     def flat(self, expr: Expr) -> Expr:
         """Return all elements as a vector."""
         return self.reshape(expr, (expr.tensor_type.numel,))

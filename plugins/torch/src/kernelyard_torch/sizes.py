@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from functools import reduce
 from typing import Any
 
@@ -66,10 +67,18 @@ class Sizes:
             return int(expr)
         if isinstance(expr, sympy.Symbol):
             return self._of_symbol(expr)
+        if type(expr).__name__ in _ROUNDED:
+            return self._rounded(expr)
         combine = _COMBINE.get(type(expr).__name__)
         if combine is None:
             raise NotASizeError(str(expr))
         return combine(*(self._of(arg) for arg in expr.args))
+
+    def _rounded(self, expr: Any) -> Dim:
+        """Convert an integer times a fraction, rounded: a length over a step, an image's size times a scale."""
+        factor, whole = _times_fraction(expr.args[0])
+        round_, dim = _ROUNDED[type(expr).__name__], self._of(whole)
+        return round_(dim * factor.numerator, factor.denominator)
 
     def _of_symbol(self, expr: sympy.Symbol) -> Dim:
         own = str(expr)
@@ -86,6 +95,25 @@ def is_unbacked(expr: sympy.Symbol) -> bool:
     return symbol_is_type(expr, SymT.UNBACKED_INT)
 
 
+def _times_fraction(expr: Any) -> tuple[Fraction, Any]:
+    """Split a real number into a fraction and an integer expression. Raises: NotASizeError."""
+    kind = type(expr).__name__
+    if kind == "ToFloat":
+        return Fraction(1), expr.args[0]
+    numbers = [Fraction(float(arg)) for arg in expr.args if arg.is_finite and arg.is_number and arg != 0]
+    others = [arg for arg in expr.args if not arg.is_number]
+    if len(numbers) != 1 or len(others) != 1 or max(numbers[0].denominator, abs(numbers[0].numerator)) > _LARGEST:
+        raise NotASizeError(str(expr))
+    if kind == "IntTrueDiv" and expr.args[1].is_number:
+        return 1 / numbers[0], others[0]
+    factor, whole = _times_fraction(others[0])
+    if kind == "Mul":
+        return factor * numbers[0], whole
+    if kind == "FloatTrueDiv" and expr.args[1].is_number:
+        return factor / numbers[0], whole
+    raise NotASizeError(str(expr))
+
+
 def _power(base: Dim, exponent: Dim) -> Dim:
     if not isinstance(exponent, int) or exponent < 0:
         raise NotASizeError(f"{base} ** {exponent}")
@@ -96,6 +124,8 @@ def _modulo(left: Dim, right: Dim) -> Dim:
     return left - dims.floordiv(left, right) * right
 
 
+_ROUNDED = {"CeilToInt": dims.ceildiv, "FloorToInt": dims.floordiv, "TruncToInt": dims.floordiv}
+_LARGEST = 2**20  # terms of a fraction, beyond which a float is none that somebody wrote
 _COMBINE: dict[str, Callable[..., Dim]] = {
     "Add": lambda *terms: reduce(lambda a, b: a + b, terms),
     "Mul": lambda *factors: dims.product(factors),

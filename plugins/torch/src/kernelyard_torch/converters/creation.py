@@ -49,12 +49,10 @@ def arange(node: Node, start: Dim | float, end: Dim | float, step: Dim | float, 
     count = type_.shape[0]
     if isinstance(step, int) and not isinstance(start, float) and not is_float(type_.dtype):
         return node.op("arange", start=start, step=step, count=count, dtype=type_.dtype)
-    if not isinstance(start, (int, float)) or not isinstance(step, (int, float)):
-        node.reject("its step is not fixed")
-    if isinstance(count, int):
+    if isinstance(count, int) and isinstance(start, (int, float)) and isinstance(step, (int, float)):
         return node.expr(np.asarray(start + np.arange(count) * step), type_.dtype)
-    numbers = node.op("arange", count=count, dtype="float64")
-    return node.op("add", node.op("multiply", numbers, float(step)), float(start))
+    first, by = (node.cast(node.expr(each, "float64"), "float64") for each in (start, step))
+    return node.op("add", node.op("multiply", node.op("arange", count=count, dtype="float64"), by), first)
 
 
 @converter("aten.arange.default")
