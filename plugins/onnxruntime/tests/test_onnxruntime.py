@@ -6,13 +6,14 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 import kernelyard as ky
 from kernelyard.dims import symbol
-from kernelyard.errors import ArtifactCorruptedError
+from kernelyard.errors import ArtifactCorruptedError, BackendUnavailableError
 from kernelyard.plugins.api import Constant, FunctionBuilder, IRModule
 from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, evaluate
 
@@ -47,6 +48,13 @@ def test_a_network_is_one_region_of_any_size(tmp_path: Path) -> None:
         x = images(n)
         for each in (exe, loaded):
             assert_allclose(each(x), evaluate(module, [x])[0])
+
+
+def test_what_stands_in_for_onnxruntime_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be this compiler itself, which would ask it again."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", ModuleType("something_else"))
+    with pytest.raises(BackendUnavailableError, match="something_else stands in for onnxruntime"):
+        ky.compile(network(), backends=["onnxruntime"])
 
 
 def test_the_same_model_gives_the_same_bytes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,9 @@ class OnnxruntimeBackend(Backend):
 
     def probe(self) -> Unavailable | None:
         """See `Backend.probe`."""
+        found = sys.modules.get("onnxruntime")
+        if found is not None and found.__name__ != "onnxruntime":  # which may call the compiler for each question
+            return Unavailable(f"{found.__name__} stands in for onnxruntime in this process", "leave this backend out")
         is_here = importlib.util.find_spec("onnxruntime")
         return None if is_here else Unavailable("onnxruntime is not installed", "pip install onnxruntime")
 

@@ -220,10 +220,13 @@ class GraphImporter:
         except RejectedError as rejected:
             self.fail(node, str(rejected))
         except (IRError, ShapeError, ModelFormatError) as error:
-            if not self._is_strict:
-                self.fail(node, error.message)
-                return
-            raise error if isinstance(error, ModelFormatError) else _misfit(node, error) from error
+            self._note_misfit(node, error)
+
+    def _note_misfit(self, node: FxNode, error: IRError | ShapeError | ModelFormatError) -> None:
+        if not self._is_strict:
+            self.fail(node, error.message)
+            return
+        raise error if isinstance(error, ModelFormatError) else _misfit(node, error) from error
 
     def _convert(self, fx_node: FxNode, convert: Callable[..., Any]) -> Value:
         node = Node(fx_node, self)

@@ -62,9 +62,9 @@ def _stages(whole: GraphModule, rejected: set[FxNode]) -> dict[FxNode, int]:
 
 
 def _part(whole: GraphModule, nodes: set[FxNode], given: Sequence[FxNode], is_eager: bool) -> Part:
-    inside = nodes | {number for node in (*nodes, *given) for number in _numbers_of(node)}
-    inside |= {read for node in inside for read in node.all_input_nodes if read.op == "get_attr"}
-    reads = {read for node in inside for read in node.all_input_nodes} - inside
+    inside = nodes.union(*map(_numbers_of, (*nodes, *given)))
+    inside |= {read for read in _read_by(inside) if read.op == "get_attr"}
+    reads = _read_by(inside) - inside
     # Sizes that the graph takes may be what tells those of the part's tensors.
     inputs = [n for n in whole.graph.nodes if n in reads or (n.op == "placeholder" and is_number(n))]
     graph = Graph()
@@ -77,6 +77,10 @@ def _part(whole: GraphModule, nodes: set[FxNode], given: Sequence[FxNode], is_ea
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in given))
     return Part(GraphModule(whole, graph), tuple(inputs), tuple(given), is_eager, len(nodes))
+
+
+def _read_by(nodes: Iterable[FxNode]) -> set[FxNode]:
+    return {read for node in nodes for read in node.all_input_nodes}
 
 
 def _numbers_of(node: FxNode) -> Iterable[FxNode]:

@@ -100,18 +100,25 @@ def _times_fraction(expr: Any) -> tuple[Fraction, Any]:
     kind = type(expr).__name__
     if kind == "ToFloat":
         return Fraction(1), expr.args[0]
-    numbers = [Fraction(float(arg)) for arg in expr.args if arg.is_finite and arg.is_number and arg != 0]
-    others = [arg for arg in expr.args if not arg.is_number]
-    if len(numbers) != 1 or len(others) != 1 or max(numbers[0].denominator, abs(numbers[0].numerator)) > _LARGEST:
-        raise NotASizeError(str(expr))
-    if kind == "IntTrueDiv" and expr.args[1].is_number:
-        return 1 / numbers[0], others[0]
-    factor, whole = _times_fraction(others[0])
+    number, other = _number_and_other(expr)
     if kind == "Mul":
-        return factor * numbers[0], whole
-    if kind == "FloatTrueDiv" and expr.args[1].is_number:
-        return factor / numbers[0], whole
-    raise NotASizeError(str(expr))
+        factor, whole = _times_fraction(other)
+        return factor * number, whole
+    if kind not in ("IntTrueDiv", "FloatTrueDiv") or expr.args[0] is not other:
+        raise NotASizeError(str(expr))
+    factor, whole = (Fraction(1), other) if kind == "IntTrueDiv" else _times_fraction(other)
+    return factor / number, whole
+
+
+def _number_and_other(expr: Any) -> tuple[Fraction, Any]:
+    """Return the operands of an operator of two, one of which is a number. Raises: NotASizeError."""
+    numbers, others = ([arg for arg in expr.args if arg.is_number == is_one] for is_one in (True, False))
+    if len(numbers) != 1 or len(others) != 1 or not numbers[0].is_finite or numbers[0] == 0:
+        raise NotASizeError(str(expr))
+    number = Fraction(float(numbers[0]))
+    if max(number.denominator, abs(number.numerator)) > _LARGEST:
+        raise NotASizeError(str(expr))
+    return number, others[0]
 
 
 def _power(base: Dim, exponent: Dim) -> Dim:
