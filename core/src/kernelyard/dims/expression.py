@@ -300,7 +300,7 @@ def broadcast(left: Dim, right: Dim) -> Dim:
 
 def product(dims: Iterable[Dim]) -> Dim:
     """Return the product of dims; 1 for none."""
-    return reduce(lambda a, b: a * b, dims, 1)
+    return math.prod(dims)  # pyright: ignore[reportArgumentType, reportCallIssue]  of symbolic ones, too
 
 
 BUILDERS: dict[str, Callable[[Dim, Dim], Dim]] = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
+from kernelyard.collector import collector_paused
 from kernelyard.dims import Bounds
 from kernelyard.driver.empty_inputs import compiler_for_empty
 from kernelyard.driver.fallbacks import lower_fallbacks, without_fallbacks
@@ -164,8 +165,9 @@ def _compiled(
 def _linked(session: CompileSession, read: Callable[[], IRModule], instruments: Sequence[Instrument]) -> Executable:
     """Run all phases on the module that `read` imports, which nobody else holds: its weights are freed once packed."""
     with watched(session, instruments):
-        module = simplify(session, read())
-        placed = place(session, module)
+        with collector_paused():
+            module = simplify(session, read())
+            placed = place(session, module)
         if session.required:  # known before the work is done
             check_coverage(session.report(placed, session.generator), session.required)
         placed, offloaded = offload(session, placed)

@@ -24,11 +24,12 @@ ENTRIES = 256  # of a table of bytes: one for each value of eight bits
 def _check_parameters(types: Sequence[TensorType], axis: int | None) -> None:
     """Scale and zero point: one number, or one per index along an axis."""
     for type_, name in zip(types[1:], ("the scale", "the zero point"), strict=True):
-        require(type_.rank <= 1, f"{name} must be a number or a vector", found=repr(type_))
-        if type_.rank:
-            require(axis is not None, f"{name} is a vector and needs an axis", hint="give the attribute axis")
-            along = types[0].shape[require_axis(axis or 0, types[0].rank)]
-            unify(type_.shape[0], along, f"{name} and the axis")
+        if not type_.shape:
+            continue
+        require(type_.rank == 1, f"{name} must be a number or a vector", found=type_)
+        require(axis is not None, f"{name} is a vector and needs an axis", hint="give the attribute axis")
+        along = types[0].shape[require_axis(axis or 0, types[0].rank)]
+        unify(type_.shape[0], along, f"{name} and the axis")
 
 
 def _quantize_type(types: Sequence[TensorType], attrs: Attributes) -> Type:

@@ -136,9 +136,7 @@ def _concat_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     axis = require_axis(attrs["axis"], types[0].rank)
     shape = list(types[0].shape)
     for type_ in types[1:]:
-        require(
-            type_.rank == len(shape), "operands must have the same rank", found=repr(type_), expected=repr(types[0])
-        )
+        require(type_.rank == len(shape), "operands must have the same rank", found=type_, expected=types[0])
         for i, dim in enumerate(type_.shape):
             shape[i] = shape[i] + dim if i == axis else unify(shape[i], dim, f"axis {i} of the operands")
     return TensorType(tuple(shape), dtype)

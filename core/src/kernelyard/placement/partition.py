@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kernelyard.collector import collector_paused
 from kernelyard.errors import OptionError, PluginContractError, describe, did_you_mean
 from kernelyard.ir import IRModule
 from kernelyard.ir.verify import verify
@@ -44,7 +43,7 @@ def partition(module: IRModule, backends: Sequence[Backend], settings: Placement
         try:
             patterns = _patterns(backend, settings.target)
             names += [pattern.name for pattern in patterns]
-            with _collector_paused():
+            with collector_paused():
                 judge = RegionJudge(backend, settings.policy)
                 placed = _in_time(judge, module, patterns, settings, attempt)
             if (changed := before.violation()) is not None:
@@ -121,18 +120,6 @@ def _with_params(module: IRModule, params: Mapping[str, Any]) -> IRModule:
     entries = tuple(module.entry_functions())
     function = entries[0] if len(entries) == 1 else "main"
     return BindParams(function, params)(module)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: objects made here are all live, and collection would take half of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _offer(

@@ -44,22 +44,30 @@ def calls_of(work: Match | Region) -> Sequence[Call]:
 def flops_of(call: Call) -> int:
     """Return the estimated floating-point operations of an op call, its symbolic dims taken as `_size_of_symbols`."""
     types = [arg.type for arg in call.args if isinstance(arg.type, TensorType)]
-    size = _size_of_symbols(_tensors_of(call))
     if isinstance(call.op, Op) and call.op.flops is not None:
-        return _estimate(lambda: call.op.flops(types, call.type, call.attrs), size)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalCall]
-    return sum(_estimate(lambda tensor=tensor: tensor.numel, size) for tensor in tensors_of(call.type))
+        amounts = [call.op.flops(types, call.type, call.attrs)]
+    else:
+        amounts = [tensor.numel for tensor in tensors_of(call.type)]
+    return _sum(amounts, lambda: _tensors_of(call))
 
 
 def bytes_of(call: Call) -> int:
     """Return the estimated bytes that an op call reads and writes, its symbolic dims as in `flops_of`."""
     types = _tensors_of(call)
-    size = _size_of_symbols(types)
-    return sum(_estimate(lambda tensor=tensor: tensor.nbytes, size) for tensor in types)
+    return _sum([tensor.nbytes for tensor in types], lambda: types)
 
 
 def nbytes_of(tensor: TensorType) -> int:
     """Return the estimated bytes of a tensor, its symbolic dims as in `flops_of`."""
-    return _estimate(lambda: tensor.nbytes, _size_of_symbols([tensor]))
+    return _sum([tensor.nbytes], lambda: [tensor])
+
+
+def _sum(amounts: Sequence[Dim], types: Callable[[], Sequence[TensorType]]) -> int:
+    """Return the sum of amounts, the symbols in them as large as in a call of these types."""
+    if all(isinstance(amount, int) for amount in amounts):
+        return sum(amounts)  # pyright: ignore[reportArgumentType, reportCallIssue, reportReturnType]
+    size = _size_of_symbols(types())
+    return sum(_estimate(amount, size) for amount in amounts)
 
 
 def _tensors_of(call: Call) -> list[TensorType]:
@@ -70,11 +78,10 @@ def _size_of_symbols(types: Sequence[TensorType]) -> int:
     """Return what symbols are taken as: 64; the length of a signal where some tensor would have nothing in it then,
     as the frames of n samples, n // 160 - 1."""
     symbolic = [dim for tensor in types for dim in tensor.shape if not isinstance(dim, int)]
-    return SYMBOL_SIZE if all(_estimate(lambda dim=dim: dim, SYMBOL_SIZE) for dim in symbolic) else SIGNAL_SIZE
+    return SYMBOL_SIZE if all(_estimate(dim, SYMBOL_SIZE) for dim in symbolic) else SIGNAL_SIZE
 
 
-def _estimate(work: Callable[[], Dim], size: int) -> int:
-    amount = work()
+def _estimate(amount: Dim, size: int) -> int:
     try:
         return max(0, dims.evaluate(amount, dict.fromkeys(dims.symbols_of(amount), size)))
     except ShapeError:  # that is no possible size for every symbol of this call; it stays uncounted

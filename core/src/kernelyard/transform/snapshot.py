@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
+from operator import is_
 from typing import Any
 
 from kernelyard.errors import PluginContractError
@@ -33,15 +35,13 @@ class Snapshot:
     """
 
     def __init__(self, module: IRModule) -> None:
-        nodes: dict[int, Any] = {}
+        nodes: list[Any] = [module, *module.functions.values()]
         self._bindings: list[tuple[Binding, Expr, Expr]] = []
-        nodes[id(module)] = module
         for function in module.functions.values():
-            nodes[id(function)] = function
             if isinstance(function, Function):
                 self._bindings += [(binding, binding.var, binding.value) for binding in function.bindings]
-                nodes.update((id(expr), expr) for expr in _expressions(function))
-        self._states = [(node, dict(vars(node))) for node in nodes.values()]
+                nodes += _expressions(function)
+        self._states = [(node, dict(vars(node))) for node in dict(zip(map(id, nodes), nodes, strict=True)).values()]
 
     def violation(self) -> PluginContractError | None:
         """Put everything back as it was; what is to be said of it where something had been changed."""
@@ -52,6 +52,8 @@ class Snapshot:
         is_changed = False
         for node, state in self._states:
             now = vars(node)
+            if all(map(is_, now.values(), state.values())) and len(now) >= len(state):
+                continue  # nearly every one: attributes stay in the order in which they were set
             for name, value in state.items():  # what is new in it may be a cached property
                 if now.get(name, _MISSING) is not value:
                     is_changed = True
@@ -64,10 +66,6 @@ class Snapshot:
 
 
 def _expressions(function: Function) -> Iterator[Expr]:
-    yield from function.params
-    for binding in function.bindings:
-        yield binding.var
-        yield binding.value
-        yield from operands(binding.value)
-    yield function.result
-    yield from operands(function.result)
+    values = [*(binding.value for binding in function.bindings), function.result]
+    bound = (binding.var for binding in function.bindings)
+    return chain(function.params, bound, values, chain.from_iterable(map(operands, values)))
