@@ -101,10 +101,10 @@ def _within_a_quantum(workers: Mapping[str, Worker], path: Path) -> tuple[float,
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     literal = [np.asarray(each) for each in session.run(None, dict(np.load(path.with_suffix(".npz"))))]
-    return _share(ours, literal), _share(ours, theirs)
+    return share_within(ours, literal), share_within(ours, theirs)
 
 
-def _share(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
+def share_within(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
     shares = [
         float((np.abs(a.astype(np.float64) - b) <= 1.01 * float(np.ptp(b)) / QUANTA).mean())
         for a, b in zip(found, wanted, strict=True)
