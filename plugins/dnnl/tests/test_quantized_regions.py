@@ -214,6 +214,27 @@ def test_means(kind, dtype, scale, zero, offloading):
     assert is_integer_code(offloading, exe, node)
 
 
+@pytest.mark.parametrize("kind", ["pool", "reduce"])
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 6), ("uint8", 7), ("int8", -5)])
+@pytest.mark.parametrize("times", [1, 2])
+def test_means_between_two_codes_go_to_the_one_that_is_even_without_the_zero_point(
+    kind, dtype, zero, times, offloading
+):
+    """A fourth of the means of four codes lies there: ONNX adds the zero point after it has rounded."""
+
+    def build(b, x):
+        y, window = decoded(b, x, 0.04, zero), {"pool_size": (2, 2), "strides": (2, 2)}
+        mean = b.op("nn.avg_pool2d", y, **window) if kind == "pool" else b.op("mean", y, axes=(2, 3), keepdims=True)
+        return encoded(b, mean, np.float32(0.04) / times, zero, dtype)
+
+    exe = ky.compile(offloading.module(build, stored(2, 64, 2, 2, dtype=dtype)), backends=["dnnl"])
+    assert [region.pattern for region in exe.report.regions] == [f"dnnl.quantized_{kind}"]
+    x = np.random.default_rng(0).integers(20, 80, (2, 64, 2, 2)).astype(dtype)
+    sums = (x.astype(np.int64) - zero).sum((2, 3), keepdims=True) * times
+    limits = np.iinfo(dtype)
+    np.testing.assert_array_equal(exe(x).numpy(), np.clip(np.rint(sums / 4) + zero, limits.min, limits.max))
+
+
 def test_padding_that_counts_is_not_the_integer_0(offloading):
     def build(b, x):
         return encoded(b, b.op("nn.avg_pool2d", decoded(b, x), **WINDOW, count_include_pad=True))

@@ -23,6 +23,7 @@ from kernelyard_dnnl.primitives.post_ops import Step, View, emit_with, epilogues
 from kernelyard_dnnl.values import Value
 
 WEIGHTS = enums.ARG["weights"]
+TIES = 2.0**16
 
 
 class Line(NamedTuple):
@@ -76,10 +77,22 @@ def chain_of(steps: Iterable[Step], result: Affine | None, dtype: str, first: Li
         else:
             done += [*line.steps, step]
             line = UNCHANGED
-    if result is not None:
-        scale, zero = result.numbers
-        line = line.then(1 / scale, float(zero))
-    return _cut(_moved(done, line), dtype if result is not None else "")
+    if result is None:
+        return _cut(_moved(done, line), "")
+    scale, zero = result.numbers
+    if zero % 2 and _has_ties(line.scale / scale):
+        chain = _moved(done, line.then(1 / scale, 0.0))
+        return Chain(chain.line, [*chain.steps, Step("eltwise", Eltwise("round")), *Line(1.0, float(zero)).steps])
+    return _cut(_moved(done, line.then(1 / scale, float(zero))), dtype)
+
+
+def _has_ties(scale: float) -> bool:
+    """Return True for a multiple of a power of two: integers by it often lie in the middle of two others.
+
+    Those go to the even one, which an odd zero point must not have been added to before. Of other scales none does.
+    """
+    multiple = scale * TIES
+    return math.isclose(multiple, round(multiple), rel_tol=1e-9)
 
 
 def execute_fused(
