@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
@@ -15,6 +15,7 @@ from kernelyard.dims import Dim
 from kernelyard.ir import FunctionBuilder, IRModule, Var
 from kernelyard.ops.samples import numbers
 
+T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
@@ -69,6 +70,15 @@ class RandomProgram:
 UNARY = ("abs", "negative", "tanh", "sigmoid", "nn.relu", "nn.gelu", "nn.silu", "nn.hard_swish", "floor", "sin")
 BINARY = ("add", "subtract", "multiply", "maximum", "minimum")
 REDUCTIONS = ("sum", "mean", "max", "min")
+SIZES = (1, 2, 3, 4)
+
+
+class Choose(Protocol):
+    """Choose one of some things: hypothesis does, or `random.Random(seed).choice`."""
+
+    def __call__(self, items: Sequence[T], /) -> T:
+        """Return one of the items."""
+        ...
 
 
 @st.composite
@@ -77,72 +87,89 @@ def modules(draw: Draw, max_ops: int = 8, symbolic: bool = False) -> RandomProgr
 
     symbolic: some axes of the parameters are symbols.
     """
+    return random_program(lambda items: draw(st.sampled_from(items)), max_ops, symbolic)
+
+
+def random_program(choose: Choose, max_ops: int = 8, symbolic: bool = False) -> RandomProgram:
+    """Return a module as `modules` draws them, with choices from elsewhere.
+
+    Example:
+        >>> import random
+        >>> one, other = (random_program(random.Random(7).choice) for _ in range(2))
+        >>> str(one.module) == str(other.module)
+        True
+    """
     builder = FunctionBuilder()
-    sizes = {"n": draw(st.integers(1, 4)), "m": draw(st.integers(1, 4))}
+    sizes = {"n": choose(SIZES), "m": choose(SIZES)}
     inputs: list[np.ndarray] = []
     values: list[Var] = []
-    for number in range(draw(st.integers(1, 3))):
-        shape = [draw(_axis(symbolic)) for _ in range(draw(st.integers(1, 4)))]
+    for number in range(choose((1, 2, 3))):
+        shape = [_axis(choose, symbolic) for _ in range(choose(SIZES))]
         values.append(builder.input(f"x{number}", shape))
-        inputs.append(draw(tensors([dims.evaluate(dim, sizes) for dim in shape])))
-    for _ in range(draw(st.integers(1, max_ops))):
-        step = draw(st.sampled_from(STEPS))
-        values.append(step(draw, builder, draw(st.sampled_from(values[-4:]))))
-    other = draw(st.sampled_from(values))
+        inputs.append(_numbers(choose, [dims.evaluate(dim, sizes) for dim in shape]))
+    for _ in range(choose(range(1, max_ops + 1))):
+        step = choose(STEPS)
+        values.append(step(choose, builder, choose(values[-4:])))
+    other = choose(values)
     results = [values[-1]] if other is values[-1] else [values[-1], other]
-    module = IRModule({"main": builder.function(*results)})
-    return RandomProgram(module, inputs)
+    return RandomProgram(IRModule({"main": builder.function(*results)}), inputs)
 
 
-def _axis(symbolic: bool) -> st.SearchStrategy[Dim]:
-    known = st.integers(1, 4)
-    return st.one_of(known, st.sampled_from(["n", "m"]).map(dims.symbol)) if symbolic else known
+def _axis(choose: Choose, symbolic: bool) -> Dim:
+    return dims.symbol(choose(("n", "m"))) if symbolic and choose((False, True)) else choose(SIZES)
 
 
-Step = Callable[[Draw, FunctionBuilder, Var], Var]
+def _numbers(choose: Choose, shape: Sequence[int]) -> np.ndarray:
+    return numbers(*shape, dtype="float32", seed=choose(range(1 << 16)))
 
 
-def _unary(draw: Draw, builder: FunctionBuilder, x: Var) -> Var:
-    return builder.op(draw(st.sampled_from(UNARY)), x)
+Step = Callable[[Choose, FunctionBuilder, Var], Var]
 
 
-def _binary(draw: Draw, builder: FunctionBuilder, x: Var) -> Var:
+def _unary(choose: Choose, builder: FunctionBuilder, x: Var) -> Var:
+    return builder.op(choose(UNARY), x)
+
+
+def _binary(choose: Choose, builder: FunctionBuilder, x: Var) -> Var:
     """With itself, a number, or a constant that broadcasts along the last axis."""
     last = x.tensor_type.shape[-1] if x.tensor_type.rank else 1
     size = last if isinstance(last, int) else 1
-    other = draw(st.one_of(st.just(x), st.sampled_from([0.5, 2.0]), tensors((size,))))
-    return builder.op(draw(st.sampled_from(BINARY)), x, other)
+    kind = choose(("itself", "number", "constant"))
+    if kind == "itself":
+        return builder.op(choose(BINARY), x, x)
+    return builder.op(choose(BINARY), x, choose((0.5, 2.0)) if kind == "number" else _numbers(choose, (size,)))
 
 
-def _reduction(draw: Draw, builder: FunctionBuilder, x: Var) -> Var:
-    rank = x.tensor_type.rank
-    axes = tuple(sorted(draw(st.sets(st.sampled_from(range(rank)))))) if rank else ()
-    return builder.op(draw(st.sampled_from(REDUCTIONS)), x, axes=axes, keepdims=draw(st.booleans()))
+def _reduction(choose: Choose, builder: FunctionBuilder, x: Var) -> Var:
+    axes = tuple(axis for axis in range(x.tensor_type.rank) if choose((False, True)))
+    return builder.op(choose(REDUCTIONS), x, axes=axes, keepdims=choose((False, True)))
 
 
-def _permutation(draw: Draw, builder: FunctionBuilder, x: Var) -> Var:
-    return builder.op("permute_dims", x, axes=tuple(draw(st.permutations(range(x.tensor_type.rank)))))
+def _permutation(choose: Choose, builder: FunctionBuilder, x: Var) -> Var:
+    left = list(range(x.tensor_type.rank))
+    axes = tuple(left.pop(left.index(choose(left))) for _ in range(x.tensor_type.rank))
+    return builder.op("permute_dims", x, axes=axes)
 
 
-def _flattening(draw: Draw, builder: FunctionBuilder, x: Var) -> Var:
+def _flattening(choose: Choose, builder: FunctionBuilder, x: Var) -> Var:
     return builder.op("reshape", x, shape=(x.tensor_type.numel,))
 
 
-def _softmax(draw: Draw, builder: FunctionBuilder, x: Var) -> Var:
+def _softmax(choose: Choose, builder: FunctionBuilder, x: Var) -> Var:
     rank = x.tensor_type.rank
-    return builder.op("nn.softmax", x, axis=draw(st.integers(0, rank - 1))) if rank else builder.op("tanh", x)
+    return builder.op("nn.softmax", x, axis=choose(range(rank))) if rank else builder.op("tanh", x)
 
 
-def _concatenation(draw: Draw, builder: FunctionBuilder, x: Var) -> Var:
+def _concatenation(choose: Choose, builder: FunctionBuilder, x: Var) -> Var:
     rank = x.tensor_type.rank
-    return builder.op("concat", x, x, axis=draw(st.integers(0, rank - 1))) if rank else builder.op("abs", x)
+    return builder.op("concat", x, x, axis=choose(range(rank))) if rank else builder.op("abs", x)
 
 
-def _matmul(draw: Draw, builder: FunctionBuilder, x: Var) -> Var:
+def _matmul(choose: Choose, builder: FunctionBuilder, x: Var) -> Var:
     columns = x.tensor_type.shape[-1] if x.tensor_type.rank else None
     if not isinstance(columns, int):
         return builder.op("sigmoid", x)
-    return builder.op("matmul", x, draw(tensors((columns, draw(st.integers(1, 4))))))
+    return builder.op("matmul", x, _numbers(choose, (columns, choose(SIZES))))
 
 
 STEPS: tuple[Step, ...] = (
