@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -311,6 +312,28 @@ def test_probe_names_what_would_run(builder, weights):
     ran = probe_implementation(builder.graph(y), {"h": 64}, builder.constants)
     assert [name for name, _ in ran] == ["reorder for conv (node 2)", "conv (node 2)", "reorder for output 0"]
     assert "ref" not in ran[1][1]
+
+
+def test_arguments_that_no_size_makes_valid_are_refused(builder, monkeypatch):
+    """With symbols, that oneDNN calls arguments invalid may be for sizes that do not belong together; of 1, all do."""
+    from kernelyard_dnnl import _native, probe
+
+    def refusing(*sizes):
+        def planned(graph, values, constants):
+            if values["h"] in sizes:
+                raise _native.StatusError("dnnl_primitive_create", 2)
+            return [("eltwise", "jit:avx2")]
+
+        return planned
+
+    y = builder.kernel("eltwise", (2, "h"), {"x": builder.input((2, "h"))}, algorithm="tanh")
+    text = json.dumps(builder.graph(y).to_json())
+    objections = []
+    for sizes in ((), (64,), (64, 1)):
+        monkeypatch.setattr(probe, "probe_implementation", refusing(*sizes))
+        objections.append(probe._objection.__wrapped__(text, ("h",), ()))
+    assert objections[:2] == [None, None]
+    assert "dnnl_primitive_create returned invalid_arguments" in objections[2]
 
 
 @pytest.mark.parametrize(

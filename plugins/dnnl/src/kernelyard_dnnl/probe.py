@@ -88,8 +88,19 @@ def _objection(graph_text: str, symbols: tuple[str, ...], numbers: tuple[_Number
     except ShapeError:
         return None  # the representative sizes do not fit together: nothing is known, and the sizes at run time may
     except StatusError as error:
-        if symbols and error.status == "invalid_arguments":
+        if symbols and error.status == "invalid_arguments" and _may_fit(graph, symbols, constants):
             return None  # as above: unrelated symbols were given one size
         return f"oneDNN has no implementation: {error.message}"
     slow = [f"{label}: {name}" for label, name in implementations if name.partition(":")[0] == REFERENCE]
     return f"oneDNN has only its reference implementation ({', '.join(slow)})" if slow else None
+
+
+def _may_fit(graph: JSONGraph, symbols: tuple[str, ...], constants: Mapping[str, np.ndarray]) -> bool:
+    """Return False where oneDNN refuses a group of one element for each symbol, too: sizes are not what it minds."""
+    try:
+        probe_implementation(graph, dict.fromkeys(symbols, 1), constants)
+    except StatusError:
+        return False
+    except ShapeError:
+        return True
+    return True
