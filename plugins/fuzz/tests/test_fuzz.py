@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import ml_dtypes
 import numpy as np
@@ -14,20 +15,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import kernelyard as ky
 from kernelyard.ir import Call, FunctionBuilder, IRModule, verify
 from kernelyard.ops.interpreter import run
+from kernelyard.patterns import FusionPattern, Matcher, is_op, wildcard
 from kernelyard_fuzz import campaign as campaigns
-from kernelyard_fuzz import oracles
+from kernelyard_fuzz import oracles, taken
 from kernelyard_fuzz.bound import expected
 from kernelyard_fuzz.campaign import all_patterns, try_seeds
 from kernelyard_fuzz.chooser import SeededChooser
-from kernelyard_fuzz.configuration import Configuration, random_configuration
+from kernelyard_fuzz.configuration import SHARES, Configuration, random_configuration
+from kernelyard_fuzz.errors import FoundError
 from kernelyard_fuzz.graphs import Graph, Recipe, graph_of_seed, graphs
-from kernelyard_fuzz.oracles import Fired, FoundError, check
+from kernelyard_fuzz.idioms import IDIOMS, RefusedError, Writer
+from kernelyard_fuzz.oracles import Fired, check
+from kernelyard_fuzz.programs import called
 from kernelyard_fuzz.quantized import quantized_layers
-from kernelyard_fuzz.sketch import is_tame
+from kernelyard_fuzz.sketch import Sketch, is_tame
+from kernelyard_fuzz.spliced import _holds, check_spliced
 from kernelyard_fuzz.splices import splice
-from kernelyard_fuzz.symbolic import symbols, with_symbols
+from kernelyard_fuzz.symbolic import resized, symbols, with_symbols
+from kernelyard_fuzz.taken import never_taken
 from kernelyard_fuzz.twins import RULES, _rewritten
 
 RECIPE = Recipe(patterns=all_patterns())
@@ -64,17 +72,28 @@ def test_hypothesis_draws_graphs(graph, seed):
     check(graph, random_configuration(chooser), chooser, Fired())
 
 
-def test_most_patterns_can_be_spliced():
-    from kernelyard_fuzz.sketch import Sketch
+@pytest.mark.parametrize("name", IDIOMS)
+def test_idioms_are_written(name):
+    """As they are meant, with numbers that are off, and of values of any rank."""
+    written = 0
+    for seed in range(30):
+        sketch = Sketch()
+        shape = ((2, 3, 5, 5), (4, 8), (3,))[seed % 3]
+        x = sketch.input(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+        with suppress(RefusedError):
+            IDIOMS[name](Writer(SeededChooser(seed), sketch), x)
+            written += 1
+        verify(sketch.module())
+    assert written >= 8
 
+
+def test_most_patterns_can_be_spliced():
     made = {p.name for p in RECIPE.patterns for seed in range(8) if splice(SeededChooser(seed), Sketch(), p)}
     assert len(made) >= 30, sorted({p.name for p in RECIPE.patterns} - made)
 
 
 def test_quantized_layers_are_integers_on_both_sides():
     """An operator between dequantize and quantize, whose weights are dequantized, too."""
-    from kernelyard_fuzz.sketch import Sketch
-
     between, weighted = set(), set()
     for seed in range(80):
         sketch = Sketch()
@@ -247,9 +266,64 @@ def test_a_wrong_result_is_found(monkeypatch):
     def wrong(oracle, exe, feeds):
         return [np.zeros(3, np.float32)]
 
-    monkeypatch.setattr(oracles, "_run", wrong)
+    monkeypatch.setattr(oracles, "run_program", wrong)
     with pytest.raises(FoundError, match="times the bound"):
         check(one_op("exp", np.ones(3, np.float32)), Configuration(), SeededChooser(0), Fired())
+
+
+def exponential() -> tuple[IRModule, np.ndarray]:
+    b = FunctionBuilder()
+    x = b.input("x", (ky.dims.symbol("n"), 3))
+    names = {"input_names": ("in",), "output_names": ("out",)}
+    return IRModule({"main": b.function(b.op("exp", x), attrs=names)}), np.ones((5, 3), np.float32)
+
+
+def test_a_program_is_called_by_names_with_strided_operands():
+    module, feed = exponential()
+    exe = ky.compile(module, backends=[])
+    called(exe, module, [feed], [exe(feed).numpy()])
+    other = IRModule({"main": module["main"].with_attrs(input_names=("x",), output_names=("out",))})
+    with pytest.raises(FoundError, match="names"):
+        called(exe, other, [feed], [exe(feed).numpy()])
+    with pytest.raises(FoundError, match="other bits"):
+        called(exe, module, [feed], [feed])
+
+
+def test_a_program_of_symbols_is_run_with_other_sizes(monkeypatch):
+    module, feed = exponential()
+    (other,) = resized(SeededChooser(2), module, [feed])
+    assert other.shape[0] != 5
+    assert other.shape[1:] == (3,)
+    known = oracles.run_program
+
+    def wrong(oracle, exe, feeds):
+        return [np.zeros_like(feeds[0])] if oracle == "resized" else known(oracle, exe, feeds)
+
+    monkeypatch.setattr(oracles, "run_program", wrong)
+    monkeypatch.setattr(oracles, "with_symbols", lambda chooser, given: module)
+    with pytest.raises(FoundError) as found:
+        check(Graph(module, (feed,)), Configuration((), symbolic=True), SeededChooser(2), Fired())
+    assert found.value.oracle == "resized"
+
+
+def test_what_is_built_from_a_pattern_is_matched():
+    made = matched = 0
+    for pattern in RECIPE.patterns:
+        sketch = Sketch()
+        if splice(SeededChooser(1), sketch, pattern) is not None:
+            check_spliced(sketch.module(), sketch.spliced)
+            made += 1
+            matched += _holds(sketch.spliced[0], {b.var: b.value for b in sketch.builder.bindings})
+    assert matched > 0.8 * made > 20
+
+
+def test_a_pattern_that_is_not_matched_is_found(monkeypatch):
+    sketch = Sketch()
+    pattern = FusionPattern("some.relu", is_op("nn.relu")(wildcard()))
+    assert splice(SeededChooser(0), sketch, pattern) is not None
+    monkeypatch.setattr(Matcher, "matches", lambda self, pattern, expr: iter(()))
+    with pytest.raises(FoundError, match="0 matches, none as it was built"):
+        check_spliced(sketch.module(), sketch.spliced)
 
 
 def test_what_rounding_decides_is_left_out():
@@ -270,7 +344,8 @@ def test_what_is_not_compiled_is_placed():
 
 
 def test_all_of_a_configuration_is_checked():
-    how = Configuration((), ("simplify.fold_scale_axis",), 2, True, True, True, True, True, True, True, True)
+    flags = dict.fromkeys(SHARES, True)
+    how = Configuration((), ("simplify.fold_scale_axis",), 2, **flags)
     check(graph_of_seed(3, RECIPE), how, SeededChooser(3), fired := Fired())
     assert fired.counts["pass", "legalize_ops"]
 
@@ -286,6 +361,33 @@ def test_a_crash_is_a_find_and_others_go_on(monkeypatch):
     assert tally.graphs == 12
     assert tally.finds
     assert {(find.oracle, find.kind) for find in tally.finds} == {("process", "crash")}
+
+
+@pytest.mark.parametrize(
+    "end", [lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: os._exit(0)], ids=["kill", "exit"]
+)
+def test_a_worker_that_ends_without_a_word_is_a_find(monkeypatch, end):
+    """By the system, which needs the memory, or by a library that ends the process."""
+    monkeypatch.setattr(campaigns, "check", lambda graph, how, chooser, fired: end())
+    tally = try_seeds([3, 9], Recipe(smallest=1, largest=2))
+    assert tally.graphs == 2
+    assert [(find.seed, find.oracle, find.kind) for find in tally.finds] == [
+        (3, "process", "crash"),
+        (9, "process", "crash"),
+    ]
+
+
+def test_what_a_campaign_did_is_written_as_it_goes(monkeypatch, tmp_path):
+    def killed(tally):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(campaigns, "check", lambda *given: None)
+    monkeypatch.setattr(campaigns, "BATCH", 2)
+    with pytest.raises(KeyboardInterrupt):
+        campaigns.run_campaign(7, 1000, Recipe(smallest=1, largest=2), killed, tmp_path)
+    facts = json.loads((tmp_path / "campaign.json").read_text())
+    assert (facts["first"], facts["next"], facts["graphs"]) == (7, 9, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["campaign.json"]
 
 
 def test_a_hang_is_a_find(monkeypatch):
@@ -322,7 +424,7 @@ TWO_GRAPHS = """
 import sys
 from kernelyard_fuzz import campaign
 from kernelyard_fuzz.command import command
-from kernelyard_fuzz.oracles import FoundError
+from kernelyard_fuzz.errors import FoundError
 
 def wrong(*given):
     raise FoundError("run", "values", "wrong")
@@ -356,3 +458,13 @@ def test_the_command_counts_and_writes_finds(tmp_path):
 
     case = load_case(tmp_path / "seed_5")
     assert run(case.module, case.feeds)
+
+
+# --- backends ---------------------------------------------------------------------------------------------------------
+def test_patterns_that_nothing_brings_about_are_named(monkeypatch):
+    """Each has graphs of its own; a check that refuses all of them makes no result wrong."""
+    names = ("dnnl.conv2d", "dnnl.softmax", "dnnl.quantized_conv2d")
+    recipe = Recipe(patterns=tuple(pattern for pattern in RECIPE.patterns if pattern.name in names))
+    assert never_taken("dnnl", recipe) == ()
+    monkeypatch.setattr(taken, "TRIES", 0)
+    assert set(never_taken("dnnl", recipe)) == set(names)

@@ -49,6 +49,11 @@ def size(chooser: Chooser, others: int, may_be_large: bool = True) -> int:
     return chooser.pick(sizes)
 
 
+def around(size: int) -> tuple[int, ...]:
+    """Return sizes near another one, and its double."""
+    return (max(size - 1, 1), size + 1, 2 * size, 2 * size + 1)
+
+
 def array_in(chooser: Chooser, shape: tuple[int, ...], dtype: str, interval: Interval) -> np.ndarray:
     """Return an array with elements in an interval: random, all alike, or at the ends."""
     random = np.random.default_rng(chooser.below(1 << 16))
@@ -56,7 +61,9 @@ def array_in(chooser: Chooser, shape: tuple[int, ...], dtype: str, interval: Int
     if dtype == "bool":
         return random.integers(0, 2, shape).astype(bool)
     if not dtypes.is_float(dtype):
-        return random.integers(int(interval.low), int(interval.high), shape, endpoint=True).astype(target)
+        made = random.integers(int(interval.low), int(interval.high), shape, endpoint=True)
+        ends = random.random(shape) < (0.3 if chooser.chance(15) else 0.0)
+        return np.where(ends, random.choice([int(interval.low), int(interval.high)], shape), made).astype(target)
     kind = chooser.below(20)
     if kind == 19:
         return np.full(shape, interval.low + (interval.high - interval.low) * random.random(), target)

@@ -7,7 +7,7 @@ import resource
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ SECONDS = 60  # of processor time for one graph; more is a hang
 SLEEP = 600  # seconds for one graph; more is a deadlock
 MEMORY = 8 << 30  # bytes that a worker may map beside what it begins with; more is a find, too
 FACTS = "find.json"
+TALLY = "campaign.json"
 TIMERS = (signal.SIGPROF, signal.SIGALRM)
 CRASH, HANG, WORKER = "crash", "hang", "worker"
 
@@ -115,17 +116,18 @@ def try_seed(
     return graph, None
 
 
-def try_seeds(seeds: range, recipe: Recipe) -> Tally:
+def try_seeds(seeds: Sequence[int], recipe: Recipe) -> Tally:
     """Try seeds in a worker process; where it dies, the seed that it was at is a find, and another goes on."""
-    tally, start = Tally(), seeds.start
-    while start < seeds.stop:
-        verdict = isolated(lambda announce, first=start: _work(range(first, seeds.stop), recipe, announce), 1e6)
+    tally = Tally()
+    while seeds:
+        verdict = isolated(lambda announce, left=seeds: _work(left, recipe, announce), 1e6)
         if isinstance(verdict, Finished):
             tally.add(verdict.value)
             break
-        find = _of_verdict(verdict, start)
-        tally.add(Tally(graphs=find.seed - start + 1, finds=[find]))
-        start = find.seed + 1
+        find = _of_verdict(verdict, seeds[0])
+        done = seeds.index(find.seed) + 1
+        tally.add(Tally(graphs=done, finds=[find]))
+        seeds = seeds[done:]
     return tally
 
 
@@ -152,7 +154,7 @@ def _start_timers() -> None:
     signal.alarm(SLEEP)
 
 
-def _work(seeds: range, recipe: Recipe, announce: Announce) -> Tally:
+def _work(seeds: Sequence[int], recipe: Recipe, announce: Announce) -> Tally:
     _limit()
     tally, fired, began = Tally(), Fired(), time.process_time()
     for seed in seeds:
@@ -189,7 +191,8 @@ def run_campaign(
 ) -> Tally:
     """Try seeds from `seed` on for so long; finds are written to `folder` as they come.
 
-    What took part least so far is drawn more often in the next batch; a find keeps what that was.
+    What took part least so far is drawn more often in the next batch; a find keeps what that was. After each batch
+    `campaign.json` has what was done: it stays where the campaign is ended from outside.
     """
     deadline, tally = time.monotonic() + seconds, Tally()
     recipe = recipe or Recipe(patterns=all_patterns())
@@ -203,10 +206,20 @@ def run_campaign(
         if folder is not None:
             for find in batch.finds:
                 write_find(find, recipe, folder)
+            _write_tally(tally, range(seed, first + BATCH), folder)
         step(tally)
         if time.monotonic() >= deadline:
             return tally
     raise AssertionError("seeds do not end")
+
+
+def _write_tally(tally: Tally, seeds: range, folder: Path) -> None:
+    """Write what was done so far: a campaign that somebody ends from outside says nothing else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {"first": seeds.start, "next": seeds.stop, **tally.to_json()}
+    written = folder / f".{TALLY}"
+    written.write_text(json.dumps(facts, indent=2), encoding="utf-8")
+    written.replace(folder / TALLY)
 
 
 def replay(folder: Path) -> Tally:

@@ -26,7 +26,8 @@ SHARES = {
     "saved": 10,
     "again": 5,
     "explained": 5,
-    "twin": 10,
+    "twin": 50,
+    "text": 25,
 }
 OTHERS = 8  # of 100 graphs, how many are offered to other backends than the first
 
@@ -39,7 +40,8 @@ class Configuration:
     symbols. compiled: code is generated and run; else the graph is only brought to where backends take their parts.
     saved: the executable is written and read again. deterministic: the same bits for any number of threads. again: it
     is compiled a second time, to the same bytes. explained: `explain` says what `compile` does. twin: its twin is
-    compiled, too. each_pass: the module is interpreted after each pass, not after each stage alone.
+    compiled in its place. text: its text is read again. each_pass: the module is interpreted after each pass, not after
+    each stage alone.
     """
 
     backends: tuple[str, ...] | str = "auto"
@@ -52,6 +54,7 @@ class Configuration:
     explained: bool = False
     compiled: bool = True
     twin: bool = False
+    text: bool = True
     each_pass: bool = False
 
     def arguments(self) -> dict[str, Any]:

@@ -15,9 +15,11 @@ from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.types import TensorType
 from kernelyard.patterns import FusionPattern
 from kernelyard_fuzz.chooser import Chooser, DrawingChooser, SeededChooser
+from kernelyard_fuzz.idioms import idiom
 from kernelyard_fuzz.operators import grow, vocabulary
 from kernelyard_fuzz.quantized import LAYERS, quantized_layers
 from kernelyard_fuzz.sketch import Sketch, is_tame
+from kernelyard_fuzz.spliced import Spliced
 from kernelyard_fuzz.splices import splice
 
 CHEAP = ("add", "multiply", "nn.relu", "permute_dims", "reshape", "sum", "concat", "matmul", "nn.softmax", "subtract")
@@ -27,12 +29,16 @@ RECENT = 5  # values that the next operator reads most often
 
 @dataclass(frozen=True)
 class Graph:
-    """A module with one function main, and feeds that fit it, in order. refused: operators tried in vain."""
+    """A module with one function main, and feeds that fit it, in order. refused: operators tried in vain.
+
+    spliced: the groups of operators in it that were built from patterns.
+    """
 
     module: IRModule
     feeds: tuple[np.ndarray, ...]
     operators: int = 0
     refused: int = 0
+    spliced: tuple[Spliced, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ def random_graph(chooser: Chooser, recipe: Recipe) -> Graph:
             break
         _step(chooser, sketch, recipe)
     _disturb(chooser, sketch)
-    return Graph(sketch.module(), tuple(sketch.feeds), sketch.operators, sketch.refused)
+    return Graph(sketch.module(), tuple(sketch.feeds), sketch.operators, sketch.refused, tuple(sketch.spliced))
 
 
 def graph_of_seed(seed: int, recipe: Recipe) -> Graph:
@@ -94,12 +100,14 @@ def graphs(draw: Callable[[st.SearchStrategy[object]], object], recipe: Recipe |
 
 # --- growth -----------------------------------------------------------------------------------------------------------
 def _step(chooser: Chooser, sketch: Sketch, recipe: Recipe) -> None:
-    """Add an operator, a pattern, quantized layers, or a branch or loop."""
-    kind = chooser.below(20)
-    if kind >= 15 and recipe.patterns:
+    """Add an operator, an idiom, a pattern, quantized layers, or a branch or loop."""
+    kind = chooser.below(22)
+    if 15 <= kind < 20 and recipe.patterns:
         splice(chooser, sketch, _drawn(chooser, recipe.patterns, recipe.favoured_patterns))
     elif kind == 14 and sketch.values:
         chooser.pick((_branch, _loop))(chooser, sketch, _recent(chooser, sketch))
+    elif kind >= 20 and sketch.values:
+        idiom(chooser, sketch, _recent(chooser, sketch))
     elif kind == 13:
         read = _recent(chooser, sketch) if sketch.values else None
         quantized_layers(chooser, sketch, recipe.layers, recipe.ops, read)

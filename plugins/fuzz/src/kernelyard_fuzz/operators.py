@@ -22,7 +22,11 @@ Make: TypeAlias = Callable[[np.ndarray, tuple[int, ...]], "Expr | None"]
 TRIES = 6
 # Operands that hold sizes or positions of others: other numbers there mean nothing.
 TIED = ("lengths", "seqstart_q", "seqstart_k", "roots", "features", "children", "batch_indices", "sums", "zero", "p")
-SWAPS = {"float32": ("float16", "bfloat16", "float64"), "int64": ("int32", "int8"), "int32": ("int64", "int16")}
+SWAPS = {
+    "float32": ("float16", "bfloat16", "float64", "float16", "bfloat16", "float64", "int32", "uint8", "bool"),
+    "int64": ("int32", "int8", "uint32"),
+    "int32": ("int64", "int16", "uint8"),
+}
 
 
 @cache

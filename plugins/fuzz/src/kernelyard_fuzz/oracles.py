@@ -28,21 +28,16 @@ from kernelyard.transform.run_codegen import EXTERNAL_MODULES
 from kernelyard_fuzz.bound import Expected, expected
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.configuration import Configuration
-from kernelyard_fuzz.errors import UndefinedError
+from kernelyard_fuzz.errors import FoundError, UndefinedError
 from kernelyard_fuzz.graphs import Graph
-from kernelyard_fuzz.symbolic import with_symbols
+from kernelyard_fuzz.programs import called, explained, no_violation, run_program, same_bits, saved
+from kernelyard_fuzz.sketch import COMPUTE_ERRORS, is_tame
+from kernelyard_fuzz.spliced import check_spliced
+from kernelyard_fuzz.symbolic import resized, symbols, with_symbols
 from kernelyard_fuzz.twins import twin
 
 Built = TypeVar("Built")
 CERTAIN_RUNS = 24  # of the reference, before a result is called wrong
-
-
-class FoundError(Exception):
-    """Something does not hold. oracle: what was asked; kind: "values", "shape", "error", ...; place: a pass."""
-
-    def __init__(self, oracle: str, kind: str, message: str, place: str = "") -> None:
-        super().__init__(message)
-        self.oracle, self.kind, self.message, self.place = oracle, kind, message, place
 
 
 @dataclass
@@ -161,51 +156,73 @@ def check(graph: Graph, how: Configuration, chooser: Chooser, fired: Fired) -> N
         fired.note("oracle", "undefined")
         return
     fired.note("oracle", "reference")
-    _text(graph.module)
+    if how.text:
+        _text(graph.module)
     wanted.check("reference", run(graph.module, list(graph.feeds)))
-    module = (with_symbols(chooser, graph.module) if how.symbolic else None) or graph.module
-    if module is not graph.module:
-        fired.note("oracle", "symbolic")
-        wanted.check("symbolic reference", run(module, list(graph.feeds)))
-    other = twin(chooser, graph.module)
+    check_spliced(graph.module, graph.spliced)
+    module = _written(graph, how, wanted, chooser, fired)
+    if how.compiled:
+        _ran(module, how, wanted, chooser, fired)
+    else:
+        fired.note_report(_built(placed, module, how, wanted, fired))
+
+
+def _written(graph: Graph, how: Configuration, wanted: _Wanted, chooser: Chooser, fired: Fired) -> IRModule:
+    """Return the module that is compiled: the graph's, or its twin's, with symbols in place of sizes or without."""
+    module = graph.module
+    other = twin(chooser, module) if how.twin else None
     if other is not None:
         fired.note("twin", other.rule)
         wanted.check(f"twin {other.rule}: reference", run(other.module, list(graph.feeds)))
-    if not how.compiled:
-        fired.note_report(_built(_placed, module, how, wanted, fired))
-        return
-    _ran(module, how, wanted, fired)
-    if other is not None and how.twin:
-        again = _built(ky.compile, other.module, how, wanted, fired)
-        fired.note("oracle", "twin")
-        wanted.check(f"twin {other.rule}", _run("twin", again, graph.feeds))
+        module = other.module
+    symbolic = with_symbols(chooser, module) if how.symbolic else None
+    if symbolic is not None:
+        fired.note("oracle", "symbolic")
+        wanted.check("symbolic reference", run(symbolic, list(graph.feeds)))
+    return symbolic or module
 
 
-def _ran(module: IRModule, how: Configuration, wanted: _Wanted, fired: Fired) -> None:
+def _ran(module: IRModule, how: Configuration, wanted: _Wanted, chooser: Chooser, fired: Fired) -> None:
     """Compile a module, run it, and ask what there is to ask of a program."""
     feeds = wanted.graph.feeds
     exe = _built(ky.compile, module, how, wanted, fired)
     fired.note("oracle", "run")
     fired.note_report(exe.report)
-    _no_violation(exe)
+    no_violation(exe)
     exe.threads = how.threads
-    outputs = _run("run", exe, feeds)
+    outputs = run_program("run", exe, feeds)
     try:
         wanted.check("run", outputs)
     except FoundError:
         _built(ky.compile, module, replace(how, each_pass=True), wanted, fired)  # finds the pass, if it was one
         raise
-    _same_bits("again", outputs, _run("again", exe, feeds))
+    same_bits("again", outputs, run_program("again", exe, feeds))
+    called(exe, module, feeds, outputs)
     if how.deterministic:
         fired.note("oracle", "threads")
         exe.threads = 1 + how.threads % 3
-        _same_bits("threads", outputs, _run("threads", exe, feeds))
+        same_bits("threads", outputs, run_program("threads", exe, feeds))
     if how.again or how.saved:
         fired.note("oracle", "bytes" if how.again else "saved")
-        _saved(exe, module, how, wanted.graph, outputs)
+        saved(exe, module, how, feeds, outputs)
     if how.explained:
         fired.note("oracle", "explain")
-        _explained(exe, module, how)
+        explained(exe, module, how)
+    if symbols(module):
+        _resized(exe, module, chooser, feeds, fired)
+
+
+def _resized(exe: Executable, module: IRModule, chooser: Chooser, feeds: Sequence[np.ndarray], fired: Fired) -> None:
+    """Run a program with other sizes than those that its graph was made with."""
+    others = resized(chooser, module, feeds)
+    try:
+        wanted = _Wanted(Graph(module, others)) if others else None
+    except (UndefinedError, KernelyardError, *COMPUTE_ERRORS):
+        return  # these sizes mean nothing here
+    if wanted is None or not all(is_tame(each.value) for each in wanted.results):
+        return
+    fired.note("oracle", "resized")
+    wanted.check("resized", run_program("resized", exe, others))
 
 
 def _text(module: IRModule) -> None:
@@ -214,7 +231,7 @@ def _text(module: IRModule) -> None:
         raise FoundError("text", "values", "the module's text is read as another module")
 
 
-def _placed(
+def placed(
     module: IRModule,
     target: Target,
     backends: Sequence[str] | str,
@@ -250,41 +267,3 @@ def _built(build: Callable[..., Built], module: IRModule, how: Configuration, wa
         raise wrong.found from None
     except Exception as error:  # whatever it is, the compiler raised it on a valid module
         raise FoundError("compile", "error", f"{type(error).__name__}: {error}") from error
-
-
-def _run(oracle: str, exe: Executable, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
-    try:
-        result = exe(*feeds)
-    except Exception as error:  # likewise of a program
-        raise FoundError(oracle, "error", f"{type(error).__name__}: {error}") from error
-    return [tensor.numpy() for tensor in (result if isinstance(result, tuple) else (result,))]
-
-
-def _no_violation(exe: Executable) -> None:
-    for violation in exe.report.violations:
-        raise FoundError("contract", "error", f"{violation.backend}: {violation.message}")
-
-
-def _same_bits(oracle: str, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> None:
-    for at, (a, b) in enumerate(zip(one, other, strict=True)):
-        if a.tobytes() != b.tobytes():
-            raise FoundError(oracle, "values", f"output {at} has other bits")
-
-
-def _saved(exe: Executable, module: IRModule, how: Configuration, graph: Graph, outputs: Sequence[np.ndarray]) -> None:
-    data = exe.to_bytes()
-    if how.again:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PerformanceWarning)
-            if ky.compile(module, **how.arguments()).to_bytes() != data:
-                raise FoundError("bytes", "values", "compiled again, it is saved as other bytes")
-    if how.saved:
-        loaded = ky.load(data)
-        loaded.threads = how.threads
-        _same_bits("saved", outputs, _run("saved", loaded, graph.feeds))
-
-
-def _explained(exe: Executable, module: IRModule, how: Configuration) -> None:
-    said = ky.explain(module, **how.arguments())
-    if said.placed != exe.report.placed or said.regions != exe.report.regions or said.declined != exe.report.declined:
-        raise FoundError("explain", "values", "explain says something else than compile does")

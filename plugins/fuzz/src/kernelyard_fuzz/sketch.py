@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from kernelyard.ir.types import TensorType, TupleType, tensors_of
 from kernelyard.placement.roofline import flops_of
 from kernelyard_fuzz.bins import LARGEST
 
+if TYPE_CHECKING:
+    from kernelyard_fuzz.spliced import Spliced
+
 HUGE = 1e3  # floats in graphs stay below: nothing overflows, in half precision either
 MOST_FLOPS = 1 << 26  # of one operator
 COMPUTE_ERRORS = (ArithmeticError, IndexError, TypeError, ValueError, MemoryError)
@@ -24,7 +27,7 @@ class Sketch:
     """A function under construction. As operators are added they are computed, so that values are known, not guessed.
 
     arrays: what each variable is. feeds: arrays for the parameters, in order. refused: how many operators were tried
-    and not added.
+    and not added. spliced: what was built from patterns.
     """
 
     def __init__(self) -> None:
@@ -34,6 +37,7 @@ class Sketch:
         self.functions: dict[str, Function] = {}
         self.outputs: list[Var] = []
         self.refused = 0
+        self.spliced: list[Spliced] = []
 
     # --- operands -----------------------------------------------------------------------------------------------------
     def input(self, array: np.ndarray) -> Var:
@@ -63,10 +67,17 @@ class Sketch:
         value = made[result]
         if isinstance(value, TupleGetItem):
             value = made[value.tuple_value]  # pyright: ignore[reportArgumentType]
-        return _operands(value)
+        return operands_of_value(value)
 
     # --- operators ----------------------------------------------------------------------------------------------------
-    def apply(self, op: Op, args: Sequence[Expr], attrs: Mapping[str, Any], fed: Sequence[int] = ()) -> list[Var]:
+    def apply(
+        self,
+        op: Op,
+        args: Sequence[Expr],
+        attrs: Mapping[str, Any],
+        fed: Sequence[int] = (),
+        may_be_infinite: bool = False,
+    ) -> list[Var]:
         """Add an operator and return its results; none where it refuses these operands or computes nothing of use.
 
         fed: positions of constant operands that become parameters.
@@ -89,7 +100,7 @@ class Sketch:
             self.refused += 1
             return []
         arrays = list(result) if isinstance(result, tuple) else [result]
-        if not all(map(is_tame, arrays)) or not _fits(call, arrays):
+        if not (may_be_infinite or all(map(is_tame, arrays))) or not _fits(call, arrays):
             self.refused += 1
             return []
         if fed:
@@ -127,13 +138,14 @@ class Sketch:
     # --- the end ------------------------------------------------------------------------------------------------------
     def module(self) -> IRModule:
         """Return the graph: its results are `outputs`, and all that nothing reads."""
-        read = {operand for binding in self.builder.bindings for operand in _operands(binding.value)}
+        read = {operand for binding in self.builder.bindings for operand in operands_of_value(binding.value)}
         loose = [var for var in self.arrays if var not in read and var not in self.builder.params]
         results = list(dict.fromkeys([*self.outputs, *loose])) or self.builder.params[-1:]
         return IRModule({"main": self.builder.function(*results), **self.functions})
 
 
-def _operands(value: Expr) -> Sequence[Expr]:
+def operands_of_value(value: Expr) -> Sequence[Expr]:
+    """Return what a value reads."""
     if isinstance(value, Call):
         return value.args
     if isinstance(value, TupleGetItem):

@@ -26,6 +26,7 @@ from kernelyard.patterns.pattern import (
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.operators import grow, grow_exactly, samples_of
 from kernelyard_fuzz.sketch import Sketch
+from kernelyard_fuzz.spliced import Spliced
 
 LEAVES = (WildcardPattern, ConstantPattern, VarPattern, ExprPattern)
 
@@ -40,12 +41,16 @@ def splice(chooser: Chooser, sketch: Sketch, pattern: FusionPattern) -> Var | No
     Now and then something is not quite as the pattern says: an attribute, or an operand that is the same value twice.
     """
     before = sketch.mark()
+    building = _Splice(chooser, sketch)
     try:
-        made = _Splice(chooser, sketch).build(pattern.pattern, {})
+        made = building.build(pattern.pattern, {})
     except _NoSpliceError:
         sketch.undo(before)
         return None
-    return made if isinstance(made, Var) else None
+    if not isinstance(made, Var):
+        return None
+    sketch.spliced.append(Spliced(pattern, made, building.made))
+    return made
 
 
 class _Splice:

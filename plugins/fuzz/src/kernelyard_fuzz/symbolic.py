@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import Call, Expr, Function, FunctionBuilder, IRModule, Tuple, TupleGetItem, Var
 from kernelyard.ir.control_flow import is_control_flow
+from kernelyard_fuzz import bins
 from kernelyard_fuzz.chooser import Chooser
 
 
@@ -73,3 +76,22 @@ def symbols(module: IRModule) -> frozenset[str]:
     assert isinstance(main, Function)
     found = (dims.symbols_of(dim) for param in main.params if isinstance(param, Var) for dim in param.tensor_type.shape)
     return frozenset().union(*found)
+
+
+def resized(chooser: Chooser, module: IRModule, feeds: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Return feeds with other sizes in place of the symbols of `main`: their elements again and again.
+
+    Empty where the module has none, or an operand would be too large.
+    """
+    main = module["main"]
+    assert isinstance(main, Function)
+    known: dict[str, int] = {}
+    made: list[np.ndarray] = []
+    for param, feed in zip(main.params, feeds, strict=True):
+        array = feed
+        for axis, dim in enumerate(param.tensor_type.shape):
+            for name in dims.symbols_of(dim):
+                size = known.setdefault(name, chooser.pick((1, 2, 3, *bins.around(feed.shape[axis]), 16, 17)))
+                array = array.take(np.arange(size) % feed.shape[axis], axis)
+        made.append(array)
+    return tuple(made) if known and all(array.size <= bins.LARGEST for array in made) else ()

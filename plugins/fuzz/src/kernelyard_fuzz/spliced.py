@@ -1,0 +1,120 @@
+"""Oracle of patterns: what was built from a pattern is matched by it, and its match says what it consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from kernelyard.ir import Call, Constant, Expr, Function, IRModule, Var
+from kernelyard.patterns import FusionPattern, Match, Matcher
+from kernelyard.patterns.pattern import (
+    AttrPattern,
+    CallPattern,
+    CapturePattern,
+    ConstantPattern,
+    DtypePattern,
+    ExprPattern,
+    OrPattern,
+    Pattern,
+    PredicatePattern,
+    TupleGetItemPattern,
+    VarPattern,
+    WildcardPattern,
+    WrapperPattern,
+)
+from kernelyard.patterns.pattern_parts import walk
+from kernelyard.records import NamedTuple
+from kernelyard_fuzz.errors import FoundError
+from kernelyard_fuzz.sketch import operands_of_value
+
+MOST_WAYS = 64  # in which a pattern may match: operands in any order, alternatives
+# Patterns that hold of what is built from them.
+PLAIN = (CapturePattern, ConstantPattern, ExprPattern, OrPattern, TupleGetItemPattern, VarPattern, WildcardPattern)
+
+
+class Spliced(NamedTuple):
+    """Operators built from a pattern. root: the last value. parts: what each part of the pattern stands for."""
+
+    pattern: FusionPattern
+    root: Var
+    parts: Mapping[Pattern, Expr]
+
+
+def check_spliced(module: IRModule, spliced: Sequence[Spliced]) -> None:
+    """Match what was built from patterns. Raises: FoundError."""
+    main = module["main"]
+    assert isinstance(main, Function)
+    matcher = Matcher(main) if spliced else None
+    values = {binding.var: binding.value for binding in main.bindings}
+    for each in spliced:
+        assert matcher is not None
+        ways = list(islice(matcher.matches(each.pattern.pattern, each.root), MOST_WAYS))
+        for way in ways[:1]:
+            _check_match(each, way, values)
+        if len(ways) < MOST_WAYS and _holds(each, values) and not any(_is_as_built(each, way) for way in ways):
+            raise FoundError("pattern", "values", f"{len(ways)} matches, none as it was built", each.pattern.name)
+
+
+def _holds(spliced: Spliced, values: Mapping[Var, Expr]) -> bool:
+    """Return True where what was built is all that its pattern asks for: no attribute came out another way."""
+    for part in walk(spliced.pattern.pattern):
+        made = spliced.parts.get(part, spliced.parts.get(_inner(part)))
+        if made is not None and not _fits(part, made, values):
+            return False
+    return True
+
+
+def _inner(part: Pattern) -> Pattern:
+    while isinstance(part, WrapperPattern):
+        part = part.pattern
+    return part
+
+
+def _fits(part: Pattern, made: Expr, values: Mapping[Var, Expr]) -> bool:
+    value = values.get(made) if isinstance(made, Var) else None
+    if isinstance(part, CallPattern):
+        return isinstance(value, Call) and len(value.args) >= len(part.args)  # else it is one result of several
+    if isinstance(part, DtypePattern):
+        return made.tensor_type.dtype in part.dtypes
+    if isinstance(part, AttrPattern):
+        return _has_attributes(value, part)
+    if isinstance(part, PredicatePattern):
+        return part.predicate(made)
+    return isinstance(part, PLAIN)
+
+
+def _has_attributes(value: Expr | None, part: AttrPattern) -> bool:
+    if not isinstance(value, Call):
+        return False
+    return all(not callable(wanted) and value.attrs.get(name) == wanted for name, wanted in part.attrs)
+
+
+def _is_as_built(spliced: Spliced, way: Match) -> bool:
+    return all(way.values[part] is made for part, made in spliced.parts.items() if part in way.values)
+
+
+def _check_match(spliced: Spliced, match: Match, values: Mapping[Var, Expr]) -> None:
+    """Compare what a match says of itself with what follows from its members. Raises: FoundError."""
+    members = [binding.var for binding in match.bindings]
+    calls = [values[var] for var in members if isinstance(values[var], Call)]
+    read = [operand for var in members for operand in operands_of_value(values[var])]
+    inputs = [operand for operand in dict.fromkeys(read) if operand not in members and _is_operand(operand)]
+    captured = [part.name for part in match.values if isinstance(part, CapturePattern)]
+    named = [name for name in captured if values.get(match[name]) in calls]  # pyright: ignore[reportArgumentType]
+    wanted = {
+        "root": match.root is spliced.root and members[-1:] == [match.root],
+        "members": match.members == frozenset(members) and list(match.members_in_order) == members,
+        "calls": list(match.calls) == calls and [each.value for each in match.call_bindings] == calls,
+        "ops": list(match.ops) == [call.op_name for call in calls],  # pyright: ignore[reportAttributeAccessIssue]
+        "inputs": list(match.inputs) == inputs,
+        "captures": set(match.captures) == set(captured) and all(name in match for name in captured),
+        "call_of": all(match.call_of(name) is values[match[name]] for name in named),  # pyright: ignore[reportArgumentType]
+        "call": not isinstance(values[match.root], Call) or match.call is values[match.root],
+    }
+    for name, holds in wanted.items():
+        if not holds:
+            raise FoundError("pattern", "values", f"{name} of a match is wrong", spliced.pattern.name)
+
+
+def _is_operand(operand: Expr) -> bool:
+    return isinstance(operand, (Var, Constant))
