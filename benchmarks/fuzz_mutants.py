@@ -1,24 +1,31 @@
 """Score the fuzzer: plant faults in the compiler, one at a time, and count those that `kernelyard fuzz` finds.
 
-    python benchmarks/fuzz_mutants.py --count 30 --seconds 60
+    python benchmarks/fuzz_mutants.py map reached.json --graphs 3000
+    python benchmarks/fuzz_mutants.py score reached.json --count 100 --seconds 60 --json score.json
 
 A fault is one change of the source, as it is imported, in a process of its own: a comparison, a bound, a sign or a
 constant is another one. Which, follows from --seed. Some change nothing that can be seen (a cost, a limit): they count,
 too.
+
+The graphs of a campaign follow from their seeds, so that most of them need not be made to know that they do not find a
+fault: those that never reach the changed statement. `map` writes which graph reaches what; `score` tries those graphs
+alone, in order. The graph that finds a fault is the one that a campaign from seed 0 comes to after as many graphs.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import json
-import random
 import subprocess
 import sys
-from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
+
+from mutation import MARK, Fault, Replaced, faults, marked
 
 # By layer: modules whose every line has a meaning for results; costs and texts are elsewhere.
 LAYERS = {
@@ -55,141 +62,169 @@ LAYERS = {
         "kernelyard.runtime.execute.step_binder",
     ),
 }
-COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
-ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add}
-UNSEEN = (ast.Raise, ast.AnnAssign, ast.arg, ast.JoinedStr)  # messages and types, which no result depends on
+BATCH = 20  # graphs of one worker process
+BACKEND = "dnnl"  # whose patterns and checks have faults
 
-# Imports a module from changed source, then runs the campaign batch by batch until something is found.
-CHILD = """
-import ast, importlib.abc, importlib.util, json, sys, time, warnings
-module, text, seconds, seed = sys.argv[1], sys.stdin.read(), float(sys.argv[2]), int(sys.argv[3])
-class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name, path, target=None):
-        if name != module:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        sys.meta_path.insert(0, self)
-        self.origin = spec.origin
-        return importlib.util.spec_from_file_location(name, spec.origin, loader=self)
-    def create_module(self, spec):
-        return None
-    def exec_module(self, made):
-        exec(compile(text, self.origin, "exec"), made.__dict__)
-sys.meta_path.insert(0, Changed())
-warnings.simplefilter("ignore")
-start = time.monotonic()
-def say(found, graphs=0):
-    print(json.dumps({"found": found, "graphs": graphs, "seconds": round(time.monotonic() - start, 1)}))
-    sys.exit()
-try:
-    from kernelyard_fuzz.campaign import all_patterns, try_seeds
+
+# --- in a process of its own ------------------------------------------------------------------------------------------
+def map_reached(first: int, last: int) -> None:
+    """Print, as JSON, the statements that each graph reaches, for a range of seeds."""
+    reached: set[tuple[str, int]] = set()
+    modules = [module for each in LAYERS.values() for module in each]
+    names = {module: {MARK: lambda line, module=module: reached.add((module, line))} for module in modules}
+    sys.meta_path.insert(0, Replaced({module: marked(module) for module in modules}, names))
+    from kernelyard_debug.isolated import Finished, isolated
+    from kernelyard_fuzz.campaign import all_patterns, try_seed
     from kernelyard_fuzz.graphs import Recipe
-    recipe, graphs, spent = Recipe(patterns=all_patterns()), 0, 0.0
-    while spent < seconds:
-        tally = try_seeds(range(seed, seed + 20), recipe)
-        seed, graphs, spent = seed + 20, graphs + tally.graphs, spent + tally.seconds
+    from kernelyard_fuzz.oracles import Fired
+
+    recipe = Recipe(patterns=all_patterns())
+    print(json.dumps({"start": sorted(reached)}), flush=True)
+
+    def of(seeds: range) -> dict[int, list[tuple[str, int]]]:
+        found: dict[int, list[tuple[str, int]]] = {}
+        for seed in seeds:
+            reached.clear()
+            try_seed(seed, recipe, Fired())
+            found[seed] = sorted(reached)
+        return found
+
+    for start in range(first, last, BATCH):
+        batch = range(start, min(start + BATCH, last))
+        verdict = isolated(lambda announce, batch=batch: of(batch), 600)
+        print(json.dumps({"seeds": verdict.value if isinstance(verdict, Finished) else {}}), flush=True)
+
+
+def attack(fault: Mapping[str, Any], seeds: Sequence[int], untaken: Sequence[str], seconds: float) -> None:
+    """Print, as JSON, what graphs of these seeds find with a fault planted, or which pattern nothing takes any more."""
+    start, graphs, spent = time.monotonic(), 0, 0.0
+
+    def say(found: str, seed: int = -1) -> None:
+        facts = {"found": found, "seed": seed, "graphs": graphs, "cpu_seconds": round(spent, 1)}
+        print(json.dumps(facts | {"seconds": round(time.monotonic() - start, 1)}))
+
+    try:
+        sys.meta_path.insert(0, Replaced({fault["module"]: compile(fault["text"], fault["module"], "exec")}, {}))
+        from kernelyard_fuzz.campaign import all_patterns, try_seeds
+        from kernelyard_fuzz.graphs import Recipe
+        from kernelyard_fuzz.taken import never_taken
+
+        recipe = Recipe(patterns=all_patterns())
+    except Exception as error:  # whatever an import of a changed module raises
+        say(f"start {type(error).__name__}", 0)
+        return
+    for first in range(0, len(seeds), BATCH):
+        tally = try_seeds(seeds[first : first + BATCH], recipe)
+        graphs, spent = graphs + tally.graphs, spent + tally.seconds
         if tally.finds:
             find = tally.finds[0]
-            say(f"{find.oracle} {find.kind} {find.place}".strip(), graphs)
-except Exception as error:
-    say(f"start {type(error).__name__}")
-say("", graphs)
-"""
+            say(f"{find.oracle} {find.kind} {find.place}".strip(), find.seed)
+            return
+        if spent >= seconds:
+            break
+    lost = set(never_taken(BACKEND, recipe)) - set(untaken) if fault["layer"] in ("pattern", "check") else set()
+    say(f"never taken: {min(lost)}" if lost else "", 0 if lost else -1)
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A change of one node of a module's syntax."""
+def print_untaken() -> None:
+    """Print, as JSON, the patterns that none of their graphs brings about, with no fault planted."""
+    from kernelyard_fuzz.campaign import all_patterns
+    from kernelyard_fuzz.graphs import Recipe
+    from kernelyard_fuzz.taken import never_taken
 
-    layer: str
-    module: str
-    line: int
-    what: str
-    text: str
+    print(json.dumps({"untaken": never_taken(BACKEND, Recipe(patterns=all_patterns()))}))
 
 
-class _Changer(ast.NodeTransformer):
-    """Changes the node of a number; without one, counts the nodes that can be changed."""
-
-    def __init__(self, number: int = -1) -> None:
-        self.number, self.count = number, 0
-        self.done: tuple[int, str] | None = None
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, UNSEEN):
-            return node
-        changed = _changed(node)
-        if changed is not None:
-            if self.count == self.number:
-                self.done = getattr(node, "lineno", 0), f"{ast.unparse(node)} -> {ast.unparse(changed)}"
-                node = ast.copy_location(changed, node)
-                self.count += 1
-                return node
-            self.count += 1
-        return self.generic_visit(node)
+# --- the score --------------------------------------------------------------------------------------------------------
+def _mapped(graphs: int, jobs: int) -> dict[str, list[int]]:
+    """Return the seeds that reach each statement, in processes side by side."""
+    share = -(-graphs // jobs)
+    ranges = [(first, min(first + share, graphs)) for first in range(0, graphs, share)]
+    found: dict[str, set[int]] = {"graphs": set(range(graphs))}
+    with ThreadPoolExecutor(jobs) as pool:
+        for lines in pool.map(lambda each: _child("reach", *map(str, each)), ranges):
+            facts = [json.loads(line) for line in lines]
+            for seed, places in [pair for each in facts for pair in each.get("seeds", {}).items()]:
+                for module, at in places:
+                    found.setdefault(f"{module}:{at}", set()).add(int(seed))
+            for module, at in [place for each in facts for place in each.get("start", ())]:
+                found[f"{module}:{at}"] = found["graphs"]  # what is done before the first graph concerns all
+    return {place: sorted(seeds) for place, seeds in sorted(found.items())}
 
 
-def _changed(node: ast.AST) -> ast.expr | None:
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS and len(node.ops) == 1:
-        return ast.Compare(node.left, [COMPARISONS[type(node.ops[0])]()], node.comparators)
-    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC and not isinstance(node.left, ast.Constant):
-        return ast.BinOp(node.left, ARITHMETIC[type(node.op)](), node.right)
-    if isinstance(node, ast.BoolOp):
-        return ast.BoolOp(ast.And() if isinstance(node.op, ast.Or) else ast.Or(), node.values)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return node.operand
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return ast.Constant(node.value + 1)
-    return None
+def _child(*words: str, given: str = "") -> Iterator[str]:
+    command = [sys.executable, __file__, *words]
+    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=False)
+    return iter([line for line in done.stdout.splitlines() if line.startswith("{")])
 
 
-def faults(count: int, seed: int) -> list[Fault]:
-    """Return faults, the layers in turn."""
-    chooser = random.Random(seed)
-    found: list[Fault] = []
-    while len(found) < count:
-        layer = tuple(LAYERS)[len(found) % len(LAYERS)]
-        module = chooser.choice(LAYERS[layer])
-        source = Path(str(_spec(module).origin)).read_text(encoding="utf-8")
-        counter = _Changer()
-        counter.visit(ast.parse(source))
-        if not counter.count:
-            continue
-        changer = _Changer(chooser.randrange(counter.count))
-        changed = ast.fix_missing_locations(changer.visit(ast.parse(source)))
-        assert changer.done is not None
-        found.append(Fault(layer, module, *changer.done, ast.unparse(changed)))
-    return found
+def _scored(
+    fault: Fault, reached: Mapping[str, Sequence[int]], untaken: Sequence[str], seconds: float
+) -> dict[str, Any]:
+    """Return a fault's facts and what found it."""
+    every = reached["graphs"]
+    seeds = reached.get(f"{fault.module}:{fault.statement}", ()) if fault.statement else every
+    facts = {"found": "", "seed": -1, "graphs": 0, "cpu_seconds": 0.0}
+    if seeds:
+        request = json.dumps(
+            {"fault": fault.to_json() | {"text": fault.text}, "seeds": list(seeds), "untaken": untaken}
+        )
+        lines = list(_child("attack", str(seconds), given=request))
+        facts = json.loads(lines[-1]) if lines else facts | {"found": "the process ended"}
+    return fault.to_json() | facts | {"reaching": len(seeds)}
 
 
-def _spec(module: str) -> ModuleSpec:
-    spec = find_spec(module)
-    if spec is None:
-        raise SystemExit(f"{module} is not installed")
-    return spec
+def _say(row: Mapping[str, Any]) -> None:
+    outcome = row["found"] or ("not found" if row["reaching"] else "never reached")
+    where = f"seed {row['seed']}" if row["found"] else f"{row['graphs']} of {row['reaching']} graphs"
+    print(f"{outcome:36} {where:22} {row['module']}:{row['line']}: {row['what']}", flush=True)
+
+
+def score(given: argparse.Namespace) -> None:
+    """Plant faults and print how many are found."""
+    reached = json.loads(Path(given.map).read_text(encoding="utf-8"))
+    chosen = faults(LAYERS, given.count, given.seed)[given.skip :]
+    untaken = json.loads(next(_child("untaken")))["untaken"]
+    print(f"with no fault, nothing takes {', '.join(untaken)}", flush=True)
+    rows: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for done in as_completed([pool.submit(_scored, fault, reached, untaken, given.seconds) for fault in chosen]):
+            rows.append(row := done.result())
+            _say(row)
+            if given.json:
+                Path(given.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    for layer in LAYERS:
+        mine = [row for row in rows if row["layer"] == layer]
+        print(f"{layer}: {sum(bool(row['found']) for row in mine)} of {len(mine)}")
+    found = sum(bool(row["found"]) for row in rows)
+    print(f"{found} of {len(rows)} found, among {len(reached['graphs'])} graphs, {given.seconds:g} s each at most")
 
 
 def main() -> None:
-    """Plant faults and print how many are found."""
+    """Read the command line."""
+    warnings.simplefilter("ignore")
+    if sys.argv[1:2] == ["reach"]:
+        return map_reached(int(sys.argv[2]), int(sys.argv[3]))
+    if sys.argv[1:2] == ["attack"]:
+        request = json.loads(sys.stdin.read())
+        return attack(request["fault"], request["seeds"], request["untaken"], float(sys.argv[2]))
+    if sys.argv[1:2] == ["untaken"]:
+        return print_untaken()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=30)
+    parser.add_argument("what", choices=("map", "score"))
+    parser.add_argument("map", help="file with the statements that graphs reach")
+    parser.add_argument("--graphs", type=int, default=3000)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--skip", type=int, default=0, help="so many of these")
     parser.add_argument("--seconds", type=float, default=600.0, help="of processor time for one fault")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--json", help="file for the score")
     given = parser.parse_args()
-    found = 0
-    chosen = faults(given.count, given.seed)
-    for fault in chosen:
-        command = [sys.executable, "-c", CHILD, fault.module, str(given.seconds), "0"]
-        done = subprocess.run(command, input=fault.text, capture_output=True, text=True, check=False)
-        last = done.stdout.strip().splitlines()[-1:] or [json.dumps({"found": f"exit {done.returncode}"})]
-        facts = json.loads(last[0])
-        found += bool(facts["found"])
-        place = f"{fault.module}:{fault.line}"
-        print(
-            f"{facts['found'] or 'NOT FOUND':30} {facts.get('graphs', 0):5} graphs  {place}: {fault.what}", flush=True
-        )
-    print(f"{found} of {len(chosen)} found, within {given.seconds:g} s of processor time each")
+    if given.what == "map":
+        Path(given.map).write_text(json.dumps(_mapped(given.graphs, given.jobs)), encoding="utf-8")
+        return None
+    return score(given)
 
 
 if __name__ == "__main__":
