@@ -18,8 +18,7 @@ from kernelyard_fuzz.chooser import Chooser, DrawingChooser, SeededChooser
 from kernelyard_fuzz.idioms import idiom
 from kernelyard_fuzz.operators import grow, vocabulary
 from kernelyard_fuzz.quantized import LAYERS, quantized_layers
-from kernelyard_fuzz.sketch import Sketch, is_tame
-from kernelyard_fuzz.spliced import Spliced
+from kernelyard_fuzz.sketch import Sketch, Spliced, is_tame
 from kernelyard_fuzz.splices import splice
 
 CHEAP = ("add", "multiply", "nn.relu", "permute_dims", "reshape", "sum", "concat", "matmul", "nn.softmax", "subtract")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,15 +12,23 @@ from kernelyard import dims, dtypes
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionBuilder, IRModule, Op, Tuple, TupleGetItem, Var
 from kernelyard.ir.types import TensorType, TupleType, tensors_of
+from kernelyard.patterns import FusionPattern
+from kernelyard.patterns.pattern import Pattern
 from kernelyard.placement.roofline import flops_of
+from kernelyard.records import NamedTuple
 from kernelyard_fuzz.bins import LARGEST
-
-if TYPE_CHECKING:
-    from kernelyard_fuzz.spliced import Spliced
 
 HUGE = 1e3  # floats in graphs stay below: nothing overflows, in half precision either
 MOST_FLOPS = 1 << 26  # of one operator
 COMPUTE_ERRORS = (ArithmeticError, IndexError, TypeError, ValueError, MemoryError)
+
+
+class Spliced(NamedTuple):
+    """Operators built from a pattern. root: the last value. parts: what each part of the pattern stands for."""
+
+    pattern: FusionPattern
+    root: Var
+    parts: Mapping[Pattern, Expr]
 
 
 class Sketch:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from kernelyard.ir import Call, Constant, Expr, Function, IRModule, Var
-from kernelyard.patterns import FusionPattern, Match, Matcher
+from kernelyard.patterns import Match, Matcher
 from kernelyard.patterns.pattern import (
     AttrPattern,
     CallPattern,
@@ -23,21 +23,12 @@ from kernelyard.patterns.pattern import (
     WrapperPattern,
 )
 from kernelyard.patterns.pattern_parts import walk
-from kernelyard.records import NamedTuple
 from kernelyard_fuzz.errors import FoundError
-from kernelyard_fuzz.sketch import operands_of_value
+from kernelyard_fuzz.sketch import Spliced, operands_of_value
 
 MOST_WAYS = 64  # in which a pattern may match: operands in any order, alternatives
 # Patterns that hold of what is built from them.
 PLAIN = (CapturePattern, ConstantPattern, ExprPattern, OrPattern, TupleGetItemPattern, VarPattern, WildcardPattern)
-
-
-class Spliced(NamedTuple):
-    """Operators built from a pattern. root: the last value. parts: what each part of the pattern stands for."""
-
-    pattern: FusionPattern
-    root: Var
-    parts: Mapping[Pattern, Expr]
 
 
 def check_spliced(module: IRModule, spliced: Sequence[Spliced]) -> None:

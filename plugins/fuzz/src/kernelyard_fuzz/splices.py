@@ -25,8 +25,7 @@ from kernelyard.patterns.pattern import (
 )
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.operators import grow, grow_exactly, samples_of
-from kernelyard_fuzz.sketch import Sketch
-from kernelyard_fuzz.spliced import Spliced
+from kernelyard_fuzz.sketch import Sketch, Spliced
 
 LEAVES = (WildcardPattern, ConstantPattern, VarPattern, ExprPattern)
 
