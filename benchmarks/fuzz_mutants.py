@@ -122,7 +122,14 @@ def attack(fault: Mapping[str, Any], seeds: Sequence[int], untaken: Sequence[str
             return
         if spent >= seconds:
             break
-    lost = set(never_taken(BACKEND, recipe)) - set(untaken) if fault["layer"] in ("pattern", "check") else set()
+    if fault["layer"] not in ("pattern", "check"):
+        say("")
+        return
+    try:
+        lost = set(never_taken(BACKEND, recipe)) - set(untaken)
+    except Exception as error:  # the compiler raised it on a valid module
+        say(f"compile {type(error).__name__}", 0)
+        return
     say(f"never taken: {min(lost)}" if lost else "", 0 if lost else -1)
 
 
