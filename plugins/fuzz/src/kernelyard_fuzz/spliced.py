@@ -87,24 +87,31 @@ def _is_as_built(spliced: Spliced, way: Match) -> bool:
 def _check_match(spliced: Spliced, match: Match, values: Mapping[Var, Expr]) -> None:
     """Compare what a match says of itself with what follows from its members. Raises: FoundError."""
     members = [binding.var for binding in match.bindings]
-    calls = [values[var] for var in members if isinstance(values[var], Call)]
-    read = [operand for var in members for operand in operands_of_value(values[var])]
-    inputs = [operand for operand in dict.fromkeys(read) if operand not in members and _is_operand(operand)]
-    captured = [part.name for part in match.values if isinstance(part, CapturePattern)]
-    named = [name for name in captured if values.get(match[name]) in calls]  # pyright: ignore[reportArgumentType]
+    calls = [value for var in members if isinstance(value := values[var], Call)]
     wanted = {
         "root": match.root is spliced.root and members[-1:] == [match.root],
         "members": match.members == frozenset(members) and list(match.members_in_order) == members,
         "calls": list(match.calls) == calls and [each.value for each in match.call_bindings] == calls,
-        "ops": list(match.ops) == [call.op_name for call in calls],  # pyright: ignore[reportAttributeAccessIssue]
-        "inputs": list(match.inputs) == inputs,
-        "captures": set(match.captures) == set(captured) and all(name in match for name in captured),
-        "call_of": all(match.call_of(name) is values[match[name]] for name in named),  # pyright: ignore[reportArgumentType]
+        "ops": list(match.ops) == [call.op_name for call in calls],
+        "inputs": list(match.inputs) == _inputs(members, values),
+        "captures": _captures_hold(match, calls, values),
         "call": not isinstance(values[match.root], Call) or match.call is values[match.root],
     }
-    for name, holds in wanted.items():
-        if not holds:
-            raise FoundError("pattern", "values", f"{name} of a match is wrong", spliced.pattern.name)
+    for name in (name for name, holds in wanted.items() if not holds):
+        raise FoundError("pattern", "values", f"{name} of a match is wrong", spliced.pattern.name)
+
+
+def _inputs(members: Sequence[Var], values: Mapping[Var, Expr]) -> list[Expr]:
+    read = [operand for var in members for operand in operands_of_value(values[var])]
+    return [operand for operand in dict.fromkeys(read) if operand not in members and _is_operand(operand)]
+
+
+def _captures_hold(match: Match, calls: Sequence[Call], values: Mapping[Var, Expr]) -> bool:
+    captured = [part.name for part in match.values if isinstance(part, CapturePattern)]
+    if set(match.captures) != set(captured) or not all(name in match for name in captured):
+        return False
+    bound = {name: values.get(match[name]) for name in captured}  # pyright: ignore[reportArgumentType]
+    return all(match.call_of(name) is value for name, value in bound.items() if value in calls)
 
 
 def _is_operand(operand: Expr) -> bool:
