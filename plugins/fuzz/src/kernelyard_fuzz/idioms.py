@@ -229,7 +229,7 @@ def _padded(w: Writer, x: Var) -> Var:
         )
     before, after = ((0, 0, *(w.chooser.below(3) for _ in range(2))) for _ in range(2))
     value = w.chooser.pick((0.0, 0.0, -math.inf, 0.5))
-    (padded,) = w.sketch.apply(get_op("pad"), [x], {"pads": (*before, *after), "value": value}, may_be_infinite=True)
+    (padded,) = w.sketch.apply(get_op("pad"), [x], {"pads": (*before, *after), "value": value}, largest=math.inf)
     try:
         return _window(w, padded, int(x.tensor_type.shape[1]))  # pyright: ignore[reportArgumentType]
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,11 +85,11 @@ class Sketch:
         args: Sequence[Expr],
         attrs: Mapping[str, Any],
         fed: Sequence[int] = (),
-        may_be_infinite: bool = False,
+        largest: float = HUGE,
     ) -> list[Var]:
         """Add an operator and return its results; none where it refuses these operands or computes nothing of use.
 
-        fed: positions of constant operands that become parameters.
+        fed: positions of constant operands that become parameters. largest: what floats may be at most.
         """
         try:
             call = Call(op, args, attrs)
@@ -108,7 +109,7 @@ class Sketch:
             self.refused += 1
             return []
         arrays = list(result) if isinstance(result, tuple) else [result]
-        if not (may_be_infinite or all(map(is_tame, arrays))) or not _fits(call, arrays):
+        if not all(map(partial(is_tame, largest=largest), arrays)) or not _fits(call, arrays):
             self.refused += 1
             return []
         if fed:
@@ -169,14 +170,14 @@ def _holds(dtype: str, array: np.ndarray) -> bool:
     return bool(limits.min <= wide.min() and wide.max() <= limits.max)
 
 
-def is_tame(array: np.ndarray) -> bool:
+def is_tame(array: np.ndarray, largest: float = HUGE) -> bool:
     """Return True for an array of moderate size with numbers that any order of computing can hold."""
     if array.size > LARGEST:
         return False
     if array.dtype.kind in "iub" or array.size == 0:
         return True
     magnitude = np.abs(array.astype(np.float32))
-    return bool(magnitude.max() <= HUGE)  # False for NaN
+    return bool(magnitude.max() <= largest)  # False for NaN
 
 
 def _fits(call: Call, arrays: Sequence[np.ndarray]) -> bool:
