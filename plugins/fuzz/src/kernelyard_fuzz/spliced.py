@@ -28,7 +28,7 @@ from kernelyard_fuzz.sketch import Spliced, operands_of_value
 
 MOST_WAYS = 64  # in which a pattern may match: operands in any order, alternatives
 # Patterns that hold of what is built from them.
-PLAIN = (CapturePattern, ConstantPattern, ExprPattern, OrPattern, TupleGetItemPattern, VarPattern, WildcardPattern)
+PLAIN = (CapturePattern, ExprPattern, OrPattern, TupleGetItemPattern, VarPattern, WildcardPattern)
 
 
 def check_spliced(module: IRModule, spliced: Sequence[Spliced]) -> None:
@@ -65,6 +65,8 @@ def _fits(part: Pattern, made: Expr, values: Mapping[Var, Expr]) -> bool:
     value = values.get(made) if isinstance(made, Var) else None
     if isinstance(part, CallPattern):
         return isinstance(value, Call) and len(value.args) >= len(part.args)  # else it is one result of several
+    if isinstance(part, ConstantPattern):
+        return isinstance(made, Constant)  # else a value of the graph was at hand
     if isinstance(part, DtypePattern):
         return made.tensor_type.dtype in part.dtypes
     if isinstance(part, AttrPattern):
