@@ -24,10 +24,10 @@ from kernelyard_torch.converters import random
 from kernelyard_torch.eager_values import EagerValues, random_tensors, returned_sizes, symbols_of_tensors
 from kernelyard_torch.graph_outputs import GraphOutput, graph_output
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared
+from kernelyard_torch.shape_encoded_int import ShapeEncodedInt
 from kernelyard_torch.sizes import Sizes
 from kernelyard_torch.symbol_names import symbol_names
 from kernelyard_torch.tensors import to_array
-from kernelyard_torch.told_numbers import ToldNumber
 
 Feed: TypeAlias = "Callable[[Any], list[np.ndarray]]"
 
@@ -161,14 +161,14 @@ def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]
     fed: dict[int, Feed] = {}
     sizes, used = importer.shared.sizes, symbols_of_tensors(importer.module)
     shapes: dict[str, Shape] = {}
-    told: dict[int, Feed] = {}
+    encoded: dict[int, Feed] = {}
     for symbol, position in _numbers(importer.placeholders).items():
         placeholder = importer.placeholders[position]
         if symbol in used:
-            number = ToldNumber.of(placeholder.meta["val"])
+            number = ShapeEncodedInt.of(placeholder.meta["val"])
             dim, shapes[placeholder.name] = number.dim(sizes, placeholder.name)
             sizes.tell(symbol, dim)
-            told[position] = number.feed
+            encoded[position] = number.feed
     for position, placeholder in enumerate(importer.placeholders):
         value = placeholder.meta.get("val")
         if position in frozen:
@@ -177,7 +177,7 @@ def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]
             fed[position] = _as_feeds
     for name, shape in shapes.items():
         importer.builder.parameter(TensorType(shape, "bool"), name)  # nothing reads its elements
-    return fed | told
+    return fed | encoded
 
 
 def _numbers(placeholders: Sequence[FxNode]) -> dict[sympy.Symbol, int]:
@@ -185,11 +185,11 @@ def _numbers(placeholders: Sequence[FxNode]) -> dict[sympy.Symbol, int]:
     values = [placeholder.meta.get("val") for placeholder in placeholders]
     sizes = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
     known = {size.node.expr for size in sizes if isinstance(size, torch.SymInt)}
-    told: dict[sympy.Symbol, int] = {}
+    encoded: dict[sympy.Symbol, int] = {}
     for position, value in enumerate(values):
         if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol and value.node.expr not in known:
-            told.setdefault(value.node.expr, position)
-    return told
+            encoded.setdefault(value.node.expr, position)
+    return encoded
 
 
 def _add_parameter(importer: GraphImporter, node: FxNode) -> TensorType | None:
