@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from distributions import ROOT, distributions
@@ -77,10 +78,12 @@ def install(folder: Path) -> None:
     """Install wheels for aarch64 into `folder`/site: what the distributions require, and what their tests do."""
     ours = [each for each in distributions() if each.name in OURS]
     asked = [text for each in ours for text in each.project["dependencies"] if Requirement(text).name not in OURS]
+    # As here: releases of Pillow differ in the last digit of a resized image, and tests compare with this machine.
+    for_tests = [f"{name}=={version(name)}" for name in FOR_TESTS]
     chosen = [argument for platform in PLATFORMS for argument in ("--platform", platform)]
     chosen += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", _python(folder).name[6:]]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-conflicts"]
-    _run([*pip, "--target", str(folder / "site"), *chosen, *asked, *FOR_TESTS])
+    _run([*pip, "--target", str(folder / "site"), *chosen, *asked, *for_tests])
 
 
 def update(folder: Path) -> None:
