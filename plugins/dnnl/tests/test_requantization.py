@@ -57,6 +57,8 @@ def applied(step, x):
         return alpha * x + beta
     if algorithm == "clip":
         return np.clip(x, alpha, beta)
+    if algorithm == "round":
+        return np.rint(x)
     return np.maximum(x, 0) if algorithm == "relu" else np.tanh(x)
 
 
@@ -86,6 +88,13 @@ def test_chains_store_the_same(steps, dtype, scale, zero, first):
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
         return
     assert rounded_alike(found, expected / scale + zero, dtype)
+    if not steps and scale <= 1:
+        # Powers of two are exact: ONNX takes the even one of two codes as near before it adds the zero point.
+        limits = np.iinfo(dtype)
+        np.testing.assert_array_equal(
+            np.clip(np.rint(found), limits.min, limits.max),
+            np.clip(np.rint(expected / scale) + zero, limits.min, limits.max),
+        )
 
 
 def test_a_relu_that_the_range_cuts_costs_nothing():
@@ -96,10 +105,18 @@ def test_a_relu_that_the_range_cuts_costs_nothing():
 
 
 def test_another_relu_is_a_clip_after_the_scales():
-    chain = chain_of([function("relu")], affine(0.5, 3), "uint8")
-    assert chain == (Line(2.0, 3.0), [function("clip", 3.0, math.inf)])
+    chain = chain_of([function("relu")], affine(0.5, 4), "uint8")
+    assert chain == (Line(2.0, 4.0), [function("clip", 4.0, math.inf)])
 
 
 def test_functions_are_scaled_where_they_stand():
-    chain = chain_of([function("tanh")], affine(0.5, 3), "uint8")
-    assert chain == (Line(), [function("tanh"), function("linear", 2.0, 3.0)])
+    chain = chain_of([function("tanh")], affine(0.5, 4), "uint8")
+    assert chain == (Line(), [function("tanh"), function("linear", 2.0, 4.0)])
+
+
+def test_codes_are_rounded_before_an_odd_zero_point():
+    """Where some lie in the middle of two others."""
+    chain = chain_of([], affine(0.5, 3), "uint8")
+    assert chain == (Line(2.0, 0.0), [function("round"), function("linear", 1.0, 3.0)])
+    chain = chain_of([], affine(0.3, 3), "uint8")
+    assert not any(step.eltwise is not None and step.eltwise.algorithm == "round" for step in chain.steps)

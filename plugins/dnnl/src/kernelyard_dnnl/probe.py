@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -96,11 +97,19 @@ def _objection(graph_text: str, symbols: tuple[str, ...], numbers: tuple[_Number
 
 
 def _may_fit(graph: JSONGraph, symbols: tuple[str, ...], constants: Mapping[str, np.ndarray]) -> bool:
-    """Return False where oneDNN refuses a group of one element for each symbol, too: sizes are not what it minds."""
-    try:
-        probe_implementation(graph, dict.fromkeys(symbols, 1), constants)
-    except StatusError:
-        return False
-    except ShapeError:
-        return True
+    """Return False where oneDNN refuses the group at all sizes that its symbols may have to take: sizes are not what it
+    minds. Those are 1, which broadcasts, and the known sizes beside them.
+    """
+    shapes = [spec.shape for node in graph.nodes for spec in node.outputs]
+    known = {1, *(size for shape in shapes for size in shape if isinstance(size, int))}
+    return any(_is_taken(graph, dict.fromkeys(symbols, size), constants) for size in sorted(known))
+
+
+def _is_taken(graph: JSONGraph, values: Mapping[str, int], constants: Mapping[str, np.ndarray]) -> bool:
+    """Return False where oneDNN refuses a group at these sizes; sizes that do not fit together are no refusal."""
+    with suppress(ShapeError):
+        try:
+            probe_implementation(graph, values, constants)
+        except StatusError:
+            return False
     return True
