@@ -125,8 +125,11 @@ def test_a_shard_that_kills_its_workers_is_named_and_the_others_are_done(
     artifact: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def send(worker: supervisor._Worker, line: str) -> None:
+        is_lost = worker.shard is not None and worker.shard.number == 1
+        if is_lost:
+            os.kill(worker.process.pid, signal.SIGSTOP)  # else it might answer before it is killed
         SEND(worker, line)
-        if worker.shard is not None and worker.shard.number == 1:
+        if is_lost:
             os.kill(worker.process.pid, signal.SIGKILL)
 
     with monkeypatch.context() as patch:
