@@ -7,6 +7,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.dims import symbol
+from kernelyard.errors import KernelyardError
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.testing import assert_allclose
 from kernelyard_dnnl.primitives.padded_sequences import LONG
@@ -70,6 +71,18 @@ def test_short_sequences_stay_whole(builder):
     y = convolution(builder, builder.input(x.shape), x.shape[2], weight, 4, (4, 4))
     _, ran = builder.run([y], x)
     assert parts(ran) == 1
+
+
+@pytest.mark.parametrize("made", [10, 4 * LONG])
+def test_a_length_that_does_not_follow_is_refused(made, builder):
+    """As a damaged file may have it: nothing is written outside of the result."""
+    operands = {"data": builder.input((1, CHANNELS, LONG)), "weight": builder.constant(numbers(FILTERS, CHANNELS, 3))}
+    y = builder.kernel(
+        "conv", (1, FILTERS, made), operands, rank=1, strides=(1,), padding_begin=(4,), padding_end=(4,), dilation=(4,),
+        groups=1, post_ops=[],
+    )  # fmt: skip
+    with pytest.raises(KernelyardError):
+        builder.run([y], numbers(1, CHANNELS, LONG))
 
 
 def test_what_is_added_to_the_whole_keeps_it_whole(builder):

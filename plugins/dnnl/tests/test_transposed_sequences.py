@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
+from kernelyard.errors import KernelyardError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.testing import assert_allclose
 
@@ -65,6 +66,15 @@ def test_weights_that_come_at_run_time(builder):
     (actual,), ran = builder.run([y], x, weight, bias)
     assert not is_spread_by_the_library(ran)
     assert_allclose(actual, spread(x, weight, bias, 4, 2, 48).clip(0))
+
+
+@pytest.mark.parametrize(("begin", "length"), [(-4, 48), (2, 480)])
+def test_steps_that_nothing_makes_are_refused(begin, length, builder):
+    """As a damaged file may have them: nothing is read outside of what is made."""
+    weight, bias = numbers(24, 16, 8), numbers(16)
+    y = transposed(builder, builder.input((1, 24, 12)), weight, bias, 4, begin, length)
+    with pytest.raises(KernelyardError):
+        builder.run([y], numbers(1, 24, 12))
 
 
 def test_what_follows_reads_it_in_its_place(builder):

@@ -40,24 +40,22 @@ def has_wide_padding(node: Node) -> bool:
     if len(node.shape) != 3 or node.shape[0] != 1 or attrs["groups"] != 1 or attrs["strides"][0] != 1:
         return False
     reach, zeros = _reach(node), (*node.sizes("padding_begin"), *node.sizes("padding_end"))
+    length = node.operands["data"].shape[2]
     dtypes = {node.dtype, *(value.descriptor.dtype for value in node.operands.values())}
     return (
         min(zeros) >= 0 < max(zeros)
         and (attrs["dilation"][0] > SMALL_DILATION or max(zeros) >= reach)
-        and 0 < reach <= node.operands["data"].shape[2] // 2
-        and node.operands["data"].shape[2] >= LONG
+        and 0 < reach <= length // 2
+        and length >= LONG
+        and node.shape[2] == length + sum(zeros) - reach  # nodes come from files, too
         and dtypes == {"float32"}
     )
 
 
 def lower_in_parts(node: Node, graph: Lowering, weight: Value) -> Value | None:
     """Lower a conv node that `has_wide_padding`; None where oneDNN has no fast code for it with its post-ops."""
-    fused, geometry, data, bias = (
-        activations_of(node),
-        geometry_of(node),
-        node.operands["data"],
-        node.operands.get("bias"),
-    )
+    data, bias = node.operands["data"], node.operands.get("bias")
+    fused, geometry = activations_of(node), geometry_of(node)
     if fused is None:
         return None
     if bias is not None:

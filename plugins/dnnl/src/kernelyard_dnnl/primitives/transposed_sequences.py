@@ -31,10 +31,11 @@ def is_convolution_of_phases(node: Node) -> bool:
     stride, taps = attrs["strides"][0], weight.shape[2]
     phases = math.ceil(taps / stride)
     made = (node.operands["data"].shape[2] + phases - 1) * stride
+    (begin,) = node.sizes("padding_begin")
     return (
         stride > 1
         and phases * stride <= (MAX_PADDED_TAPS if weight.is_constant else 1) * taps
-        and node.sizes("padding_begin")[0] + node.shape[2] <= made
+        and 0 <= begin <= made - node.shape[2]  # nodes come from files, too
         and {node.dtype, *(value.descriptor.dtype for value in node.sequence)} == {"float32"}
         and activations_of(node) is not None
     )
