@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -26,3 +28,12 @@ def test_modules_without_large_constants() -> None:
     b = FunctionBuilder()
     hash_ahead(IRModule({"main": b.function(b.op("negative", b.input("x", (2,))))}))
     hash_ahead(IRModule())
+
+
+def test_a_digest_is_computed_once() -> None:
+    constant = Constant(np.zeros(LARGE, np.int8))
+    digest = constant.digest
+    closed = ThreadPoolExecutor(1)
+    closed.shutdown()
+    constant.hash_ahead(closed)  # submits nothing, which would be an error
+    assert constant.digest == digest

@@ -10,11 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import kernelyard.ops  # noqa: F401
 from kernelyard import errors
+from kernelyard.ir import Constant, FunctionBuilder, IRModule
+from kernelyard.ir.expr import operands
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.spec import Fields
 from kernelyard.runtime.artifact import container, kyar
 from kernelyard.runtime.artifact.container import Member, read_container, write_container
+from kernelyard.tir.packing import Packing
+from kernelyard.transform.pack_constants import PackConstants
+from kernelyard.transform.pipelines import get_pipeline
 
 
 def root(array: np.ndarray) -> object:
@@ -126,6 +132,26 @@ def test_pages_that_were_read_are_given_back(make_executable, tmp_path):
     memory.give_back_pages(array[1:-1])
     assert file_kib() - before < 16 << 10
     np.testing.assert_array_equal(array, weight)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/status says what memory belongs to files")
+def test_pages_of_weights_are_given_back_once_packed(tmp_path):
+    path = tmp_path / "weight"
+    np.ones((6, 1 << 20), np.float32).tofile(path)
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    weight = np.frombuffer(mapping, np.float32).reshape(6, 1 << 20)
+    b = FunctionBuilder()
+    product = IRModule({"main": b.function(b.op("matmul", b.input("x", (4, 6)), weight))})
+    before = file_kib()
+    packed = PackConstants(lambda function, positions: dict.fromkeys(positions, Packing(1, 64)))(
+        get_pipeline("legalize")(product)
+    )
+    values = (each for binding in packed["main"].bindings for each in operands(binding.value))
+    (constant,) = (each for each in values if isinstance(each, Constant))
+    assert constant.data.shape == (1 << 14, 6, 64)
+    assert np.all(constant.data == 1)
+    assert file_kib() - before < weight.nbytes >> 12  # a quarter
 
 
 def test_memory_that_is_no_files_is_left_alone(tmp_path):

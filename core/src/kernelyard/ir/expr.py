@@ -73,8 +73,9 @@ class Constant(Expr):
         return self._ahead.result() if self._ahead is not None else self._hashed()
 
     def hash_ahead(self, executor: Executor) -> None:
-        """Have the digest taken by an executor, for `digest` to wait for."""
-        self._ahead = executor.submit(self._hashed)
+        """Have an executor compute the digest, for `digest` to wait for, unless that has begun already."""
+        if self._ahead is None and "digest" not in self.__dict__:
+            self._ahead = executor.submit(self._hashed)
 
     def _hashed(self) -> str:
         header = f"{self.tensor_type.dtype}{self.data.shape}".encode()

@@ -1,4 +1,4 @@
-"""Digests of large weights, taken by other threads while a compile goes on."""
+"""Digests of large weights, computed by other threads while a compile goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LARGE = 1 << 18  # bytes: what is smaller is hashed sooner than a thread takes i
 
 
 def hash_ahead(module: IRModule) -> None:
-    """Start to take the digests of a module's large constants; `Constant.digest` waits for its own.
+    """Start to compute the digests of a module's large constants; `Constant.digest` waits for its own.
 
     SHA-256 takes a second for a gigabyte, and the interpreter lock is free meanwhile.
     """

@@ -48,15 +48,20 @@ class Packing:
             outer, inner = index(int(place.value) // self.block), index(int(place.value) % self.block)
         return (outer, *indices[: self.axis], *indices[self.axis + 1 :], inner)
 
-    def apply(self, array: np.ndarray) -> np.ndarray:
-        """Return the tensor packed, as a dense, 64-byte aligned array."""
+    def empty(self, array: np.ndarray) -> np.ndarray:
+        """Return an uninitialised array for the packed tensor, dense and 64-byte aligned: runs read it where it is."""
+        shape = tuple(dims.evaluate(each, {}) for each in self.shape(array.shape))
+        return memory.aligned_empty(shape, dtypes.from_numpy(array.dtype))
+
+    def apply(self, array: np.ndarray, packed: np.ndarray | None = None) -> np.ndarray:
+        """Return the tensor packed, in `packed` or else in an array of its own."""
+        packed = self.empty(array) if packed is None else packed
         before, after = array.shape[: self.axis], array.shape[self.axis + 1 :]
         missing = -array.shape[self.axis] % self.block
         if missing:
             array = np.concatenate([array, np.zeros((*before, missing, *after), array.dtype)], self.axis)
         blocks = array.reshape(*before, -1, self.block, *after)
         moved = np.moveaxis(blocks, (self.axis, self.axis + 1), (0, -1))
-        packed = memory.aligned_empty(moved.shape, dtypes.from_numpy(moved.dtype))  # runs read it where it is
         packed[...] = moved
         return packed
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
 
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, GlobalVar, IRModule, Var
+from kernelyard.ir.hash_ahead import hash_ahead
+from kernelyard.runtime.abi.memory import give_back_pages
+from kernelyard.runtime.abi.threads import processors
 from kernelyard.tir.packing import Packing, pack_inputs
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.transform.kernel_groups import callee, without_unused
@@ -34,18 +40,25 @@ class PackConstants(Pass):
         self.choose = choose
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
-        packer = _Packer(module, self.choose)
         changed: dict[str, Function] = {}
-        for name, function in module.entry_functions().items():
-            new = packer.mutate(function)
-            if new is not function:
-                changed[name] = new
-        return without_unused(module.with_functions({**changed, **packer.functions.added})) if changed else module
+        with ThreadPoolExecutor(processors(), "kernelyard-packing") as executor:
+            packer = _Packer(module, self.choose, executor)
+            for name, function in module.entry_functions().items():
+                new = packer.mutate(function)
+                if new is not function:
+                    changed[name] = new
+            packer.wait()
+        if not changed:
+            return module
+        packed = without_unused(module.with_functions({**changed, **packer.functions.added}))
+        hash_ahead(packed)
+        return packed
 
 
 class _Packer(FunctionMutator):
-    def __init__(self, module: IRModule, choose: ChoosePackings) -> None:
+    def __init__(self, module: IRModule, choose: ChoosePackings, executor: ThreadPoolExecutor) -> None:
         super().__init__()
+        self.executor = executor
         self.module = module
         self.choose = choose
         self.functions = PrimFuncTable(module)
@@ -53,6 +66,7 @@ class _Packer(FunctionMutator):
         self.names: dict[tuple[str, tuple[tuple[int, Packing], ...]], str] = {}
         self.shared: dict[tuple[str, int], Packing] = {}
         self.packed: dict[tuple[str, Packing], Constant] = {}
+        self.copies: list[Future[None]] = []
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         function = callee(value, self.module)
@@ -92,5 +106,17 @@ class _Packer(FunctionMutator):
         assert isinstance(constant, Constant)
         key = (constant.digest, packing)
         if key not in self.packed:
-            self.packed[key] = Constant(packing.apply(constant.data))
+            source, packed = constant.data, packing.empty(constant.data)
+            self.packed[key] = Constant(packed)
+            self.copies.append(self.executor.submit(_copy, packing, source, packed))
         return self.packed[key]
+
+    def wait(self) -> None:
+        """Wait until all packed constants have their values."""
+        for copy in self.copies:
+            copy.result()
+
+
+def _copy(packing: Packing, source: np.ndarray, packed: np.ndarray) -> None:
+    packing.apply(source, packed)
+    give_back_pages(source)
