@@ -24,8 +24,8 @@ from kernelyard import dims
 from kernelyard.driver.import_model import import_model
 from kernelyard.ir import FunctionBuilder, IRModule, Var
 from kernelyard.plugins.manager import get_manager
-from kernelyard.transform.instruments import TimingInstrument
-from kernelyard.transform.pass_base import PassContext
+from kernelyard.transform.pass_infra.instruments import TimingInstrument
+from kernelyard.transform.pass_infra.pass_base import PassContext
 from kernelyard_native_cpu import _native, generator
 
 LAYERS, ROWS, WIDTH, HEADS = 12, 128, 768, 12

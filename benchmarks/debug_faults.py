@@ -31,7 +31,7 @@ import kernelyard as ky
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import Call, Function, IRModule, TensorType
 from kernelyard.legalize import has_rule
-from kernelyard.transform.pass_base import PassContext
+from kernelyard.transform.pass_infra.pass_base import PassContext
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_debug.bisect import bisect
 from kernelyard_debug.case import Case

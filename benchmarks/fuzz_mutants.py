@@ -30,14 +30,14 @@ from mutation import MARK, Fault, Replaced, faults, marked
 # By layer: modules whose every line has a meaning for results; costs and texts are elsewhere.
 LAYERS = {
     "pass": (
-        "kernelyard.transform.canonical_arithmetic",
-        "kernelyard.transform.canonical_shape",
-        "kernelyard.transform.fold_scale_axis",
-        "kernelyard.transform.sink_reshape",
-        "kernelyard.transform.eliminate_common_subexpr",
-        "kernelyard.transform.simplify_inference",
-        "kernelyard.transform.compose_activations",
-        "kernelyard.transform.quantized_movement",
+        "kernelyard.transform.simplify.canonical_arithmetic",
+        "kernelyard.transform.simplify.canonical_shape",
+        "kernelyard.transform.algebraic.fold_scale_axis",
+        "kernelyard.transform.algebraic.sink_reshape",
+        "kernelyard.transform.simplify.eliminate_common_subexpr",
+        "kernelyard.transform.simplify.simplify_inference",
+        "kernelyard.transform.compose.compose_activations",
+        "kernelyard.transform.quantization.quantized_movement",
     ),
     "pattern": (
         "kernelyard.patterns.match_result",

@@ -13,7 +13,7 @@ import kernelyard as ky
 from kernelyard.ir import Call, Function, FunctionMutator, IRModule, TensorType, Var, get_op
 from kernelyard.legalize import Rule, find_rule, register_kernel, unregister_kernel
 from kernelyard.plugins.api import KernelNode
-from kernelyard.transform.pass_base import Pass, module_pass
+from kernelyard.transform.pass_infra.pass_base import Pass, module_pass
 from kernelyard_debug.case import Case
 
 NAME = "planted_fault"

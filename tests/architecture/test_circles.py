@@ -34,7 +34,7 @@ ALLOWED: dict[Import, str] = {
     ("kernelyard.runtime.execute.executable", "kernelyard.runtime.export.library"): METHOD,
     ("kernelyard.runtime.execute.profile_text", "kernelyard.runtime.execute.profile"): MAKER,
     ("kernelyard.runtime.execute.trace", "kernelyard.runtime.execute.profile"): MAKER,
-    ("kernelyard.transform.run_codegen", "kernelyard.plugins.manager"): INSTALLED,
+    ("kernelyard.transform.partition.run_codegen", "kernelyard.plugins.manager"): INSTALLED,
     ("kernelyard.tir.buffer", "kernelyard.tir.expr"): METHOD,
     ("kernelyard_dnnl.primitive_kind", "kernelyard_dnnl.candidate"): DECLARED,
     ("kernelyard_dnnl.primitive_kind", "kernelyard_dnnl.composite"): DECLARED,

@@ -19,7 +19,7 @@ from kernelyard.ir import Op, all_ops
 from kernelyard.ir.op import REQUIRED
 from kernelyard.legalize import has_rule
 from kernelyard.testing import op_cases
-from kernelyard.transform.pass_base import Pass, Repeat, Sequential, WhereChanged
+from kernelyard.transform.pass_infra.pass_base import Pass, Repeat, Sequential, WhereChanged
 from kernelyard.transform.pipelines import get_pipeline, pipeline_names, purpose_of
 
 ALIASES = ("reshape",)  # the same bytes under another shape: nothing runs

@@ -105,7 +105,7 @@ def test_an_operator(page: str, tree: Path) -> None:
 
 def test_a_pass(page: str, tree: Path) -> None:
     assert len(apply(tree, hunks(page, "A pass"))) == 3
-    test = "tests/transform/test_remove_repeated_rounding.py"
+    test = "tests/transform/simplify/test_remove_repeated_rounding.py"
     assert "5 passed" in run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", test)
     names = "from kernelyard.transform.pipelines import get_pipeline; print(get_pipeline('simplify').passes)"
     assert "remove_repeated_rounding" in run(tree, "-c", names)

@@ -9,7 +9,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.transform.pass_base import Instrument, Pass, PassContext
+from kernelyard.transform.pass_infra.pass_base import Instrument, Pass, PassContext
 from kernelyard.transform.pipelines import pipeline_names
 
 PREPARATION = "integers"  # of dnnl, before it matches: see `Backend.prepare`

@@ -20,7 +20,7 @@ from kernelyard.ir import FunctionBuilder, IRModule, to_text
 from kernelyard.placement.partition import partition_for
 from kernelyard.runtime.report import Report
 from kernelyard.testing import assert_allclose, assert_offloaded
-from kernelyard.transform.run_codegen import RunCodegen
+from kernelyard.transform.partition.run_codegen import RunCodegen
 
 pytest.importorskip("kernelyard_native_cuda", reason="kernelyard-native-cuda is not installed")
 pytest.importorskip("kernelyard_cublas", reason="kernelyard-cublas is not installed")

@@ -12,8 +12,8 @@ import kernelyard as ky
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule, parse_module, to_text, verify
 from kernelyard.ops.samples import floats
-from kernelyard.transform.instruments import VerifyEach
-from kernelyard.transform.pass_base import Instrument, Pass, PassContext
+from kernelyard.transform.pass_infra.instruments import VerifyEach
+from kernelyard.transform.pass_infra.pass_base import Instrument, Pass, PassContext
 
 N = dims.symbol("n")
 

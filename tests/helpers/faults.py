@@ -15,8 +15,8 @@ from kernelyard import dims
 from kernelyard.ir import Call, FunctionBuilder, FunctionMutator, IRModule, get_op
 from kernelyard.legalize import custom_kernel, unregister_kernel
 from kernelyard.tir import PrimFunc
-from kernelyard.transform.fuse_tir import FuseTIR
-from kernelyard.transform.pass_base import Pass, function_pass
+from kernelyard.transform.fusion.fuse_tir import FuseTIR
+from kernelyard.transform.pass_infra.pass_base import Pass, function_pass
 
 
 def network(rows: object = 4) -> IRModule:

@@ -11,8 +11,8 @@ from kernelyard.errors import VerifyError
 from kernelyard.ir import Call, FunctionBuilder, IRModule, TensorType, TupleType, get_op, parse_module, to_text, verify
 from kernelyard.ir.purity import Purity
 from kernelyard.ops.interpreter import run
-from kernelyard.transform.dead_code_elimination import DeadCodeElimination
 from kernelyard.transform.pipelines import get_pipeline
+from kernelyard.transform.simplify.dead_code_elimination import DeadCodeElimination
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4) / 8 - 0.5
 MODULES = [branching(), branching(symbol("n")), counting(3), counting(0, symbol("n")), growing(), collecting()]

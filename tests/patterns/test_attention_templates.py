@@ -21,7 +21,7 @@ from kernelyard.patterns.attention_templates import (
     stacked_attention,
 )
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
+from kernelyard.transform.partition.fuse_ops_by_pattern import FuseOpsByPattern
 from kernelyard.transform.pipelines import get_pipeline
 
 B, S, T, N, H = 2, 3, 5, 4, 8

@@ -29,7 +29,7 @@ from kernelyard.patterns import is_const, item, op, rewriter_from_module, rewrit
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.primfunc import PrimFunc
-from kernelyard.transform.pass_base import Sequential, module_pass
+from kernelyard.transform.pass_infra.pass_base import Sequential, module_pass
 
 Body = Callable[..., Any]
 

@@ -18,7 +18,7 @@ from kernelyard.patterns.composite import captured_operands
 from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.placement.partition import partition
 from kernelyard.runtime.modules.json_runtime import JSONGraph
-from kernelyard.transform.run_codegen import Region, RunCodegen
+from kernelyard.transform.partition.run_codegen import Region, RunCodegen
 
 W = np.arange(16, dtype=np.float32).reshape(4, 4)
 MATMUL = FusionPattern(

@@ -20,7 +20,7 @@ from kernelyard.runtime.report import Report
 from kernelyard.testing import strategies
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import RandomProgram
-from kernelyard.transform.run_codegen import RunCodegen
+from kernelyard.transform.partition.run_codegen import RunCodegen
 
 OPS = [*strategies.UNARY, *strategies.BINARY, *strategies.REDUCTIONS, "permute_dims", "reshape", "concat", "matmul"]
 OPS += ["nn.softmax"]

@@ -75,7 +75,7 @@ def test_a_name_that_nobody_brings(site: Path) -> None:
 def test_the_cores_passes_stay_its_own(site: Path) -> None:
     vars(transform).pop("SinkReshape", None)
     install(site, "acme", plugin=SOURCE, others={PASSES: "SinkReshape = RemoveFloor"})
-    assert transform.SinkReshape.__module__ == "kernelyard.transform.sink_reshape"
+    assert transform.SinkReshape.__module__ == "kernelyard.transform.algebraic.sink_reshape"
 
 
 def test_a_pass_of_two_distributions_is_refused(site: Path) -> None:

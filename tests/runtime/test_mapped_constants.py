@@ -19,7 +19,7 @@ from kernelyard.runtime.abi.spec import Fields
 from kernelyard.runtime.artifact import container, kyar
 from kernelyard.runtime.artifact.container import Member, read_container, write_container
 from kernelyard.tir.packing import Packing
-from kernelyard.transform.pack_constants import PackConstants
+from kernelyard.transform.layout.pack_constants import PackConstants
 from kernelyard.transform.pipelines import get_pipeline
 
 

@@ -26,8 +26,8 @@ from kernelyard.ir import (
 from kernelyard.ir.types import symbols_of
 from kernelyard.ops.samples import numbers
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform.inline_private_functions import InlinePrivateFunctions
-from kernelyard.transform.pass_base import Pass
+from kernelyard.transform.interprocedural.inline_private_functions import InlinePrivateFunctions
+from kernelyard.transform.pass_infra.pass_base import Pass
 from kernelyard.transform.pipelines import get_pipeline
 
 SIZE = 3

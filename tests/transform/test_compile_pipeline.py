@@ -9,8 +9,8 @@ from kernelyard.errors import PassError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.tir import PrimFunc
 from kernelyard.transform.compile_pipeline import OFFLOAD, PRECISION, CompilePipeline, default_pipeline
-from kernelyard.transform.dead_code_elimination import DeadCodeElimination
-from kernelyard.transform.pass_base import Pass, Repeat, Sequential, module_pass
+from kernelyard.transform.pass_infra.pass_base import Pass, Repeat, Sequential, module_pass
+from kernelyard.transform.simplify.dead_code_elimination import DeadCodeElimination
 
 
 @module_pass("mark")

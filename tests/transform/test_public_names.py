@@ -10,14 +10,14 @@ from importlib import import_module
 import pytest
 
 from kernelyard import transform
-from kernelyard.transform.pass_base import FunctionPass, Pass
+from kernelyard.transform.pass_infra.pass_base import FunctionPass, Pass
 
 
 def passes() -> dict[str, type[Pass]]:
     """Every public pass class of the package, by name."""
     found: dict[str, type[Pass]] = {}
-    for each in pkgutil.iter_modules(transform.__path__):
-        module = import_module(f"{transform.__name__}.{each.name}")
+    for each in pkgutil.walk_packages(transform.__path__, f"{transform.__name__}."):
+        module = import_module(each.name)
         for name, value in vars(module).items():
             is_pass = isinstance(value, type) and issubclass(value, Pass) and value.__module__ == module.__name__
             if is_pass and not name.startswith("_"):
@@ -49,4 +49,4 @@ def test_one_pass_does_not_load_them_all() -> None:
         " print([m for m in sys.modules if m.startswith('kernelyard.transform.')])"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert loaded.strip() == "['kernelyard.transform.pass_base']"
+    assert loaded.strip() == "['kernelyard.transform.pass_infra', 'kernelyard.transform.pass_infra.pass_base']"

@@ -128,7 +128,7 @@ def test_what_runs_is_read_from_the_match_and_not_from_a_name(products):
 
     from kernelyard.placement.partition import partition
     from kernelyard.placement.settings import PlacementSettings
-    from kernelyard.transform.run_codegen import RunCodegen
+    from kernelyard.transform.partition.run_codegen import RunCodegen
 
     module = module_of(lambda b, x, w: b.op("nn.relu", product(b, x, w)), *f32((4, 8), (8, 6)))
     backend = Renamed()

@@ -20,7 +20,7 @@ from kernelyard.driver.cli import main
 from kernelyard.ir import Call, Function, FunctionBuilder, IRModule
 from kernelyard.ops.interpreter import run
 from kernelyard.plugins.api import KernelNode
-from kernelyard.transform.bisect import BISECT_LIMIT, Bisection, decisions_of
+from kernelyard.transform.pass_infra.bisect import BISECT_LIMIT, Bisection, decisions_of
 from kernelyard_debug import DebugError, bisect
 from kernelyard_dnnl.backend import DnnlSerializer
 from kernelyard_onnx_export import to_onnx

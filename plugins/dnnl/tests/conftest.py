@@ -17,7 +17,7 @@ from kernelyard.runtime.abi.module import BindContext, BoundTensor
 from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.runtime.modules.json_runtime import JSONGraph
 from kernelyard.testing import assert_allclose, assert_declined, evaluate
-from kernelyard.transform import fold_constants
+from kernelyard.transform.simplify import fold_constants
 from kernelyard_dnnl.runtime import DnnlRuntime
 
 Entry = list[int]

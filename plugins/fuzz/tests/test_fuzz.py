@@ -251,7 +251,7 @@ def test_the_bound_refuses_what_is_no_result():
 # --- the oracles ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("how", [{}, {"compiled": False}, {"each_pass": True}], ids=str)
 def test_a_wrong_pass_is_named(monkeypatch, how):
-    from kernelyard.transform.canonicalize import Canonicalize
+    from kernelyard.transform.simplify.canonicalize import Canonicalize
 
     def wrong(self, module, context):
         return one_op("negative", np.ones(3, np.float32)).module

@@ -21,8 +21,8 @@ from kernelyard.tir import Buffer, PrimFunc
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import Axis, Expr, binary, cast, load
 from kernelyard.tir.schedule import Declined
-from kernelyard.transform.fuse_dequantize_matmul import FuseDequantizeMatmul
 from kernelyard.transform.pipelines import get_pipeline
+from kernelyard.transform.quantization.fuse_dequantize_matmul import FuseDequantizeMatmul
 from kernelyard_native_cpu.codegen.four_bits import four_bits, table_of
 from kernelyard_native_cpu.machine import Machine, features_of_level, host_features
 from kernelyard_native_cpu.schedule.groups import make_groups

@@ -12,7 +12,7 @@ from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.ops.interpreter import run
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
-from kernelyard.transform.pack_constants import PackConstants
+from kernelyard.transform.layout.pack_constants import PackConstants
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cpu.machine import Machine, features_of_level
 from kernelyard_native_cpu.schedule.groups import make_groups

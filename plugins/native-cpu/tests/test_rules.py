@@ -16,9 +16,9 @@ from kernelyard.tir import PrimFunc
 from kernelyard.tir.interpreter import evaluate as interpret
 from kernelyard.tir.schedule import first_that_applies
 from kernelyard.tir.stages import Stage
-from kernelyard.transform.dead_code_elimination import DeadCodeElimination
-from kernelyard.transform.fuse_transpose_matmul import FuseTransposeMatmul
+from kernelyard.transform.fusion.fuse_transpose_matmul import FuseTransposeMatmul
 from kernelyard.transform.pipelines import get_pipeline
+from kernelyard.transform.simplify.dead_code_elimination import DeadCodeElimination
 from kernelyard_native_cpu.machine import Machine, features_of_level, resolve_machine
 from kernelyard_native_cpu.schedule.groups import Group, make_groups
 from kernelyard_native_cpu.schedule.interleave_rows import with_interleaved_rows

@@ -11,10 +11,10 @@ from kernelyard.errors import PassError
 from kernelyard.ir import Call, Constant, FunctionBuilder, IRModule, TensorType, parse_module, to_text, verify
 from kernelyard.patterns import FusionPattern, is_op, wildcard
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform.dead_code_elimination import DeadCodeElimination
-from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
-from kernelyard.transform.merge_composite_functions import MergeCompositeFunctions
-from kernelyard.transform.run_codegen import RunCodegen
+from kernelyard.transform.partition.fuse_ops_by_pattern import FuseOpsByPattern
+from kernelyard.transform.partition.merge_composite_functions import MergeCompositeFunctions
+from kernelyard.transform.partition.run_codegen import RunCodegen
+from kernelyard.transform.simplify.dead_code_elimination import DeadCodeElimination
 from kernelyard_tvm_compat.allocate_workspace import AllocateWorkspace
 
 Q, K, V = np.random.default_rng(0).standard_normal((3, 2, 4, 8), dtype=np.float32)

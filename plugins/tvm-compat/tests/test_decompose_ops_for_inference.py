@@ -10,7 +10,7 @@ from kernelyard.errors import PassError
 from kernelyard.ir import FunctionBuilder
 from kernelyard.testing import op_cases
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform.compose_ops import ComposeOps
+from kernelyard.transform.compose.compose_ops import ComposeOps
 from kernelyard_tvm_compat.decompose_ops_for_inference import DECOMPOSITIONS, DecomposeOpsForInference
 
 CASES = [case for case in op_cases() if case.op.name in DECOMPOSITIONS]

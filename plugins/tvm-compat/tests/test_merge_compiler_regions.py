@@ -17,7 +17,7 @@ from kernelyard.patterns.composite import op_names
 from kernelyard.patterns.op_rules import accept_all, register_op_rule, unregister_op_rules
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import modules
-from kernelyard.transform.run_codegen import RunCodegen
+from kernelyard.transform.partition.run_codegen import RunCodegen
 from kernelyard_tvm_compat.annotate_target import AnnotateTarget
 from kernelyard_tvm_compat.merge_compiler_regions import MergeCompilerRegions
 from kernelyard_tvm_compat.partition_graph import PartitionGraph

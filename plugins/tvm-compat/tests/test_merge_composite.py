@@ -13,7 +13,7 @@ from kernelyard.patterns import Accept, Decline, is_const, is_op, is_tuple_get_i
 from kernelyard.patterns.composite import op_names
 from kernelyard.patterns.registry import PatternLike
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
+from kernelyard.transform.partition.fuse_ops_by_pattern import FuseOpsByPattern
 from kernelyard_tvm_compat.merge_composite import MergeComposite
 
 SHAPE = (4, 4)

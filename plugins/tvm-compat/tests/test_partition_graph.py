@@ -17,10 +17,10 @@ from kernelyard.patterns import is_op, wildcard
 from kernelyard.patterns.composite import op_names
 from kernelyard.patterns.op_rules import accept_all, register_op_rule, unregister_op_rules
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform.bind_params import BindParams
-from kernelyard.transform.fold_constants import FoldConstants
-from kernelyard.transform.run_codegen import EXTERNAL_MODULES, RunCodegen
-from kernelyard.transform.simplify_inference import SimplifyInference
+from kernelyard.transform.interprocedural.bind_params import BindParams
+from kernelyard.transform.partition.run_codegen import EXTERNAL_MODULES, RunCodegen
+from kernelyard.transform.simplify.fold_constants import FoldConstants
+from kernelyard.transform.simplify.simplify_inference import SimplifyInference
 from kernelyard_tvm_compat.annotate_target import AnnotateTarget
 from kernelyard_tvm_compat.merge_compiler_regions import MergeCompilerRegions
 from kernelyard_tvm_compat.merge_composite import MergeComposite

@@ -11,7 +11,7 @@ from distributions import Distribution
 
 import kernelyard_tvm_compat
 from kernelyard import transform
-from kernelyard.transform.pass_base import Pass
+from kernelyard.transform.pass_infra.pass_base import Pass
 
 FOLDER = Path(__file__).parents[1]
 REGISTERED = Distribution(FOLDER).entry_points[transform.GROUP]

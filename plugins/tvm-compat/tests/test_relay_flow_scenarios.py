@@ -20,10 +20,10 @@ from kernelyard.patterns.op_rules import accept_all, register_op_rule, unregiste
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target
 from kernelyard.testing.reference import evaluate
-from kernelyard.transform.bind_params import BindParams
-from kernelyard.transform.pass_base import Sequential
+from kernelyard.transform.interprocedural.bind_params import BindParams
+from kernelyard.transform.partition.run_codegen import EXTERNAL_MODULES, RunCodegen
+from kernelyard.transform.pass_infra.pass_base import Sequential
 from kernelyard.transform.pipelines import get_pipeline
-from kernelyard.transform.run_codegen import EXTERNAL_MODULES, RunCodegen
 from kernelyard_tvm_compat.annotate_target import AnnotateTarget
 from kernelyard_tvm_compat.merge_compiler_regions import MergeCompilerRegions
 from kernelyard_tvm_compat.merge_composite import MergeComposite

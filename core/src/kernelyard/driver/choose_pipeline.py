@@ -12,7 +12,7 @@ from kernelyard.plugins.code_generator import CodeGenerator
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target
 from kernelyard.transform.compile_pipeline import CompilePipeline, default_pipeline
-from kernelyard.transform.pass_base import Pass
+from kernelyard.transform.pass_infra.pass_base import Pass
 from kernelyard.transform.pipelines import get_pipeline
 
 

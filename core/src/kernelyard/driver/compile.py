@@ -32,10 +32,10 @@ from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.program.program import SizeCheck
 from kernelyard.runtime.report import Report
 from kernelyard.target import Target
-from kernelyard.transform.bisect import BISECT_LIMIT, bisection_of_environment
 from kernelyard.transform.compile_pipeline import OFFLOAD, PRECISION, CompilePipeline
-from kernelyard.transform.pass_base import Instrument, Pass, PassContext
-from kernelyard.transform.run_codegen import EXTERNAL_MODULES
+from kernelyard.transform.partition.run_codegen import EXTERNAL_MODULES
+from kernelyard.transform.pass_infra.bisect import BISECT_LIMIT, bisection_of_environment
+from kernelyard.transform.pass_infra.pass_base import Instrument, Pass, PassContext
 
 if TYPE_CHECKING:
     from kernelyard.driver.measured_placement import Placements, TuneRequest, Tuning
@@ -69,7 +69,7 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     exclude_patterns: names of patterns that are not to be offloaded. precision: "float32" computes as the model says;
     other names of `kernelyard.driver.precision` trade accuracy for speed (docs/precision.md). pipeline: what
     `get_default_pipeline(target)` returns, with changes; a Pass, or the name of a pipeline, is run in place of its
-    stage "simplify". instruments: watch the passes (`kernelyard.transform.instruments`). tune: "quick", "full", seconds
+    stage "simplify". instruments: watch the passes (`kernelyard.transform.Instrument`). tune: "quick", "full", seconds
     or a `Tuning`, to measure placements (docs/placement.md). placement: what was measured, or the file of it.
     bounds: {symbolic size: (least, largest or None)}, for backends that take sizes up to a limit; others are refused
     at run time, and so are inputs of size 0 whose results are not empty. Bodies of branches and loops see no bounds.
@@ -248,7 +248,9 @@ def offered_module(
 def watched(session: CompileSession, instruments: Sequence[Instrument]) -> PassContext:
     """Return the context of the compile's passes; a pipeline of the user's own is verified pass by pass."""
     if session.pipeline.changes:
-        from kernelyard.transform.instruments import VerifyEach  # inside: most compiles run the default pipeline
+        from kernelyard.transform.pass_infra.instruments import (
+            VerifyEach,  # inside: most compiles run the default pipeline
+        )
 
         instruments = [VerifyEach(), *instruments]
     if BISECT_LIMIT.is_set:

@@ -10,7 +10,7 @@ from kernelyard.driver.import_model import frontend_for
 from kernelyard.errors import ShapeError
 from kernelyard.ir import IRModule
 from kernelyard.runtime.program.vm_function import VMFunction
-from kernelyard.transform.bind_symbolic_vars import BindSymbolicVars
+from kernelyard.transform.interprocedural.bind_symbolic_vars import BindSymbolicVars
 
 if TYPE_CHECKING:
     from kernelyard.driver.session import CompileSession, Options

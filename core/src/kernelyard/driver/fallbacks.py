@@ -9,8 +9,8 @@ from kernelyard.ir import Function, IRModule
 from kernelyard.ir.types import symbols_of
 from kernelyard.ir.visitor import callees
 from kernelyard.runtime.program.program import Program
-from kernelyard.transform.inline_functions import inline_into
-from kernelyard.transform.run_codegen import EXTERNAL_MODULES, Region
+from kernelyard.transform.interprocedural.inline_functions import inline_into
+from kernelyard.transform.partition.run_codegen import EXTERNAL_MODULES, Region
 
 FALLBACK_OF = "fallback_of"  # attribute of a function: the symbol of the region whose operators it has
 

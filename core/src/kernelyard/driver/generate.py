@@ -21,7 +21,7 @@ from kernelyard.runtime.report_words import EXTERN
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.transform.compile_pipeline import OFFLOAD
-from kernelyard.transform.module_contract import check_module
+from kernelyard.transform.partition.module_contract import check_module
 from kernelyard.transform.pipelines import pack
 
 log = logging.getLogger(__name__)

@@ -25,10 +25,10 @@ from kernelyard.plugins.worker_process import ALIVE, leave_no_core_file, private
 from kernelyard.runtime.artifact import safetensors_format
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard.target import Target
-from kernelyard.transform.agree_border_layouts import AgreeBorderLayouts
-from kernelyard.transform.module_contract import check_module
-from kernelyard.transform.optimize_regions import OptimizeRegions
-from kernelyard.transform.run_codegen import Region
+from kernelyard.transform.layout.agree_border_layouts import AgreeBorderLayouts
+from kernelyard.transform.partition.module_contract import check_module
+from kernelyard.transform.partition.optimize_regions import OptimizeRegions
+from kernelyard.transform.partition.run_codegen import Region
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from kernelyard.ir.types import symbols_of, tensors_of
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.program.program import Program, Register, SizeCheck, Step
 from kernelyard.runtime.program.vm_function import VMFunction
-from kernelyard.transform.legalize_ops import VIEWS
+from kernelyard.transform.lowering.legalize_ops import VIEWS
 
 COMPILED = ("call_tir", "call_dps_packed")
 

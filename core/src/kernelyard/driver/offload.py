@@ -23,10 +23,10 @@ from kernelyard.runtime.abi.threads import threads_of_a_run
 from kernelyard.runtime.device.device import CPU
 from kernelyard.runtime.report import Reason, Violation
 from kernelyard.target import Target
-from kernelyard.transform.agree_border_layouts import BorderLayouts
-from kernelyard.transform.inline_functions import inline_functions
+from kernelyard.transform.interprocedural.inline_functions import inline_functions
+from kernelyard.transform.layout.agree_border_layouts import BorderLayouts
+from kernelyard.transform.partition.run_codegen import Codegen, Region
 from kernelyard.transform.pipelines import codegen
-from kernelyard.transform.run_codegen import Codegen, Region
 
 _HERE = (None, platform.machine())  # architectures of targets for which modules can be prepared on this machine
 

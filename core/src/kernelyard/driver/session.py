@@ -30,7 +30,7 @@ from kernelyard.runtime.placement_decision import ASSIGNED, LEAST_COST, Placemen
 from kernelyard.runtime.report import Kernel, Report
 from kernelyard.target import Target
 from kernelyard.transform.compile_pipeline import CompilePipeline
-from kernelyard.transform.pass_base import Pass
+from kernelyard.transform.pass_infra.pass_base import Pass
 
 Options = Mapping[str, Mapping[str, Any]]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernelyard.ir import Call, Constant, Expr, FunctionMutator, IRModule, Op, Var, with_operands
 from kernelyard.patterns.prefilter import required_ops
 from kernelyard.patterns.registry import FusionPattern
-from kernelyard.transform.fold_constants import FoldWeights
+from kernelyard.transform.simplify.fold_constants import FoldWeights
 
 _DEQUANTIZE = frozenset(["dequantize"])
 

@@ -22,8 +22,8 @@ from kernelyard.plugins.backend import Backend
 from kernelyard.plugins.guard import within_time
 from kernelyard.plugins.manager import get_manager
 from kernelyard.target import Target, as_target
+from kernelyard.transform.partition.snapshot import Snapshot
 from kernelyard.transform.pipelines import get_pipeline, match
-from kernelyard.transform.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def partition_for(
 def _with_params(module: IRModule, params: Mapping[str, Any]) -> IRModule:
     if not params:
         return module
-    from kernelyard.transform.bind_params import BindParams  # inside: the driver binds none
+    from kernelyard.transform.interprocedural.bind_params import BindParams  # inside: the driver binds none
 
     entries = tuple(module.entry_functions())
     function = entries[0] if len(entries) == 1 else "main"

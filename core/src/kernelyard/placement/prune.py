@@ -15,9 +15,9 @@ from kernelyard.patterns.registry import Accept, Answer, Decline, FusionPattern
 from kernelyard.placement.policy import Policy, TakeAll
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
-from kernelyard.transform.fuse_ops_by_pattern import CHECK_ERROR, FailedCheck
+from kernelyard.transform.partition.fuse_ops_by_pattern import CHECK_ERROR, FailedCheck
+from kernelyard.transform.partition.run_codegen import Region
 from kernelyard.transform.pipelines import merge
-from kernelyard.transform.run_codegen import Region
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from kernelyard.ir import Call, Expr, Var
 from kernelyard.patterns.match_result import Match
 from kernelyard.patterns.registry import Decline, FusionPattern
 from kernelyard.runtime.report import DeclinedMatch, Reason, Violation
-from kernelyard.transform.fuse_ops_by_pattern import FailedCheck
+from kernelyard.transform.partition.fuse_ops_by_pattern import FailedCheck
 
 
 @dataclass(frozen=True)

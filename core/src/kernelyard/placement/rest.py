@@ -9,8 +9,8 @@ from kernelyard.ir.control_flow import is_control_flow
 from kernelyard.ir.scopes import introduces_symbols
 from kernelyard.legalize import has_rule, is_compiled
 from kernelyard.runtime.report_words import EXTERN, VIEW, VM
-from kernelyard.transform.decompose_random import DECOMPOSED
-from kernelyard.transform.legalize_ops import VIEWS, custom_kernel_of
+from kernelyard.transform.lowering.decompose_random import DECOMPOSED
+from kernelyard.transform.lowering.legalize_ops import VIEWS, custom_kernel_of
 
 REFERENCE = "reference"
 HOST = "host"  # operators that decide the sizes of their results: NumPy makes these, and the rest goes on with them

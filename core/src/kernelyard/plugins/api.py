@@ -113,23 +113,23 @@ if TYPE_CHECKING:
     from kernelyard.plugins.quantization_scheme import QuantizationScheme as QuantizationScheme
     from kernelyard.plugins.recurrent_direction import RecurrentDirection as RecurrentDirection
     from kernelyard.target import Target as Target
-    from kernelyard.transform.agree_border_layouts import BORDER_LAYOUT as BORDER_LAYOUT
-    from kernelyard.transform.agree_border_layouts import BorderLayouts as BorderLayouts
-    from kernelyard.transform.attach_extern_modules import AttachExternModules as AttachExternModules
-    from kernelyard.transform.bind_params import BindParams as BindParams
-    from kernelyard.transform.canonicalize import Canonicalize as Canonicalize
-    from kernelyard.transform.convert_layout import ConvertLayout as ConvertLayout
-    from kernelyard.transform.convert_layout import to_first as to_first
-    from kernelyard.transform.convert_layout import to_last as to_last
-    from kernelyard.transform.dead_code_elimination import DeadCodeElimination as DeadCodeElimination
-    from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr as EliminateCommonSubexpr
-    from kernelyard.transform.fresh_names import FreshNames as FreshNames
-    from kernelyard.transform.pass_base import FunctionPass as FunctionPass
-    from kernelyard.transform.pass_base import Pass as Pass
-    from kernelyard.transform.pass_base import PassContext as PassContext
-    from kernelyard.transform.pass_base import Sequential as Sequential
-    from kernelyard.transform.run_codegen import Region as Region
-    from kernelyard.transform.tabulate_quantized import TabulateQuantized as TabulateQuantized
+    from kernelyard.transform.interprocedural.bind_params import BindParams as BindParams
+    from kernelyard.transform.layout.agree_border_layouts import BORDER_LAYOUT as BORDER_LAYOUT
+    from kernelyard.transform.layout.agree_border_layouts import BorderLayouts as BorderLayouts
+    from kernelyard.transform.layout.convert_layout import ConvertLayout as ConvertLayout
+    from kernelyard.transform.layout.convert_layout import to_first as to_first
+    from kernelyard.transform.layout.convert_layout import to_last as to_last
+    from kernelyard.transform.partition.attach_extern_modules import AttachExternModules as AttachExternModules
+    from kernelyard.transform.partition.run_codegen import Region as Region
+    from kernelyard.transform.pass_infra.fresh_names import FreshNames as FreshNames
+    from kernelyard.transform.pass_infra.pass_base import FunctionPass as FunctionPass
+    from kernelyard.transform.pass_infra.pass_base import Pass as Pass
+    from kernelyard.transform.pass_infra.pass_base import PassContext as PassContext
+    from kernelyard.transform.pass_infra.pass_base import Sequential as Sequential
+    from kernelyard.transform.quantization.tabulate_quantized import TabulateQuantized as TabulateQuantized
+    from kernelyard.transform.simplify.canonicalize import Canonicalize as Canonicalize
+    from kernelyard.transform.simplify.dead_code_elimination import DeadCodeElimination as DeadCodeElimination
+    from kernelyard.transform.simplify.eliminate_common_subexpr import EliminateCommonSubexpr as EliminateCommonSubexpr
 
 _HOME = {
     "kernelyard.ir.builder": "FunctionBuilder",
@@ -169,17 +169,17 @@ _HOME = {
     "kernelyard.plugins.quantization_scheme": "DYNAMIC INT4_WEIGHTS INT8_WEIGHTS SCHEMES STATIC QuantizationScheme",
     "kernelyard.plugins.recurrent_direction": "RecurrentDirection",
     "kernelyard.target": "Target",
-    "kernelyard.transform.agree_border_layouts": "BORDER_LAYOUT BorderLayouts",
-    "kernelyard.transform.attach_extern_modules": "AttachExternModules",
-    "kernelyard.transform.bind_params": "BindParams",
-    "kernelyard.transform.canonicalize": "Canonicalize",
-    "kernelyard.transform.convert_layout": "ConvertLayout to_first to_last",
-    "kernelyard.transform.dead_code_elimination": "DeadCodeElimination",
-    "kernelyard.transform.eliminate_common_subexpr": "EliminateCommonSubexpr",
-    "kernelyard.transform.fresh_names": "FreshNames",
-    "kernelyard.transform.pass_base": "FunctionPass Pass PassContext Sequential",
-    "kernelyard.transform.run_codegen": "Region",
-    "kernelyard.transform.tabulate_quantized": "TabulateQuantized",
+    "kernelyard.transform.layout.agree_border_layouts": "BORDER_LAYOUT BorderLayouts",
+    "kernelyard.transform.partition.attach_extern_modules": "AttachExternModules",
+    "kernelyard.transform.interprocedural.bind_params": "BindParams",
+    "kernelyard.transform.simplify.canonicalize": "Canonicalize",
+    "kernelyard.transform.layout.convert_layout": "ConvertLayout to_first to_last",
+    "kernelyard.transform.simplify.dead_code_elimination": "DeadCodeElimination",
+    "kernelyard.transform.simplify.eliminate_common_subexpr": "EliminateCommonSubexpr",
+    "kernelyard.transform.pass_infra.fresh_names": "FreshNames",
+    "kernelyard.transform.pass_infra.pass_base": "FunctionPass Pass PassContext Sequential",
+    "kernelyard.transform.partition.run_codegen": "Region",
+    "kernelyard.transform.quantization.tabulate_quantized": "TabulateQuantized",
 }
 
 __getattr__ = lazy_names(__name__, _HOME)

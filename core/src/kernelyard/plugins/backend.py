@@ -12,8 +12,8 @@ from kernelyard.patterns.registry import Accept, Answer, FusionPattern
 from kernelyard.plugins.quantization_scheme import QuantizationScheme
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
-from kernelyard.transform.agree_border_layouts import BorderLayouts
-from kernelyard.transform.run_codegen import Region
+from kernelyard.transform.layout.agree_border_layouts import BorderLayouts
+from kernelyard.transform.partition.run_codegen import Region
 
 
 @dataclass(frozen=True)

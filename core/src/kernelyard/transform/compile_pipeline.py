@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kernelyard.errors import PassError, did_you_mean
 from kernelyard.ir import Call, IRModule
-from kernelyard.transform.pass_base import Pass, PassContext, Sequential
+from kernelyard.transform.pass_infra.pass_base import Pass, PassContext, Sequential
 from kernelyard.transform.pipelines import fuse_attention, get_pipeline, widen_floats
 
 PRECISION, OFFLOAD = "precision", "offload"

@@ -14,49 +14,49 @@ from typing import Any, ParamSpec
 from kernelyard.errors import PassError, did_you_mean
 from kernelyard.ir import Call
 from kernelyard.patterns.registry import MatchRecorder, PatternLike
-from kernelyard.transform.agree_border_layouts import AgreeBorderLayouts, Ask
-from kernelyard.transform.annotate_tir_op_pattern import AnnotateTIROpPattern
-from kernelyard.transform.canonicalize import Canonicalize
-from kernelyard.transform.compose_ops import ComposeOps
-from kernelyard.transform.compose_quantized_products import ComposeQuantizedProducts
-from kernelyard.transform.copy_dequantize import CopyDequantize
-from kernelyard.transform.dead_code_elimination import DeadCodeElimination
-from kernelyard.transform.decompose_data_dependent import DecomposeDataDependent
-from kernelyard.transform.decompose_random import DecomposeRandom
-from kernelyard.transform.eliminate_common_subexpr import EliminateCommonSubexpr
-from kernelyard.transform.flatten_entry_tuples import FlattenEntryTuples
-from kernelyard.transform.fold_batch_norm import FoldBatchNorm
-from kernelyard.transform.fold_constants import FoldConstants, FoldWeights
-from kernelyard.transform.fold_scale_axis import FoldScaleAxis
-from kernelyard.transform.fuse_dequantize_matmul import FuseDequantizeMatmul
-from kernelyard.transform.fuse_ops import FuseOps
-from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
-from kernelyard.transform.fuse_siblings import FuseSiblings
-from kernelyard.transform.fuse_tir import FuseTIR
-from kernelyard.transform.fuse_transpose_matmul import FuseTransposeMatmul
-from kernelyard.transform.gather_scales import GatherScales
-from kernelyard.transform.hoist_strides import HoistStrides
-from kernelyard.transform.infer_types import InferTypes
-from kernelyard.transform.inline_private_functions import InlinePrivateFunctions
-from kernelyard.transform.invoke_known_closures import InvokeKnownClosures
-from kernelyard.transform.legalize_ops import LegalizeOps
-from kernelyard.transform.merge_composite_functions import MergeCompositeFunctions
-from kernelyard.transform.merge_parallel_convolutions import MergeParallelConvolutions
-from kernelyard.transform.optimize_regions import Optimize, OptimizeRegions
-from kernelyard.transform.outline_continuations import OutlineContinuations
-from kernelyard.transform.pack_constants import ChoosePackings, PackConstants, no_packings
-from kernelyard.transform.pass_base import Pass, Repeat, Sequential, WhereChanged
-from kernelyard.transform.propagate_dequantize import PropagateDequantize
-from kernelyard.transform.region_merging import Wanted
-from kernelyard.transform.run_codegen import Caller, Codegen, RunCodegen, ViolationRecorder, call_directly
-from kernelyard.transform.separate_results import SeparateResults
-from kernelyard.transform.share_dequantize import ShareDequantize
-from kernelyard.transform.simplify_inference import SimplifyInference
-from kernelyard.transform.sink_concat import SinkConcat
-from kernelyard.transform.sink_reshape import SinkReshape
-from kernelyard.transform.slice_channels import SliceChannels
-from kernelyard.transform.split_projections import SplitProjections
-from kernelyard.transform.widen_floats import NARROW, WidenFloats
+from kernelyard.transform.algebraic.fold_batch_norm import FoldBatchNorm
+from kernelyard.transform.algebraic.fold_scale_axis import FoldScaleAxis
+from kernelyard.transform.algebraic.gather_scales import GatherScales
+from kernelyard.transform.algebraic.hoist_strides import HoistStrides
+from kernelyard.transform.algebraic.merge_parallel_convolutions import MergeParallelConvolutions
+from kernelyard.transform.algebraic.sink_concat import SinkConcat
+from kernelyard.transform.algebraic.sink_reshape import SinkReshape
+from kernelyard.transform.algebraic.slice_channels import SliceChannels
+from kernelyard.transform.algebraic.split_projections import SplitProjections
+from kernelyard.transform.compose.compose_ops import ComposeOps
+from kernelyard.transform.fusion.fuse_ops import FuseOps
+from kernelyard.transform.fusion.fuse_siblings import FuseSiblings
+from kernelyard.transform.fusion.fuse_tir import FuseTIR
+from kernelyard.transform.fusion.fuse_transpose_matmul import FuseTransposeMatmul
+from kernelyard.transform.fusion.separate_results import SeparateResults
+from kernelyard.transform.interprocedural.flatten_entry_tuples import FlattenEntryTuples
+from kernelyard.transform.interprocedural.inline_private_functions import InlinePrivateFunctions
+from kernelyard.transform.interprocedural.invoke_known_closures import InvokeKnownClosures
+from kernelyard.transform.interprocedural.outline_continuations import OutlineContinuations
+from kernelyard.transform.layout.agree_border_layouts import AgreeBorderLayouts, Ask
+from kernelyard.transform.layout.pack_constants import ChoosePackings, PackConstants, no_packings
+from kernelyard.transform.lowering.annotate_tir_op_pattern import AnnotateTIROpPattern
+from kernelyard.transform.lowering.decompose_data_dependent import DecomposeDataDependent
+from kernelyard.transform.lowering.decompose_random import DecomposeRandom
+from kernelyard.transform.lowering.legalize_ops import LegalizeOps
+from kernelyard.transform.partition.fuse_ops_by_pattern import FuseOpsByPattern
+from kernelyard.transform.partition.merge_composite_functions import MergeCompositeFunctions
+from kernelyard.transform.partition.optimize_regions import Optimize, OptimizeRegions
+from kernelyard.transform.partition.region_merging import Wanted
+from kernelyard.transform.partition.run_codegen import Caller, Codegen, RunCodegen, ViolationRecorder, call_directly
+from kernelyard.transform.pass_infra.pass_base import Pass, Repeat, Sequential, WhereChanged
+from kernelyard.transform.precision.widen_floats import NARROW, WidenFloats
+from kernelyard.transform.quantization.compose_quantized_products import ComposeQuantizedProducts
+from kernelyard.transform.quantization.copy_dequantize import CopyDequantize
+from kernelyard.transform.quantization.fuse_dequantize_matmul import FuseDequantizeMatmul
+from kernelyard.transform.quantization.propagate_dequantize import PropagateDequantize
+from kernelyard.transform.quantization.share_dequantize import ShareDequantize
+from kernelyard.transform.simplify.canonicalize import Canonicalize
+from kernelyard.transform.simplify.dead_code_elimination import DeadCodeElimination
+from kernelyard.transform.simplify.eliminate_common_subexpr import EliminateCommonSubexpr
+from kernelyard.transform.simplify.fold_constants import FoldConstants, FoldWeights
+from kernelyard.transform.simplify.infer_types import InferTypes
+from kernelyard.transform.simplify.simplify_inference import SimplifyInference
 
 P = ParamSpec("P")
 
@@ -177,7 +177,7 @@ def widen_floats(dtypes: Sequence[str] = NARROW) -> Sequence[Pass]:
 @pipeline("bf16")
 def bf16() -> Sequence[Pass]:
     """Compute products and convolutions, and what follows them cheaply, in bfloat16."""
-    from kernelyard.transform.to_mixed_precision import ToMixedPrecision
+    from kernelyard.transform.precision.to_mixed_precision import ToMixedPrecision
 
     return [ToMixedPrecision("bfloat16"), *clean().passes]
 
@@ -195,7 +195,7 @@ def int4_weights() -> Sequence[Pass]:
 
 
 def _quantized_weights(bits: int) -> Sequence[Pass]:
-    from kernelyard.transform.quantize_weights import QuantizeWeights
+    from kernelyard.transform.quantization.quantize_weights import QuantizeWeights
 
     return [QuantizeWeights(bits), *clean().passes]
 
@@ -203,7 +203,7 @@ def _quantized_weights(bits: int) -> Sequence[Pass]:
 @pipeline("compose_attention")
 def compose_attention() -> Sequence[Pass]:
     """Compose attention into one operator, for targets whose code generator computes it in one kernel."""
-    from kernelyard.transform.compose_attention import ComposeAttention, SimplifyAttention
+    from kernelyard.transform.compose.compose_attention import ComposeAttention, SimplifyAttention
 
     return [ComposeAttention(), *clean().passes, SimplifyAttention(), *clean().passes]
 
@@ -258,7 +258,7 @@ def codegen(
 @pipeline("fuse_attention")
 def fuse_attention(accepts: Callable[[Call], bool] | None = None) -> Sequence[Pass]:
     """Compose attention that backends have left, for code generators that are quicker with one kernel of it."""
-    from kernelyard.transform.compose_attention import ComposeAttention, SimplifyAttention
+    from kernelyard.transform.compose.compose_attention import ComposeAttention, SimplifyAttention
 
     others = [*clean().passes, SimplifyAttention(), *clean().passes]
     return [
@@ -270,8 +270,8 @@ def fuse_attention(accepts: Callable[[Call], bool] | None = None) -> Sequence[Pa
 @pipeline("integer_products")
 def integer_products() -> Sequence[Pass]:
     """Multiply the integers of quantized products, for targets that sum such products by an instruction."""
-    from kernelyard.transform.multiply_blocks import MultiplyBlocks
-    from kernelyard.transform.multiply_integers import MultiplyIntegers
+    from kernelyard.transform.quantization.multiply_blocks import MultiplyBlocks
+    from kernelyard.transform.quantization.multiply_integers import MultiplyIntegers
 
     return [MultiplyIntegers(), MultiplyBlocks(), DeadCodeElimination()]
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from kernelyard.driver.progress import Progress
-from kernelyard.transform.bisect import BISECT_LIMIT, Bisection, Decision, decisions_of
+from kernelyard.transform.pass_infra.bisect import BISECT_LIMIT, Bisection, Decision, decisions_of
 from kernelyard_debug.case import Case
 from kernelyard_debug.command_oracle import CommandOracle
 from kernelyard_debug.errors import DebugError

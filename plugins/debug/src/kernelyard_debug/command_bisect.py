@@ -16,7 +16,7 @@ from kernelyard.driver.commands.common import (
     read_dims,
     say,
 )
-from kernelyard.transform.bisect import BISECT_LIMIT
+from kernelyard.transform.pass_infra.bisect import BISECT_LIMIT
 from kernelyard_debug.options import check_option, feeds_option, how_to_compare, one_oracle
 
 

@@ -12,7 +12,7 @@ from kernelyard.driver.commands.common import is_artifact
 from kernelyard.driver.precision import DEFAULT
 from kernelyard.driver.progress import Progress
 from kernelyard.ir import Call, TupleGetItem, Var
-from kernelyard.transform.pass_base import place_of
+from kernelyard.transform.pass_infra.pass_base import place_of
 from kernelyard_debug.artifacts import ArtifactRunner, recorded_by, steps_of_artifact
 from kernelyard_debug.case import Case, record
 from kernelyard_debug.cuts import latest_start, shortest_prefix

@@ -16,7 +16,7 @@ from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL, op_
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard.tir import PrimFunc
-from kernelyard.transform.pass_base import Instrument, Pass, Sequential
+from kernelyard.transform.pass_infra.pass_base import Instrument, Pass, Sequential
 from kernelyard_debug.case import Case, record
 from kernelyard_debug.halving import least_by_halves
 from kernelyard_debug.isolated import Announce

@@ -16,7 +16,7 @@ from kernelyard.driver.import_model import import_model
 from kernelyard.driver.options import check_options
 from kernelyard.errors import InputNameError
 from kernelyard.plugins.manager import get_manager
-from kernelyard.transform.pass_base import PassContext
+from kernelyard.transform.pass_infra.pass_base import PassContext
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_debug.case import Case
 from kernelyard_debug.errors import DebugError

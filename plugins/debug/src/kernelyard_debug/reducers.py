@@ -26,9 +26,9 @@ from kernelyard.ir import (
 from kernelyard.ir.control_flow import IF
 from kernelyard.ir.op import REQUIRED
 from kernelyard.ir.types import symbols_of
-from kernelyard.transform.bind_symbolic_vars import bound_function
-from kernelyard.transform.inline_functions import inline_into
-from kernelyard.transform.pass_base import PassContext
+from kernelyard.transform.interprocedural.bind_symbolic_vars import bound_function
+from kernelyard.transform.interprocedural.inline_functions import inline_into
+from kernelyard.transform.pass_infra.pass_base import PassContext
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_debug.case import Case
 

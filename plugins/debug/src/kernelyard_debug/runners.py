@@ -14,7 +14,7 @@ from kernelyard.driver.commands.common import backend_list, is_artifact
 from kernelyard.driver.compile import compile as compile_model
 from kernelyard.ops.interpreter import run
 from kernelyard.runtime.execute.executable import Executable
-from kernelyard.transform.pass_base import Instrument, Pass
+from kernelyard.transform.pass_infra.pass_base import Instrument, Pass
 from kernelyard_debug.case import Case
 from kernelyard_debug.errors import DebugError
 from kernelyard_debug.isolated import Announce, Failed, Finished, isolated

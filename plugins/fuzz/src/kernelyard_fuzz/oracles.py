@@ -23,8 +23,8 @@ from kernelyard.runtime.report import Report
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.transform.compile_pipeline import CompilePipeline
-from kernelyard.transform.pass_base import Instrument, Pass, Sequential
-from kernelyard.transform.run_codegen import EXTERNAL_MODULES
+from kernelyard.transform.partition.run_codegen import EXTERNAL_MODULES
+from kernelyard.transform.pass_infra.pass_base import Instrument, Pass, Sequential
 from kernelyard_fuzz.bound import Expected, expected
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.configuration import Configuration

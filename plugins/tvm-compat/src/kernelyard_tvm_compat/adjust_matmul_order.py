@@ -13,7 +13,7 @@ from kernelyard.ir.purity import Purity
 from kernelyard.patterns import Match, Pattern, RewriteRule, op, rewrite, wildcard
 from kernelyard.patterns.legality import leaking_intermediates
 from kernelyard.patterns.templates import swaps_last_two
-from kernelyard.transform.pass_base import FunctionPass, PassContext
+from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
 from kernelyard_tvm_compat.constant_values import ConstantValues
 
 

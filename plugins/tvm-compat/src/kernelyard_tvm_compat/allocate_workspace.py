@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kernelyard.errors import PassError
 from kernelyard.ir import Binding, Call, Expr, Function, FunctionMutator, GlobalVar, IRModule, TensorType, Var, get_op
 from kernelyard.ir.visitor import callees
-from kernelyard.transform.pass_base import Pass, PassContext
+from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 
 WORKSPACE_SIZE = "WorkspaceSize"
 

@@ -14,9 +14,9 @@ from kernelyard.patterns.dataflow import Dataflow, without_aliases
 from kernelyard.patterns.matcher import Matcher
 from kernelyard.patterns.op_rules import NO_RULE, ask_op_rule, op_rule_pattern
 from kernelyard.patterns.registry import Accept, MatchRecorder
-from kernelyard.transform.fresh_names import FreshNames
-from kernelyard.transform.merge_composite_functions import composite_backend
-from kernelyard.transform.pass_base import Pass, PassContext
+from kernelyard.transform.partition.merge_composite_functions import composite_backend
+from kernelyard.transform.pass_infra.fresh_names import FreshNames
+from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 
 
 class AnnotateTarget(Pass):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelyard.ir import Expr, Function, FunctionMutator, IRModule, Tuple, TupleGetItem, Var
-from kernelyard.transform.pass_base import FunctionPass, PassContext
+from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
 
 
 class CanonicalizeBindings(FunctionPass):

@@ -10,8 +10,8 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.errors import PassError
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Var, get_op
-from kernelyard.transform.pass_base import FunctionPass, PassContext
-from kernelyard.transform.simplify_inference import decomposed_batch_norm
+from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
+from kernelyard.transform.simplify.simplify_inference import decomposed_batch_norm
 
 Axes = tuple[int, ...]
 

@@ -6,7 +6,7 @@ from kernelyard.ir import Call, Expr, Function, IRModule
 from kernelyard.ir.purity import Purity
 from kernelyard.patterns import Match, RewriteRule, op, rewrite, wildcard
 from kernelyard.patterns.legality import leaking_intermediates
-from kernelyard.transform.pass_base import FunctionPass, PassContext
+from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
 from kernelyard_tvm_compat.constant_values import ConstantValues
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kernelyard.ir import IRModule
 from kernelyard.ir.visitor import callees, reachable_functions
-from kernelyard.transform.inline_functions import inline_into
-from kernelyard.transform.pass_base import Pass, PassContext
-from kernelyard.transform.region_merging import RegionMerging
+from kernelyard.transform.interprocedural.inline_functions import inline_into
+from kernelyard.transform.partition.region_merging import RegionMerging
+from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 from kernelyard_tvm_compat.annotate_target import region_backend
 
 

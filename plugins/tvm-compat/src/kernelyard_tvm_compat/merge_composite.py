@@ -10,8 +10,8 @@ from typing import Any
 from kernelyard.ir import Binding, Call, IRModule, TupleGetItem
 from kernelyard.patterns.match_result import Match
 from kernelyard.patterns.registry import FusionPattern, MatchRecorder, PatternLike, as_fusion_pattern
-from kernelyard.transform.fuse_ops_by_pattern import FuseOpsByPattern
-from kernelyard.transform.pass_base import Pass, PassContext
+from kernelyard.transform.partition.fuse_ops_by_pattern import FuseOpsByPattern
+from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 
 PARTITIONED_FROM_PATTERN = "PartitionedFromPattern"
 

@@ -19,10 +19,10 @@ from kernelyard.ir import (
 )
 from kernelyard.ir.expr import replace_operands
 from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL, structural_key
-from kernelyard.transform.bind_symbolic_vars import bound_function
-from kernelyard.transform.fresh_names import FreshNames
-from kernelyard.transform.optimize_regions import Optimize, OptimizeRegions
-from kernelyard.transform.pass_base import Pass, PassContext
+from kernelyard.transform.interprocedural.bind_symbolic_vars import bound_function
+from kernelyard.transform.partition.optimize_regions import Optimize, OptimizeRegions
+from kernelyard.transform.pass_infra.fresh_names import FreshNames
+from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 from kernelyard_tvm_compat.annotate_target import region_backend
 from kernelyard_tvm_compat.canonicalize_bindings import CanonicalizeBindings
 

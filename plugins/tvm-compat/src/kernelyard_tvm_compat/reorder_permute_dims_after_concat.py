@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kernelyard.ir import Call, Expr, Function, FunctionMutator, IRModule, Var
 from kernelyard.patterns import Dataflow
-from kernelyard.transform.canonical_rule import defining_call, make
-from kernelyard.transform.pass_base import FunctionPass, PassContext
+from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
+from kernelyard.transform.pass_infra.rewrite_rule import defining_call, make
 
 
 class ReorderPermuteDimsAfterConcat(FunctionPass):

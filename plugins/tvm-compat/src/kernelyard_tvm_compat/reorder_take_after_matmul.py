@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelyard.ir import Expr, Function, IRModule
 from kernelyard.patterns import Match, op, rewriter_of
 from kernelyard.patterns.legality import leaking_intermediates
-from kernelyard.transform.pass_base import FunctionPass, PassContext
+from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
 
 
 class ReorderTakeAfterMatmul(FunctionPass):

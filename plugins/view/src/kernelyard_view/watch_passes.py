@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from kernelyard.ir import IRModule, to_text
-from kernelyard.transform.pass_base import Instrument, Pass, Sequential
+from kernelyard.transform.pass_infra.pass_base import Instrument, Pass, Sequential
 from kernelyard_view.build import PassChange
 
 AROUND = 3  # unchanged lines that are kept around changed ones

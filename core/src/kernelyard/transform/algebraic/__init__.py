@@ -1,0 +1,1 @@
+"""Algebraic rewrites of matmuls and convolutions: scales, biases, strides, reshapes and concatenations around them."""

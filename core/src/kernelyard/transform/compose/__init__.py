@@ -1,0 +1,1 @@
+"""Composition: recognize operators that a model has decomposed into simpler ones (norms, softmax, attention)."""

@@ -1,0 +1,1 @@
+"""Fusion of loop-level functions into kernels."""

@@ -1,0 +1,164 @@
+"""Let chains of convolutions and pools pass their tensors on channels-last.
+
+The vocabulary has one layout: convolutions and pools are channels-first, and no operator carries a layout. So a
+channels-last convolution is written as what it is, the convolution between two permutations:
+
+    permute_dims(nn.conv2d(permute_dims(x_nhwc, NHWC to NCHW), w), NCHW to NHWC)
+
+and everything between two of these (activations, sums, concatenations, norms, ...) works on channels-last tensors. A
+backend that has the channels-last operator matches the three as one pattern; it converts in its `prepare`, right before
+its patterns are matched. `Canonicalize` cancels the permutations that nobody took, so the others lose nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, TensorType, Var, get_op
+from kernelyard.ir.op import Op
+from kernelyard.ops.elementwise_names import ELEMENTWISE
+from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
+
+SPATIAL = tuple(
+    f"nn.{kind.format(rank)}"
+    for kind in ("conv{}d", "conv{}d_transpose", "max_pool{}d", "avg_pool{}d")
+    for rank in (1, 2, 3)
+)
+
+
+class ConvertLayout(FunctionPass):
+    """Surround spatial operators by permutations, and move these over what lies between.
+
+    ops: the operators whose data becomes channels-last, default all convolutions and pools. Weights keep their order,
+    and so do parameters and results.
+    """
+
+    name = "convert_layout"
+
+    def __init__(self, ops: Collection[str] = SPATIAL) -> None:
+        self._ops = frozenset(ops)
+
+    def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
+        return _Converter(self._ops).mutate(function)
+
+
+def to_last(rank: int) -> tuple[int, ...]:
+    """Return the permutation from channels-first to channels-last.
+
+    Example:
+        >>> to_last(4)
+        (0, 2, 3, 1)
+    """
+    return (0, *range(2, rank), 1)
+
+
+def to_first(rank: int) -> tuple[int, ...]:
+    """Return the permutation from channels-last to channels-first.
+
+    Example:
+        >>> to_first(4)
+        (0, 3, 1, 2)
+    """
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+class _Converter(FunctionMutator):
+    """A channels-last value is known by the permutation to channels-first that its readers see."""
+
+    def __init__(self, ops: Collection[str]) -> None:
+        super().__init__()
+        self._ops = ops
+        self._converted: dict[Expr, Expr] = {}
+
+    def rewrite(self, var: Var, value: Expr) -> Expr:
+        if not isinstance(value, Call) or not isinstance(value.op, Op) or not isinstance(value.type, TensorType):
+            return value
+        rank = value.type.rank
+        if value.op.name in self._ops:
+            first = self.emit(_permuted(self._last(value.args[0], rank), to_first(rank)))
+            result = self.emit(Call(value.op, [first, *value.args[1:]], value.attrs), var.name, var.origin)
+            return _permuted(self.emit(_permuted(result, to_last(rank))), to_first(rank))
+        if value.op.name == "permute_dims" and value.attrs["axes"] == to_last(rank):
+            return self._below(value.args[0], rank) or value  # what the model does itself is done already
+        return self._moved_over(var, value, rank) or value
+
+    def _moved_over(self, var: Var, call: Call, rank: int) -> Expr | None:
+        """Return the call on channels-last operands, for one that reads a converted value and does not care for the
+        order.
+        """
+        movable = _MOVABLE.get(call.op_name)
+        if movable is None or not any(self._below(arg, rank) for arg in call.args):
+            return None
+        attrs = movable(call, rank)
+        if attrs is None:
+            return None
+        moved = call.args[:1] if call.op_name in _FIRST_OPERAND_ONLY else call.args
+        operands = [*(self._last(arg, rank) for arg in moved), *call.args[len(moved) :]]
+        return _permuted(self.emit(Call(call.op, operands, attrs), var.name, var.origin), to_first(rank))
+
+    def _below(self, operand: Expr, rank: int) -> Expr | None:
+        """Return the channels-last value that an operand is the channels-first form of."""
+        value = self.value_of(operand)
+        if rank < 3 or not isinstance(value, Call) or value.op_name != "permute_dims":
+            return None
+        return value.args[0] if value.attrs["axes"] == to_first(rank) else None
+
+    def _last(self, operand: Expr, rank: int) -> Expr:
+        below = self._below(operand, rank)
+        if below is not None:
+            return below
+        if operand not in self._converted:
+            self._converted[operand] = self._made_last(operand, rank)
+        return self._converted[operand]
+
+    def _made_last(self, operand: Expr, rank: int) -> Expr:
+        """Return the operand, broadcast to `rank`, channels-last."""
+        shape = operand.tensor_type.shape
+        if not shape:
+            return operand
+        aligned = (1,) * (rank - len(shape)) + shape
+        if isinstance(operand, Constant):
+            data = np.expand_dims(operand.data, tuple(range(rank - len(shape))))
+            return Constant(np.ascontiguousarray(data.transpose(to_last(rank))))
+        if aligned != shape:
+            operand = self.emit(Call(get_op("reshape"), [operand], {"shape": aligned}))
+        return self.emit(_permuted(operand, to_last(rank)))
+
+
+def _permuted(operand: Expr, axes: tuple[int, ...]) -> Call:
+    return Call(get_op("permute_dims"), [operand], {"axes": axes})
+
+
+def _as_it_is(call: Call, rank: int) -> Mapping[str, Any]:
+    return call.attrs
+
+
+def _moved_axis(call: Call, rank: int) -> Mapping[str, Any]:
+    return {**call.attrs, "axis": to_last(rank).index(call.attrs["axis"] % rank)}
+
+
+def _moved_axes(call: Call, rank: int) -> Mapping[str, Any] | None:
+    """Reductions that keep the axes, so that the result has a place for each."""
+    if not call.attrs["keepdims"]:
+        return None
+    return {**call.attrs, "axes": tuple(sorted(to_last(rank).index(axis) for axis in call.attrs["axes"]))}
+
+
+def _moved_pads(call: Call, rank: int) -> Mapping[str, Any]:
+    def moved(pads: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(pads[axis] for axis in to_last(rank))
+
+    pads = call.attrs["pads"]
+    return {**call.attrs, "pads": moved(pads[:rank]) + moved(pads[rank:])}
+
+
+_FIRST_OPERAND_ONLY = ("nn.batch_norm",)
+_MOVABLE: dict[str, Callable[[Call, int], Mapping[str, Any] | None]] = {
+    **dict.fromkeys(ELEMENTWISE, _as_it_is),
+    **dict.fromkeys(("concat", "nn.softmax", "nn.log_softmax", "nn.batch_norm"), _moved_axis),
+    **dict.fromkeys(("sum", "mean", "max", "min"), _moved_axes),
+    "pad": _moved_pads,
+}

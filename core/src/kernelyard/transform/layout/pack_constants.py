@@ -1,0 +1,122 @@
+"""PackConstants: constants that kernels read again and again lie in memory in the order in which they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, GlobalVar, IRModule, Var
+from kernelyard.ir.hash_ahead import hash_ahead
+from kernelyard.runtime.abi.memory import give_back_pages
+from kernelyard.runtime.abi.threads import processors
+from kernelyard.tir.packing import Packing, pack_inputs
+from kernelyard.tir.primfunc import PrimFunc
+from kernelyard.transform.fusion.kernel_groups import callee, without_unused
+from kernelyard.transform.lowering.legalize_ops import PrimFuncTable, call_tir
+from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
+
+ChoosePackings = Callable[[PrimFunc, Collection[int]], Mapping[int, Packing]]
+
+
+def no_packings(function: PrimFunc, constants: Collection[int]) -> Mapping[int, Packing]:
+    """Leave every constant as it is. See `ChoosePackings`."""
+    return {}
+
+
+class PackConstants(Pass):
+    """Pack constant arguments of `call_tir`, and let the functions read them so.
+
+    choose: of a function and the positions of its constant inputs, how each is to be packed; others stay as they are.
+    A constant that several functions read, as one for any number of rows and one for a single row, is packed as the
+    first of them wants it, where all cut the same axis: it is stored once.
+    Run it after FuseTIR; the code generator of the target knows what to choose (`CodeGenerator.packings`).
+    """
+
+    name = "pack_constants"
+
+    def __init__(self, choose: ChoosePackings) -> None:
+        self.choose = choose
+
+    def run(self, module: IRModule, context: PassContext) -> IRModule:
+        changed: dict[str, Function] = {}
+        with ThreadPoolExecutor(processors(), "kernelyard-packing") as executor:
+            packer = _Packer(module, self.choose, executor)
+            for name, function in module.entry_functions().items():
+                new = packer.mutate(function)
+                if new is not function:
+                    changed[name] = new
+            packer.wait()
+        if not changed:
+            return module
+        packed = without_unused(module.with_functions({**changed, **packer.functions.added}))
+        hash_ahead(packed)
+        return packed
+
+
+class _Packer(FunctionMutator):
+    def __init__(self, module: IRModule, choose: ChoosePackings, executor: ThreadPoolExecutor) -> None:
+        super().__init__()
+        self.executor = executor
+        self.module = module
+        self.choose = choose
+        self.functions = PrimFuncTable(module)
+        self.chosen: dict[tuple[str, tuple[int, ...]], Mapping[int, Packing]] = {}
+        self.names: dict[tuple[str, tuple[tuple[int, Packing], ...]], str] = {}
+        self.shared: dict[tuple[str, int], Packing] = {}
+        self.packed: dict[tuple[str, Packing], Constant] = {}
+        self.copies: list[Future[None]] = []
+
+    def rewrite(self, var: Var, value: Expr) -> Expr:
+        function = callee(value, self.module)
+        if function is None:
+            return value
+        assert isinstance(value, Call)
+        target, *args = value.args
+        assert isinstance(target, GlobalVar)
+        constants = tuple(n for n, arg in enumerate(args) if isinstance(arg, Constant))
+        packings = {
+            n: self._shared(args[n], each) for n, each in self._choose(target.name, function, constants).items()
+        }
+        if not packings:
+            return value
+        packed = [self._packed(arg, packings[n]) if n in packings else arg for n, arg in enumerate(args)]
+        return call_tir(self._name_of(target.name, function, packings), packed, value.type)
+
+    def _choose(self, name: str, function: PrimFunc, constants: tuple[int, ...]) -> Mapping[int, Packing]:
+        key = (name, constants)
+        if key not in self.chosen:
+            self.chosen[key] = self.choose(function, constants) if constants else {}
+        return self.chosen[key]
+
+    def _shared(self, constant: Expr, chosen: Packing) -> Packing:
+        """Return how an equal constant is packed already, where the same axis is cut into whole blocks."""
+        assert isinstance(constant, Constant)
+        first = self.shared.setdefault((constant.digest, chosen.axis), chosen)
+        return chosen if constant.data.shape[chosen.axis] % first.block else first
+
+    def _name_of(self, name: str, function: PrimFunc, packings: Mapping[int, Packing]) -> str:
+        key = (name, tuple(packings.items()))
+        if key not in self.names:
+            self.names[key] = self.functions.name_of(pack_inputs(function, packings), f"{name}_packed")
+        return self.names[key]
+
+    def _packed(self, constant: Expr, packing: Packing) -> Constant:
+        assert isinstance(constant, Constant)
+        key = (constant.digest, packing)
+        if key not in self.packed:
+            source, packed = constant.data, packing.empty(constant.data)
+            self.packed[key] = Constant(packed)
+            self.copies.append(self.executor.submit(_copy, packing, source, packed))
+        return self.packed[key]
+
+    def wait(self) -> None:
+        """Wait until all packed constants have their values."""
+        for copy in self.copies:
+            copy.result()
+
+
+def _copy(packing: Packing, source: np.ndarray, packed: np.ndarray) -> None:
+    packing.apply(source, packed)
+    give_back_pages(source)

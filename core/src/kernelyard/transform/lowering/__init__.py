@@ -1,0 +1,1 @@
+"""Lowering: operators to loop-level functions, and to operators for which rules exist."""

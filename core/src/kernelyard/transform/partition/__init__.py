@@ -1,0 +1,1 @@
+"""Partitioning: patterns to composites, composites to regions, regions to RuntimeModules of backends."""

@@ -1,0 +1,1 @@
+"""Precision: compute in narrower or wider floats."""

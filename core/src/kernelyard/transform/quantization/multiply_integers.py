@@ -1,0 +1,293 @@
+"""Products of quantized values: the integers are multiplied, and the sum is scaled once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from kernelyard import dims
+from kernelyard.dims import Shape
+from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, TensorType, Var
+from kernelyard.patterns.decoded import CONVOLUTIONS, is_decoded
+from kernelyard.tir.buffer import Buffer
+from kernelyard.tir.builder import PrimFuncBuilder
+from kernelyard.tir.byte_products import PER_WORD, SIGN, byte_of, unsigned_byte
+from kernelyard.tir.expr import Axis, binary, cast, index, select
+from kernelyard.tir.expr import Expr as ScalarExpr
+from kernelyard.tir.primfunc import PrimFunc
+from kernelyard.tir.simplify import simplify
+from kernelyard.tir.verify import verify
+from kernelyard.transform.lowering.legalize_ops import PrimFuncTable, call_tir
+from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
+from kernelyard.transform.quantization.stored_weights import stored_weights
+
+LEAST_DEPTH = 16  # shorter sums are not worth their corrections
+LEAST_COLUMNS = 4  # fewer leave vectors along them empty
+MOST_DEPTH = (1 << 31) // (255 * 255)  # products of longer sums may be more than an int32 holds
+_BYTES = ("int8", "uint8")
+
+
+class MultiplyIntegers(Pass):
+    """Multiply integers in `matmul(dequantize(x), w)` and `conv(dequantize(x), w)`; w dequantizes constants.
+
+    `sum((x - zx) * sx * w * sw)` becomes `(sum(x * w) - zx * sum(w)) * (sx * sw)`: the sums are exact in int32, and the
+    second one is known at compile time. x has one scale and one zero point, w a scale for each channel. int8 becomes
+    uint8 by an offset, so that one factor is unsigned and the other signed, as instructions want them; four weights
+    along the sum are one int32 (`kernelyard.tir.byte_products`). For targets that sum such products by an instruction
+    (`CodeGenerator.multiplies_integers`); libraries come first.
+    """
+
+    name = "multiply_integers"
+
+    def run(self, module: IRModule, context: PassContext) -> IRModule:
+        functions = PrimFuncTable(module)
+        changed: dict[str, Function] = {}
+        for name, function in module.entry_functions().items():
+            new = _Multiplier(functions).mutate(function)
+            if new is not function:
+                changed[name] = new
+        return module.with_functions({**changed, **functions.added}) if changed else module
+
+
+class _Data(NamedTuple):
+    """The left operand: integers, one scale and one zero point."""
+
+    codes: Expr
+    scale: Expr
+    zero: Expr
+
+    @property
+    def type(self) -> TensorType:
+        return self.codes.tensor_type
+
+
+class _Weights(NamedTuple):
+    """The right operand, int8, and for each channel a scale and a zero point (None: all are 0)."""
+
+    codes: np.ndarray
+    scales: np.ndarray
+    zeros: np.ndarray | None = None
+
+
+class _Multiplier(FunctionMutator):
+    def __init__(self, functions: PrimFuncTable) -> None:
+        super().__init__()
+        self.functions = functions
+        self.matrices: dict[Expr, _Weights | None] = {}
+
+    def rewrite(self, var: Var, value: Expr) -> Expr:
+        if not isinstance(value, Call) or value.op_name not in ("matmul", *_FORWARD):
+            return value
+        data = self._data(value.args[0]) if value.tensor_type.dtype == "float32" else None
+        if data is None:
+            return value
+        return self._matmul(value, data) if value.op_name == "matmul" else self._convolution(value, data)
+
+    def _data(self, operand: Expr) -> _Data | None:
+        call = self.value_of(operand)
+        if not isinstance(call, Call) or call.op_name != "dequantize" or isinstance(call.args[0], Constant):
+            return None
+        found = _Data(*call.args)
+        is_single = not found.scale.tensor_type.rank and not found.zero.tensor_type.rank
+        return found if is_single and found.type.dtype in _BYTES else None
+
+    # --- matmul -------------------------------------------------------------------------------------------------------
+    def _matmul(self, call: Call, data: _Data) -> Expr:
+        right = call.args[1]
+        if right not in self.matrices:
+            self.matrices[right] = self._matrix(right)
+        weights = self.matrices[right]
+        if weights is None:
+            return call
+        depth, columns = weights.codes.shape
+        whole = depth - depth % PER_WORD
+        constants = [_words(weights.codes[:whole].reshape(-1, PER_WORD, columns), 1), *_parameters(weights, 0)]
+        constants += [Constant(weights.codes[whole:])] if whole < depth else []
+        args = [*data, *constants]
+        if weights.zeros is not None:
+            sums = _row_sums(data.type)
+            type_ = TensorType(data.type.shape[:-1], "int32")
+            args += [self.emit(self._call(sums, "row_sums", [data.codes], type_)), Constant(weights.zeros)]
+        function = _matmul(args, depth, call.tensor_type, weights.zeros is not None)
+        return self._call(function, "integer_matmul", args, call.tensor_type)
+
+    def _matrix(self, right: Expr) -> _Weights | None:
+        shape = right.tensor_type.shape
+        if len(shape) != 2 or not is_decoded(right, self.value_of):
+            return None
+        if not isinstance(shape[1], int) or shape[1] < LEAST_COLUMNS:
+            return None
+        stored = stored_weights(right, self.value_of)
+        if stored is None or stored.minima is not None:
+            return None
+        if stored.group != len(stored.codes) or not LEAST_DEPTH <= stored.group <= MOST_DEPTH:
+            return None
+        zeros = None if stored.zeros is None else stored.zeros[0].astype(np.int32)
+        return _Weights(stored.codes, stored.scales[0].astype(np.float32), zeros)
+
+    # --- convolution --------------------------------------------------------------------------------------------------
+    def _convolution(self, call: Call, data: _Data) -> Expr:
+        weights = self._filters(call.args[1]) if call.attrs["groups"] == 1 else None
+        if weights is None:
+            return call
+        filters, channels, *kernel = weights.codes.shape
+        missing = -channels % PER_WORD
+        codes = np.pad(weights.codes, ((0, 0), (0, missing), *((0, 0) for _ in kernel)))
+        words = _words(codes.reshape(filters, -1, PER_WORD, *kernel), 2)
+        type_ = _type_of_words(data.type, call.attrs["padding"])
+        packed = self._call(_pack(data, call.attrs["padding"]), "pack_bytes", [data.codes, data.zero], type_)
+        args = [self.emit(packed), *data[1:], words, *_parameters(weights, tuple(range(1, codes.ndim)))]
+        function = _convolution(args, call)
+        return self._call(function, "integer_conv", args, call.tensor_type)
+
+    def _filters(self, operand: Expr) -> _Weights | None:
+        """Return filters (O, C, ...) that differ from their zero points by no more than int8 holds."""
+        call = self.value_of(operand)
+        if not isinstance(call, Call) or call.op_name != "dequantize":
+            return None
+        stored = [arg.data for arg in call.args if isinstance(arg, Constant)]
+        is_per_filter = call.attrs["axis"] == 0 or call.args[1].tensor_type.rank == 0
+        if len(stored) != len(call.args) or stored[0].dtype.name not in _BYTES or not is_per_filter:
+            return None
+        filters, depth = len(stored[0]), int(np.prod(stored[0].shape[1:]))
+        scales, zeros = (np.broadcast_to(each.reshape(-1), (filters,)) for each in stored[1:])
+        codes = stored[0].astype(np.int32) - zeros.astype(np.int32).reshape(-1, *(1,) * (stored[0].ndim - 1))
+        if not LEAST_DEPTH <= depth <= MOST_DEPTH or codes.min() < -SIGN or codes.max() >= SIGN:
+            return None
+        return _Weights(codes.astype(np.int8), scales.astype(np.float32))
+
+    def _call(self, function: PrimFunc, name: str, args: Sequence[Expr], type_: TensorType) -> Call:
+        return call_tir(self.functions.name_of(function, name), args, type_)
+
+
+_FORWARD = tuple(sorted(name for name in CONVOLUTIONS if not name.endswith("_transpose")))
+
+
+def _words(codes: np.ndarray, axis: int) -> Constant:
+    """Return int8 with an axis of `PER_WORD` values, which become the bytes of an int32, the first the lowest."""
+    bytes_ = np.moveaxis(codes, axis, -1)
+    return Constant(np.ascontiguousarray(bytes_).view("<i4")[..., 0])
+
+
+def _parameters(weights: _Weights, summed: int | tuple[int, ...]) -> list[Constant]:
+    """Return for each channel the sum of its weights, less their zero points, and the scale."""
+    sums = weights.codes.sum(axis=summed, dtype=np.int32)
+    if weights.zeros is not None:
+        sums = sums - weights.zeros * np.int32(len(weights.codes))
+    return [Constant(sums.astype(np.int32)), Constant(weights.scales)]
+
+
+def _inputs(b: PrimFuncBuilder, names: str, args: Sequence[Expr]) -> list[Buffer]:
+    return [b.input(name, arg.tensor_type) for name, arg in zip(names.split(), args, strict=True)]
+
+
+def _finished(b: PrimFuncBuilder, result: Buffer, *ops: str) -> PrimFunc:
+    function = simplify(b.finish((result,), {"ops": ops}))
+    verify(function, ops[-1])
+    return function
+
+
+def _row_sums(data: TensorType) -> PrimFunc:
+    """Return the function that sums up the rows of the left operand."""
+    b = PrimFuncBuilder()
+    x = b.input("x", data)
+
+    def body(at: Sequence[Axis], point: Sequence[Axis]) -> ScalarExpr:
+        return unsigned_byte(x[(*at, point[0])])
+
+    return _finished(b, b.reduce("sum", data.shape[:-1], data.shape[-1:], body, name="row_sums"), "dequantize")
+
+
+def _matmul(args: Sequence[Expr], depth: int, result: TensorType, has_zeros: bool) -> PrimFunc:
+    """Return the product (..., K) x (K, N): whole words, what is left of K, and the corrections."""
+    b = PrimFuncBuilder()
+    left = depth % PER_WORD
+    names = f"x sx zx words sums sw{' rest' if left else ''}{' rows zw' if has_zeros else ''}"
+    x, scale, zero, words, *others = _inputs(b, names, args)
+    sums, scales, *others = others
+
+    def body(at: Sequence[Axis], point: Sequence[Axis]) -> ScalarExpr:
+        place = point[0] * PER_WORD + point[1]
+        return unsigned_byte(x[(*at[:-1], place)]) * byte_of(words[point[0], at[-1]], point[1], "int8")
+
+    total = b.reduce("sum", result.shape, (depth // PER_WORD, PER_WORD), body, name="matmul")
+
+    def scaled(*at: Axis) -> ScalarExpr:
+        column = at[-1]
+        whole = total[at] - unsigned_byte(zero[()]) * sums[column]
+        for row in range(left):
+            byte = unsigned_byte(x[(*at[:-1], index(depth - left + row))])
+            whole = whole + byte * cast(others[0][index(row), column], "int32")
+        if has_zeros:
+            rows, zeros = others[-2:]
+            whole = whole - rows[at[:-1]] * zeros[column]
+        return cast(whole, "float32") * (scale[()] * scales[column])
+
+    return _finished(b, b.compute(result.shape, scaled), "dequantize", "matmul")
+
+
+def _type_of_words(data: TensorType, padding: Sequence[int]) -> TensorType:
+    rank = data.rank - 2
+    whole = (size + padding[n] + padding[rank + n] for n, size in enumerate(data.shape[2:]))
+    return TensorType((data.shape[0], dims.ceildiv(data.shape[1], PER_WORD), *whole), "int32")
+
+
+def _pack(data: _Data, padding: Sequence[int]) -> PrimFunc:
+    """Return the function that puts four channels into an int32, with zero points around the image."""
+    b = PrimFuncBuilder()
+    x, zero = _inputs(b, "x zx", [data.codes, data.zero])
+    begins, shape = padding[: x.rank - 2], _type_of_words(data.type, padding).shape
+
+    def body(*at: Axis) -> ScalarExpr:
+        places = [place - begin if begin else place for place, begin in zip(at[2:], begins, strict=True)]
+        pads = zip(places, at[2:], x.shape[2:], shape[2:], strict=True)
+        inside = [cond for place, _, size, whole in pads if whole != size for cond in (place >= 0, place < size)]
+        word: ScalarExpr | None = None
+        for number in range(PER_WORD):
+            channel = at[1] * PER_WORD + number
+            is_there = [*inside, *([channel < x.shape[1]] if _is_cut(x.shape, number) else [])]
+            byte = unsigned_byte(x[(at[0], channel, *places)])
+            if is_there:
+                byte = select(_all(is_there), byte, unsigned_byte(zero[()]))
+            shifted = binary("shl", byte, 8 * number) if number else byte
+            word = shifted if word is None else word | shifted
+        assert word is not None
+        return word
+
+    return _finished(b, b.compute(shape, body), "dequantize")
+
+
+def _is_cut(shape: Shape, number: int) -> bool:
+    """Return True where the last word of channels may lack the byte of a number."""
+    channels = shape[1]
+    return not isinstance(channels, int) or 0 < channels % PER_WORD <= number
+
+
+def _all(conditions: Sequence[ScalarExpr]) -> ScalarExpr:
+    whole = conditions[0]
+    for each in conditions[1:]:
+        whole = whole & each
+    return whole
+
+
+def _convolution(args: Sequence[Expr], call: Call) -> PrimFunc:
+    """Return the convolution of packed channels, with the corrections."""
+    b = PrimFuncBuilder()
+    x, scale, zero, words, sums, scales = _inputs(b, "x sx zx words sums sw", args)
+    strides, dilation, shape = call.attrs["strides"], call.attrs["dilation"], call.tensor_type.shape
+    (_, *reduced) = words.shape
+
+    def body(at: Sequence[Axis], point: Sequence[Axis]) -> ScalarExpr:
+        (n, f, *out), (c, *taps, number) = at, point
+        places = [o * s + t * d for o, s, t, d in zip(out, strides, taps, dilation, strict=True)]
+        return byte_of(x[(n, c, *places)], number, "uint8") * byte_of(words[(f, c, *taps)], number, "int8")
+
+    total = b.reduce("sum", shape, (*reduced, PER_WORD), body, name="conv")
+
+    def scaled(*at: Axis) -> ScalarExpr:
+        whole = total[at] - unsigned_byte(zero[()]) * sums[at[1]]
+        return cast(whole, "float32") * (scale[()] * scales[at[1]])
+
+    return _finished(b, b.compute(shape, scaled), "dequantize", call.op_name)

@@ -1,0 +1,1 @@
+"""Simplification: canonicalization, constant folding, common subexpressions, dead code, types."""
