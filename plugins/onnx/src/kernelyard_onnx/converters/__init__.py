@@ -34,6 +34,7 @@ FAMILIES = RegistryModules(
         "microsoft",
         "microsoft_attention",
         "microsoft_quantized",
+        "microsoft_experts",
         "microsoft_recurrent",
         "trees",
         "classical",

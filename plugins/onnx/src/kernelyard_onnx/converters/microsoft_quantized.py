@@ -205,7 +205,7 @@ def matrix_product_of_few_bits(node: Node) -> Expr:
     bits, blocks = int(node.attr("bits", 4)), ceildiv(k, block)
     if node.attr("weight_prepacked", 0):
         node.reject("its weight is reordered (weight_prepacked)")
-    stored = _unpacked(node, node.reshape(packed, (n, blocks, ceildiv(block * bits, 8))), bits, block)
+    stored = unpacked(node, node.reshape(packed, (n, blocks, ceildiv(block * bits, 8))), bits, block)
     dtype = node.dtype(scales)
     zero = _zero_points(node, zeros, bits, n, blocks, dtype)
     scale, groups = node.reshape(scales, (n, blocks, 1)), node.optional(4)
@@ -264,11 +264,11 @@ def _zero_points(node: Node, zeros: Expr | None, bits: int, n: Dim, blocks: Dim,
         return node.full(2 ** (bits - 1), (1, 1, 1), dtype)
     if node.dtype(zeros) == "uint8":
         width = ceildiv(blocks * bits, 8)
-        zeros = _unpacked(node, node.reshape(zeros, (n, width)), bits, blocks)
+        zeros = unpacked(node, node.reshape(zeros, (n, width)), bits, blocks)
     return node.reshape(node.cast(zeros, dtype), (n, blocks, 1))
 
 
-def _unpacked(node: Node, packed: Expr, bits: int, count: Dim) -> Expr:
+def unpacked(node: Node, packed: Expr, bits: int, count: Dim) -> Expr:
     """Return the integers of `bits` that are packed in bytes along the last axis, the lowest bits first."""
     if bits == 8:
         return packed
@@ -303,14 +303,14 @@ def rows_of_few_bits(node: Node) -> Expr:
     zero = node.full(middle, (), "int32")
     if zeros is not None:
         zero = picked(node.wide(zeros))
-        zero = _unpacked(node, zero, bits, node.shape(scale)[at]) if is_packed else zero
-        zero = _in_blocks(node, node.cast(zero, "int32"), at, block, size)
-    stored = _unpacked(node, stored, bits, size) if is_packed else stored
+        zero = unpacked(node, zero, bits, node.shape(scale)[at]) if is_packed else zero
+        zero = repeated_in_blocks(node, node.cast(zero, "int32"), at, block, size)
+    stored = unpacked(node, stored, bits, size) if is_packed else stored
     whole = node.op("subtract", node.cast(stored, "int32"), zero)
-    return node.op("multiply", node.cast(whole, node.dtype(scale)), _in_blocks(node, scale, at, block, size))
+    return node.op("multiply", node.cast(whole, node.dtype(scale)), repeated_in_blocks(node, scale, at, block, size))
 
 
-def _in_blocks(node: Node, x: Expr, axis: int, block: int, size: Dim) -> Expr:
+def repeated_in_blocks(node: Node, x: Expr, axis: int, block: int, size: Dim) -> Expr:
     """Each number repeated along an axis, as often as a block is long; cut to a size."""
     shape = node.shape(x)
     outer, count, inner = shape[:axis], shape[axis], shape[axis + 1 :]
