@@ -213,8 +213,8 @@ def test_precision(cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_inspect(cli, folder: Path) -> None:
     facts = data(cli("inspect", "m.kyar", "--json"))
-    keys = ["target", "precision", "programs", "modules", "variants", "constants", "metadata", "report"]
-    assert list(facts) == keys
+    keys = ["target", "precision", "programs", "modules", "variants", "sizes", "alternatives", "constants", "metadata"]
+    assert list(facts) == [*keys, "report"]
     (program,) = facts["programs"]
     assert program["name"] == "main"
     assert program["inputs"] == [{"name": "x", "shape": ["batch", 3], "dtype": "float32"}]

@@ -146,12 +146,21 @@ def _compiler_with(
 
 def _compiled(
     session: CompileSession,
-    opened: Callable[[Options], CompileSession],
+    opened: Callable[..., CompileSession],
     model: object,
     instruments: Sequence[Instrument],
 ) -> Executable:
-    """Compile a model, which may be compiled again for empty inputs, in a session that `opened` opens."""
-    exe = _linked(session, lambda: session.import_model(model), instruments)
+    """Compile a model, with its alternatives for further sizes and what compiles it again for empty inputs.
+
+    opened: opens sessions with the same arguments.
+    """
+    read = partial(session.import_model, model)
+    exe = _linked(session, read, instruments)
+    if session.decision is not None and session.decision.by_size:
+        from kernelyard.driver.measured_placement import add_alternatives  # inside: few models have any
+
+        reopened = partial(opened, session.options)
+        add_alternatives(exe, session.decision, lambda each: _linked(reopened(decision=each), read, instruments))
 
     def compile_again(options: Options, bind: Callable[[IRModule], IRModule]) -> Executable:
         again = opened(options)

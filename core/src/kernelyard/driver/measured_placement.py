@@ -40,20 +40,27 @@ Placements: TypeAlias = "PlacementDecision | Sequence[PlacementDecision] | str |
 
 @dataclass(frozen=True)
 class Tuning:
-    """How to measure placements.
+    """Say how to measure placements.
 
     effort: "quick" (10 s), "full" (60 s), or seconds. threads: of the runs (None: the processors). feeds: inputs to
-    measure with; random ones are made of those that it lacks, of `sizes` where the model has symbolic ones. remember:
-    look for the decision in the cache of this machine first, and keep it there. remote: the URL of a cache that is
-    asked next, "" for none; None: what the environment says.
+    measure with; random ones are made of those that it lacks, of `sizes` where the model has symbolic ones. sizes: of
+    the symbols; several such sets are measured each, and runs take the placement of the nearest. remember: look for the
+    decision in the cache of this machine first, and keep it there. remote: the URL of a cache that is asked next, ""
+    for none; None: what the environment says.
     """
 
     effort: str | float = "quick"
     threads: int | None = None
     feeds: Mapping[str, np.ndarray] = field(default_factory=dict)
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] | Sequence[Mapping[str, int]] = field(default_factory=dict)
     remember: bool = True
     remote: str | None = None
+
+    @property
+    def sets_of_sizes(self) -> tuple[Mapping[str, int], ...]:
+        """The sets of sizes to measure at, each once; at least one."""
+        given = [self.sizes] if isinstance(self.sizes, Mapping) else self.sizes
+        return tuple({tuple(sorted(each.items())): each for each in given}.values()) or ({},)
 
     @property
     def seconds(self) -> float:
@@ -106,6 +113,22 @@ def decide(
     tuning = tune if isinstance(tune, Tuning) else Tuning(tune)
     tuning.seconds  # noqa: B018  checked before anything is measured
     return _tuner()(TuneRequest(session, module, facts, tuning, compile_with))
+
+
+def add_alternatives(
+    exe: Executable, decision: PlacementDecision, compile_with: Callable[[PlacementDecision], Executable]
+) -> None:
+    """Compile a model in the placements that a decision has for further sizes, and add them to it.
+
+    exe: the model by the decision itself. compile_with: compiles the model by one for a size.
+    """
+    alike: dict[object, list[PlacementDecision]] = {decision.placement: []}
+    for each in decision.by_size:
+        alike.setdefault(each.placement, []).append(each)
+    own, *others = alike.values()
+    if others:
+        compiled = [([each.sizes for each in group], compile_with(group[0])) for group in others]
+        exe.add_alternatives([each.sizes for each in own], compiled)
 
 
 def read_placements(given: Placements) -> tuple[PlacementDecision, ...]:

@@ -9,7 +9,7 @@ from dataclasses import field
 from typing import Any
 
 from kernelyard.records import record
-from kernelyard.runtime.abi.spec import Fields, corrupted, is_int
+from kernelyard.runtime.abi.spec import MAX_DIM, Fields, corrupted, is_int
 from kernelyard.runtime.text_table import aligned, fold
 
 SCHEMA = 1
@@ -38,12 +38,13 @@ class Timing:
 
 @record
 class PlacementDecision:
-    """Which backends run what, and the measurements that say so.
+    """Say which backends run what, with the measurements behind it.
 
     name: of the chosen candidate. backends: in the order in which they are offered the model. policy: one of
     `POLICIES`. assigned: for "assigned", the backend of each operator by `node_key`; what is not named is generated.
     timings: all candidates, the chosen one first, then from quick to slow. facts: the model, machine, packages, threads
-    and sizes that it holds for.
+    and sizes that it holds for. by_size: the placements at all sizes that were measured, if more than one was; the
+    decision itself is the placement of most of them. sizes: of the symbols, in a decision that is one of `by_size`.
 
     Example:
         >>> decision = PlacementDecision("default", ("dnnl",), timings=(Timing("default", 1e-3, 1.0),))
@@ -57,6 +58,18 @@ class PlacementDecision:
     assigned: Mapping[str, str] = field(default_factory=dict)
     timings: tuple[Timing, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    by_size: tuple[PlacementDecision, ...] = ()
+
+    @property
+    def placement(self) -> tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]]:
+        """What a compile applies: equal for decisions that place everything alike."""
+        return self.backends, self.policy, tuple(sorted(self.assigned.items()))
+
+    @property
+    def used_backends(self) -> frozenset[str]:
+        """The backends of the decision, at whatever sizes."""
+        return frozenset(self.backends).union(*(each.backends for each in self.by_size))
 
     @property
     def key(self) -> str:
@@ -78,7 +91,8 @@ class PlacementDecision:
 
         Packages of backends that it does not use do not matter.
         """
-        unused = {name for name in self.facts if name.startswith(BACKEND) and name[len(BACKEND) :] not in self.backends}
+        used = self.used_backends
+        unused = {name for name in self.facts if name.startswith(BACKEND) and name[len(BACKEND) :] not in used}
         checked = [name for name in self.facts if name not in OF_RUNS and name not in unused]
         return tuple(
             f"{name}: {facts.get(name, 'none')}, measured with {self.facts[name]}"
@@ -89,6 +103,9 @@ class PlacementDecision:
     @property
     def summary(self) -> str:
         """One line: what was chosen, its time, and by how much."""
+        if self.by_size:
+            chosen = dict.fromkeys(each.name for each in self.by_size)
+            return f"placement: {' or '.join(chosen)}, as measured at {len(self.by_size)} sizes"
         if not self.timings:
             return f"placement: {self.name}"
         chosen, second = self.timings[0], self.runner_up
@@ -98,7 +115,11 @@ class PlacementDecision:
         return f"{line}; runner-up {second.name} {amount_of_time(second.seconds)} ({100 * self.margin:+.1f} %)"
 
     def lines(self, width: int | None = None) -> list[str]:
-        """Return the summary, and a table of all that was measured."""
+        """Return the summary, and a table of all that was measured; of several sizes, the choice at each."""
+        if self.by_size:
+            rows = [("at sizes near", "placement", "a call", "runner-up", "")]
+            rows += [(sizes_text(each.sizes), *_choice(each)) for each in self.by_size]
+            return [*fold(self.summary, width), *aligned(rows, width)]
         rows = [("candidate", "a call", "to the chosen")]
         rows += [(each.name, amount_of_time(each.seconds), f"{each.ratio:.3f}") for each in self.timings]
         return [*fold(self.summary, width), *(aligned(rows, width) if self.timings else [])]
@@ -113,6 +134,8 @@ class PlacementDecision:
             "assigned": dict(sorted(self.assigned.items())),
             "timings": timings,
             "facts": dict(sorted(self.facts.items())),
+            **({"sizes": dict(sorted(self.sizes.items()))} if self.sizes else {}),
+            **({"by_size": [each.to_json() for each in self.by_size]} if self.by_size else {}),
         }
 
     @staticmethod
@@ -129,6 +152,8 @@ class PlacementDecision:
             fields.strings("assigned"),
             fields.each("timings", lambda item, where: _timing(Fields(item, where))),
             fields.strings("facts"),
+            read_sizes(Fields(fields.any("sizes"), f"{fields.where}.sizes")) if "sizes" in fields else {},
+            fields.each("by_size", _sized) if "by_size" in fields else (),
         )
 
 
@@ -140,6 +165,29 @@ def amount_of_time(seconds: float) -> str:
         ('1.23 ms', '25 us')
     """
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Return sizes of symbols for people.
+
+    Example:
+        >>> sizes_text({"n": 1, "m": 64})
+        'n=1, m=64'
+    """
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def read_sizes(fields: Fields) -> dict[str, int]:
+    """Read sizes by symbol. Raises: ArtifactCorruptedError."""
+    value = fields.value
+    if not isinstance(value, dict) or not all(is_int(size) and 0 <= size <= MAX_DIM for size in value.values()):
+        raise corrupted(fields.where, value, "sizes by symbol")
+    return dict(value)
+
+
+def read_sets_of_sizes(fields: Fields) -> list[dict[str, int]]:
+    """Read the member "sizes", a list of sizes by symbol; none where it is missing. Raises: ArtifactCorruptedError."""
+    return [read_sizes(sizes) for sizes in fields.each("sizes", Fields)] if "sizes" in fields else []
 
 
 def digest_of(facts: Mapping[str, str]) -> str:
@@ -163,6 +211,21 @@ def placements_from_json(value: Any) -> tuple[PlacementDecision, ...]:
 def merged(*groups: Sequence[PlacementDecision]) -> tuple[PlacementDecision, ...]:
     """Return the decisions of all groups, one for each key: the last counts, and stays in the place of the first."""
     return tuple({decision.key: decision for group in groups for decision in group}.values())
+
+
+def _choice(decision: PlacementDecision) -> tuple[str, str, str, str]:
+    """Return the name, the time, the runner-up and the margin of a decision, for a table."""
+    seconds = amount_of_time(decision.timings[0].seconds) if decision.timings else ""
+    if decision.runner_up is None:
+        return decision.name, seconds, "", ""
+    return decision.name, seconds, decision.runner_up.name, f"{100 * decision.margin:+.1f} %"
+
+
+def _sized(item: Any, where: str) -> PlacementDecision:
+    fields = Fields(item, where)
+    if "by_size" in fields:
+        raise corrupted(f"{where}.by_size", fields.any("by_size"), "the placement at one size")
+    return PlacementDecision.from_json(item)
 
 
 def _timing(fields: Fields) -> Timing:

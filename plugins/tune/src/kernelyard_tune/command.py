@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from kernelyard.driver.commands.common import (
     ARTIFACT_SUFFIX,
     CompileOptions,
     compile_options,
-    dim_option,
     json_option,
     print_json,
     read_array,
@@ -43,7 +43,13 @@ if TYPE_CHECKING:
 @click.option("--limit-seconds", default=1800.0, metavar="N", help="With --on: of one measurement (default: 1800).")
 @click.option("--limit-mb", default=0, metavar="N", help="With --on: address space of one measurement (default: any).")
 @remote_cache_option
-@dim_option
+@click.option(
+    "--dim",
+    "dim_values",
+    multiple=True,
+    metavar="NAME=N[,N...]",
+    help="Size of a symbolic dimension; of several, each is measured, and runs take the placement of the nearest.",
+)
 @threads_option
 @compile_options
 @json_option
@@ -71,7 +77,7 @@ def command(
     if output is not None and len(models) > 1:
         raise click.UsageError("-o saves one model, and several are given")
     feeds = dict(map(read_array, inputs))
-    tuning = Tuning(_effort(effort), threads, feeds, read_dims(dim_values), not again, remote_cache)
+    tuning = Tuning(_effort(effort), threads, feeds, _sets_of_sizes(dim_values), not again, remote_cache)
     if on is None:
         tuned = _here(models, tuning, how, output)
     else:
@@ -147,6 +153,15 @@ def _report(tuned: Tuned, saved: dict[str, str], count: int, as_json: bool) -> N
             click.echo(line)
     for path in saved.values():
         say(f"saved {path}")
+
+
+def _sets_of_sizes(dim_values: Sequence[str]) -> list[dict[str, int]]:
+    """Parse `n=1,16` and `m=8` as [{"n": 1, "m": 8}, {"n": 16, "m": 8}]. Raises: BadParameter."""
+    choices: list[list[str]] = []
+    for item in dim_values:
+        name, _, sizes = item.partition("=")
+        choices.append([f"{name}={size}" for size in sizes.split(",")])
+    return [read_dims(chosen) for chosen in product(*choices)]
 
 
 def _effort(text: str) -> str | float:

@@ -12,26 +12,29 @@ from kernelyard.driver.measured_placement import Tuning
 from kernelyard.ir import IRModule
 from kernelyard.ir.types import tensors_of
 from kernelyard.runtime.execute.executable import Executable, TensorInfo
+from kernelyard.runtime.placement_decision import sizes_text
 from kernelyard_tune.errors import TuneError
 
 BATCH, OTHER = 1, 64  # sizes of symbols that nobody names: of a first dimension, and of others
 
 
-def made_feeds(executable: Executable, tuning: Tuning) -> dict[str, np.ndarray]:
+def made_feeds(
+    executable: Executable, given: Mapping[str, np.ndarray], values: Mapping[str, int]
+) -> dict[str, np.ndarray]:
     """Return the feeds that are given, and random ones for the rest, the same in every process: standard normal floats,
     and integers 0 and 1.
 
+    values: sizes of symbols, of all of them (`sizes_of`).
     Raises: TuneError for a name that is none of the model's, or sizes that make a negative one.
     """
     random = np.random.default_rng(0)
     names = [info.name for info in executable.inputs]
-    unknown = [name for name in tuning.feeds if name not in names]
+    unknown = [name for name in given if name not in names]
     if unknown:
         raise TuneError(f"no input is called {unknown[0]!r}", expected=", ".join(names) or "this model has no input")
-    values = sizes_of([[_dim(dim) for dim in info.shape] for info in executable.inputs], tuning.sizes)
     return {
-        info.name: np.asarray(tuning.feeds[info.name])
-        if info.name in tuning.feeds
+        info.name: np.asarray(given[info.name])
+        if info.name in given
         else _random(random, _shape(info, values), info.dtype)
         for info in executable.inputs
     }
@@ -59,12 +62,18 @@ def sizes_of(shapes: Iterable[Sequence[Dim]], given: Mapping[str, int]) -> dict[
     return {**found, **given}
 
 
-def text_of_sizes(module: IRModule, tuning: Tuning) -> str:
-    """Return what a model is measured with: sizes of its symbols, and shapes of feeds that are given."""
+def measured_sizes(module: IRModule, tuning: Tuning) -> list[dict[str, int]]:
+    """Return the sizes of all symbols of a model, once for each set that is measured. Raises: TuneError."""
     functions = module.public_functions().values()
     shapes = [each.shape for function in functions for param in function.params for each in tensors_of(param.type)]
-    texts = [f"{name}={size}" for name, size in sizes_of(shapes, tuning.sizes).items()]
-    return ", ".join([*texts, *(f"{name} {np.shape(value)}" for name, value in tuning.feeds.items())])
+    return [sizes_of(shapes, given) for given in tuning.sets_of_sizes]
+
+
+def text_of_sizes(module: IRModule, tuning: Tuning) -> str:
+    """Return what a model is measured with: sizes of its symbols, and shapes of feeds that are given."""
+    texts = [*filter(None, map(sizes_text, measured_sizes(module, tuning)))]
+    fed = ", ".join(f"{name} {np.shape(value)}" for name, value in tuning.feeds.items())
+    return ", ".join(filter(None, ["; ".join(texts), fed]))
 
 
 def _dim(dim: int | str) -> Dim:

@@ -83,11 +83,15 @@ class Race:
 
     def winner(self) -> Racer:
         """Return the first, and so simplest, program that is as quick as the quickest, as far as can be told."""
+        return self.winners()[0]
+
+    def winners(self) -> list[Racer]:
+        """Return all programs that are as quick as the quickest, as far as can be told, the simplest first."""
         ran = [racer for racer in self.running if racer.seconds]
         if not ran:
-            return self.racers[0]
+            return self.racers[:1]
         best = self.quickest(ran)
-        return next(racer for racer in ran if racer is best or self._is_same(best, racer, LIKELY))
+        return [racer for racer in ran if racer is best or self._is_same(best, racer, LIKELY)]
 
     def _drop(self) -> None:
         best = self.quickest(self.running)

@@ -93,7 +93,9 @@ class _Spread:
         known = recall(facts, tuning.remote) if facts is not None else None
         if known is not None:
             return known
-        count = min(self.shares, len(whole_candidates(request.session)) - 1)
+        # What wins a share does so at one size: at several, one worker compares all.
+        shares = self.shares if len(tuning.sets_of_sizes) == 1 else 1
+        count = min(shares, len(whole_candidates(request.session)) - 1)
         decision = self._ask(name, [work])[0] if count < 2 else self._by_shares(name, work, count)
         if tuning.remember:
             remember([decision], tuning.remote)

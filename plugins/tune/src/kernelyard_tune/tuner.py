@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,11 +20,14 @@ from kernelyard.runtime.abi.threads import default_threads
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard.runtime.placement_decision import PlacementDecision, Timing
-from kernelyard_tune.candidates import whole_candidates
+from kernelyard_tune.candidates import DEFAULT, whole_candidates
 from kernelyard_tune.errors import TuneError
-from kernelyard_tune.feeds import made_feeds, text_of_sizes
+from kernelyard_tune.feeds import made_feeds, measured_sizes, text_of_sizes
+from kernelyard_tune.fewest import fewest
 from kernelyard_tune.race import Race
 from kernelyard_tune.regions import measure_steps, region_candidates
+
+Feeds: TypeAlias = Mapping[str, np.ndarray]
 
 PROFILING = 0.2  # the part of the budget that may go into times of regions; they are left out where less is left
 CALLS_OF_PROFILE, MOST_PROFILED = 6, 10  # calls that it takes to time the steps of one; and how many of these at most
@@ -67,6 +71,14 @@ def facts_of_run(request: TuneRequest) -> dict[str, str]:
     return {**request.facts, "threads": str(threads), "sizes": sizes, "effort": f"{tuning.seconds:g} s"}
 
 
+class _Run(NamedTuple):
+    """Sizes of a model's symbols, inputs of these sizes, and about the seconds of a call with them."""
+
+    sizes: Mapping[str, int]
+    feeds: Feeds
+    seconds: float
+
+
 class _Tuner:
     def __init__(
         self, request: TuneRequest, facts: Mapping[str, str], deadline: float, step: Callable[[str], None]
@@ -80,17 +92,42 @@ class _Tuner:
         default, *others = candidates
         with _without_warnings():
             self.add(default)
-            feeds = made_feeds(self.compiled[default.name][1], self.request.tuning)
-            seconds = _seconds(self.compiled[default.name][1], feeds)
+            runs = [self._run_at(sizes) for sizes in measured_sizes(self.request.module, self.request.tuning)]
             with self.ended_by_interrupt():
                 for each in others:  # all of them, whatever it takes: the promise is made of them
                     self._try(each)
                 if mixes:
-                    self._mix(feeds, seconds)
-            race = Race({name: _call(executable, feeds) for name, (_, executable) in self.compiled.items()}, self.clock)
+                    self._mix(runs)
+            calls = {name: _caller(executable) for name, (_, executable) in self.compiled.items()}
+            races = [self._race(calls, run, len(runs) - number) for number, run in enumerate(runs)]
+        if len(runs) == 1:
+            return self.decision(races[0], races[0].winner().name)
+        return self._by_size([run.sizes for run in runs], races)
+
+    def _run_at(self, sizes: Mapping[str, int]) -> _Run:
+        """Return how a model is run at sizes. Raises: TuneError where it does not run."""
+        executable = self.compiled[DEFAULT][1]
+        feeds = made_feeds(executable, self.request.tuning.feeds, sizes)
+        return _Run(sizes, feeds, _seconds(executable, feeds))
+
+    def _race(self, calls: Mapping[str, Callable[[Feeds], object]], run: _Run, left: int) -> Race:
+        """Run all candidates in turns. left: how many races share the time that is left, this one among them."""
+        race = Race({name: partial(call, run.feeds) for name, call in calls.items()}, self.clock)
+        now = time.monotonic()
+        if not self.is_interrupted:
             with self.ended_by_interrupt():
-                race.run(self.deadline, self.step)
-        return self.decision(race)
+                race.run(now + max(self.deadline - now, 0) / left, self.step)
+        return race
+
+    def _by_size(self, sizes: Sequence[Mapping[str, int]], races: Sequence[Race]) -> PlacementDecision:
+        """Return the fewest placements that are the quickest, each at some of the sizes."""
+        chosen = fewest([[racer.name for racer in race.winners()] for race in races])
+        decisions = [
+            replace(self.decision(race, name), facts={}, sizes=each)
+            for each, race, name in zip(sizes, races, chosen, strict=True)
+        ]
+        most = max(decisions, key=lambda each: chosen.count(each.name))
+        return replace(most, facts=self.facts, sizes={}, by_size=tuple(decisions))
 
     @contextmanager
     def ended_by_interrupt(self) -> Iterator[None]:
@@ -116,21 +153,23 @@ class _Tuner:
         except KernelyardError as error:
             self.step(f"{decision.name} is left out: {error.message}")
 
-    def _mix(self, feeds: Mapping[str, np.ndarray], seconds: float) -> None:
-        """Add placements that mix what was quick in the whole ones. seconds: about what a call takes."""
-        session = self.request.session
-        if session.generator is None or len(self.compiled) < 2 or self._is_late():
+    def _mix(self, runs: Sequence[_Run]) -> None:
+        """Add placements that mix what was quick in the whole ones, at each set of sizes."""
+        generator, whole = self.request.session.generator, [executable for _, executable in self.compiled.values()]
+        if generator is None or len(whole) < 2:
             return
-        share = PROFILING * self.request.tuning.seconds / len(self.compiled)
-        calls = int(min(share / (CALLS_OF_PROFILE * seconds), MOST_PROFILED))
-        if not calls:
-            return
-        self.step("measuring regions")
-        measured = [measure_steps(executable, feeds, calls) for _, executable in self.compiled.values()]
-        names = [backend.name for backend in session.backends]
-        for each in region_candidates(measured, session.generator.name, names):
+        share = PROFILING * self.request.tuning.seconds / (len(whole) * len(runs))
+        names = [backend.name for backend in self.request.session.backends]
+        found: list[PlacementDecision] = []
+        for run in runs:
+            calls = int(min(share / (CALLS_OF_PROFILE * run.seconds), MOST_PROFILED))
+            if calls and not self._is_late():
+                self.step("measuring regions")
+                measured = [measure_steps(executable, run.feeds, calls) for executable in whole]
+                found += region_candidates(measured, generator.name, names)
+        for number, each in enumerate(found, 1):
             if not self._is_late():
-                self._try(each)
+                self._try(replace(each, name=f"by region {number}"))
 
     def _is_late(self) -> bool:
         return time.monotonic() > self.deadline - PROFILING * self.request.tuning.seconds
@@ -141,9 +180,9 @@ class _Tuner:
         is_serial = self.threads == 1 and self.request.session.target.kind == "cpu"
         return time.thread_time if is_serial else time.perf_counter
 
-    def decision(self, race: Race) -> PlacementDecision:
-        """Return the winner, with the times of all."""
-        winner = race.winner()
+    def decision(self, race: Race, name: str) -> PlacementDecision:
+        """Return a candidate as the one that is chosen, with the times of all."""
+        winner = next(racer for racer in race.racers if racer.name == name)
         timed = [racer for racer in race.racers if racer.seconds and winner.seconds]
         ratios = {racer.name: race.compared(winner, racer).ratio for racer in timed}
         timings = [Timing(each.name, float(np.median(each.seconds)), ratios[each.name]) for each in timed]
@@ -151,16 +190,16 @@ class _Tuner:
         return replace(self.compiled[winner.name][0], timings=tuple(timings), facts=self.facts)
 
 
-def _seconds(executable: Executable, feeds: Mapping[str, np.ndarray]) -> float:
+def _seconds(executable: Executable, feeds: Feeds) -> float:
     """Return about what a call takes. Raises: TuneError where the model does not run."""
-    call = _call(executable, feeds)
+    call = _caller(executable)
     try:
-        call()
+        call(feeds)
     except KernelyardError as error:
         hint = "give feeds (or --input), or sizes that the model takes"
         raise TuneError(f"the model does not run: {error.message}", found=error.found, hint=hint) from error
     start = time.perf_counter()
-    call()
+    call(feeds)
     return time.perf_counter() - start
 
 
@@ -168,11 +207,11 @@ def _placed(executable: Executable) -> list[tuple[str, str, str]]:
     return [(node.backend, node.pattern, node.function) for node in executable.report.nodes]
 
 
-def _call(executable: Executable, feeds: Mapping[str, np.ndarray]) -> Callable[[], object]:
-    """Return a call of the main program until its results are there, on a machine of its own."""
+def _caller(executable: Executable) -> Callable[[Feeds], object]:
+    """Return what calls the main program until its results are there, on a machine of its own."""
     machine = VirtualMachine(executable, contexts=1)
     function = machine.function(executable.main.name)
-    return lambda: machine.wait(function.run(feeds))
+    return lambda feeds: machine.wait(function.run(feeds))
 
 
 @contextmanager

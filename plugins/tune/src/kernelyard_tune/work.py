@@ -57,7 +57,8 @@ class Work:
 
     def to_bytes(self) -> bytes:
         """Return the work as JSON."""
-        tuning = {"effort": self.tuning.effort, "threads": self.tuning.threads, "sizes": dict(self.tuning.sizes)}
+        sizes = [dict(each) for each in self.tuning.sets_of_sizes]
+        tuning = {"effort": self.tuning.effort, "threads": self.tuning.threads, "sizes": sizes}
         feeds = {name: base64.b64encode(_npy(value)).decode() for name, value in self.tuning.feeds.items()}
         limits = {"seconds": self.limits.seconds, "megabytes": self.limits.megabytes}
         chosen = {"share": list(self.share), "names": self.names}

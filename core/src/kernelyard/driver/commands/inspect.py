@@ -47,6 +47,7 @@ def read_facts(artifact: Path) -> dict[str, Any]:
     from kernelyard.runtime.artifact import safetensors_format
     from kernelyard.runtime.artifact.container import read_container
     from kernelyard.runtime.artifact.kyar import CONSTANTS
+    from kernelyard.runtime.placement_decision import read_sets_of_sizes
     from kernelyard.runtime.report import Report
 
     contents = read_container(artifact)
@@ -54,12 +55,17 @@ def read_facts(artifact: Path) -> dict[str, Any]:
     report = manifest.any("report")
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
     variants = manifest.each("variants", Fields) if "variants" in manifest else ()
+    alternatives = manifest.each("alternatives", Fields) if "alternatives" in manifest else ()
     return {
         "target": manifest.text("target"),
         "precision": manifest.text("precision"),
         "programs": _entries(manifest),
         "modules": _modules(manifest, contents),
         "variants": [{"target": each.text("target"), "modules": _modules(each, contents)} for each in variants],
+        "sizes": read_sets_of_sizes(manifest),
+        "alternatives": [
+            {"sizes": read_sets_of_sizes(each), "modules": _modules(each, contents)} for each in alternatives
+        ],
         "constants": {"count": len(constants), "bytes": sum(array.nbytes for array in constants.values())},
         "metadata": manifest.strings("metadata"),
         "report": None if report is None else Report.from_json(report).to_json(),
@@ -136,6 +142,8 @@ def _describe_modules(modules: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _describe(facts: dict[str, Any]) -> list[str]:
+    from kernelyard.runtime.placement_decision import sizes_text
+
     lines: list[str] = []
     for program in facts["programs"]:
         lines.append(f"{program['name']}: {program['steps']} steps for {facts['target']} in {facts['precision']}")
@@ -146,9 +154,13 @@ def _describe(facts: dict[str, Any]) -> list[str]:
             ]
         for name, (low, high) in program["bounds"].items():
             lines.append(f"  size   {name}: {f'at least {low}' if high is None else f'{low} to {high}'}")
+    if facts["sizes"]:
+        lines.append(f"at sizes near {' or '.join(map(sizes_text, facts['sizes']))}")
     lines += _describe_modules(facts["modules"])
     for variant in facts["variants"]:
         lines += [f"variant for {variant['target']}", *_describe_modules(variant["modules"])]
+    for other in facts["alternatives"]:
+        lines += [f"at sizes near {' or '.join(map(sizes_text, other['sizes']))}", *_describe_modules(other["modules"])]
     lines.append(f"weights: {facts['constants']['count']} tensors, {facts['constants']['bytes'] / 1e6:.1f} MB")
     for name, value in facts["metadata"].items():
         text = " ".join(value.split())

@@ -1,7 +1,8 @@
 """The artifact: an Executable as one `.kyar` file, and back.
 
 Manifest: programs, vm_functions, fallbacks, modules (kind, member, the distribution that loads them, digests of their
-constants), metadata, report, target, precision; in `variants` the same, but for metadata, for further targets. Members:
+constants), metadata, report, target, precision; in `variants` the same, but for metadata, for further targets; in
+`alternatives` for further placements, each with the `sizes` that it is taken near. Members:
 one blob per module, and `constants.safetensors`. Nothing in a file is executed, imported or unpickled because the file
 says so: a module's kind only chooses among the loaders that are installed.
 """
@@ -9,7 +10,7 @@ says so: a module's kind only chooses among the loaders that are installed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -61,19 +62,13 @@ def _content(executable: Executable, variants: Sequence[Executable] = ()) -> tup
     manifest = {"schema": SCHEMA, "metadata": executable.metadata, **described}
     constants = _all_constants(executable)
     for variant in variants:
-        if _interface(variant) != _interface(executable):
-            raise ArtifactError(
-                "a variant is another model", found=_interface(variant), expected=_interface(executable)
-            )
+        if variant.interface != executable.interface:
+            raise ArtifactError("a variant is another model", found=variant.interface, expected=executable.interface)
         described, more = _described(variant, len(members))
         manifest.setdefault("variants", []).append(described)
         members += more
         constants.update(_all_constants(variant))
     return manifest, [*members, Member(CONSTANTS, safetensors_format.to_parts(constants))]
-
-
-def _interface(executable: Executable) -> str:
-    return "; ".join(f"{name}{entry.inputs} -> {entry.outputs}" for name, entry in executable.entries.items())
 
 
 def _described(executable: Executable, first: int) -> tuple[dict[str, Any], list[Member]]:
@@ -90,7 +85,14 @@ def _described(executable: Executable, first: int) -> tuple[dict[str, Any], list
         manifest["routines"] = [vm_function.to_json() for vm_function in executable.vm_functions.values()]
     if executable.fallbacks:
         manifest["fallbacks"] = [fallback.to_json() for fallback in executable.fallbacks.values()]
-    return manifest, [member for _, members in modules for member in members]
+    members = [member for _, members in modules for member in members]
+    if executable.alternatives:
+        manifest["sizes"] = [dict(sizes) for sizes in executable.sizes]
+    for alternative in executable.alternatives:
+        described, more = _described(alternative, first + len(members))
+        manifest.setdefault("alternatives", []).append({"sizes": [*map(dict, alternative.sizes)], **described})
+        members += more
+    return manifest, members
 
 
 def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], list[Member]]:
@@ -150,6 +152,8 @@ def _all_constants(executable: Executable) -> dict[str, np.ndarray]:
     constants = {digest: executable.constants[digest] for function in functions for digest in function.digests()}
     for module in executable.modules:
         constants.update(module.constants())
+    for alternative in executable.alternatives:
+        constants.update(_all_constants(alternative))
     for digest in constants:
         if not is_digest(digest):
             raise ArtifactError("a constant is not named by its digest", found=repr(digest))
@@ -167,33 +171,45 @@ def load(path: Source, threads: int | None = None) -> Executable:
     """
     contents = open_container(path)
     try:
-        executable, entries = _chosen(contents, threads)
+        executable, manifest = _chosen(contents, threads)
     finally:
         contents.check()  # before anything is computed from it; damage is why, where something else was wrong
-    for module, fields in zip(executable.modules, entries, strict=True):
+    loaded = list(_with_alternatives(executable, manifest))
+    for module, fields in (pair for each, own in loaded for pair in zip(each.modules, _entries(own), strict=True)):
         if "blobs" in fields:
             from kernelyard.runtime.artifact.blobs import restore_blobs  # few artifacts have any
 
             restore_blobs(module, fields, contents, f"{module.kind} of {_requirement(fields).distribution}")
-    if any(type(module).prepare is not RuntimeModule.prepare for module in executable.modules):
-        from kernelyard.runtime.execute.prepare_modules import prepare_modules  # few plugins have anything to prepare
+    for each, _ in loaded:
+        if any(type(module).prepare is not RuntimeModule.prepare for module in each.modules):
+            from kernelyard.runtime.execute.prepare_modules import prepare_modules  # few plugins have anything to do
 
-        prepare_modules(executable)
+            prepare_modules(each)
     return executable
 
 
-def _chosen(contents: Contents, threads: int | None) -> tuple[Executable, Sequence[Fields]]:
-    """Return the last variant whose modules say that they run here, and the entries of these.
+def _with_alternatives(executable: Executable, manifest: Fields) -> Iterator[tuple[Executable, Fields]]:
+    """Yield an executable and its alternatives, each with its part of the manifest."""
+    yield executable, manifest
+    yield from zip(executable.alternatives, _alternatives(manifest), strict=True)
+
+
+def _alternatives(manifest: Fields) -> tuple[Fields, ...]:
+    return manifest.each("alternatives", Fields) if "alternatives" in manifest else ()
+
+
+def _chosen(contents: Contents, threads: int | None) -> tuple[Executable, Fields]:
+    """Return the last variant whose modules say that they run here, and its part of the manifest.
 
     Raises: BackendUnavailableError if none does.
     """
     manifest = contents.manifest
     if "variants" not in manifest:
-        return _executable(contents, manifest, threads), _entries(manifest)
+        return _executable(contents, manifest, threads), manifest
     refused: list[BackendUnavailableError] = []
     for variant in reversed((manifest, *manifest.each("variants", Fields))):
         try:
-            return _executable(contents, variant, threads), _entries(variant)
+            return _executable(contents, variant, threads), variant
         except BackendUnavailableError as error:
             refused.append(error)
     raise BackendUnavailableError(
@@ -210,6 +226,17 @@ def _entries(manifest: Fields) -> tuple[Fields, ...]:
 
 
 def _executable(contents: Contents, manifest: Fields, threads: int | None) -> Executable:
+    executable = _one_placement(contents, manifest, threads)
+    if "alternatives" in manifest:
+        from kernelyard.runtime.placement_decision import read_sets_of_sizes  # few artifacts have any
+
+        placed = _alternatives(manifest)
+        others = [(read_sets_of_sizes(each), _one_placement(contents, each, threads)) for each in placed]
+        executable.add_alternatives(read_sets_of_sizes(manifest), others)
+    return executable
+
+
+def _one_placement(contents: Contents, manifest: Fields, threads: int | None) -> Executable:
     modules = _entries(manifest)
     installed = runtime_entry_points()
     loaders = [find_loader(fields.text("kind"), _requirement(fields), installed) for fields in modules]

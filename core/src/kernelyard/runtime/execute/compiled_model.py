@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
@@ -60,6 +60,8 @@ class CompiledModel:
     Raises: ArtifactCorruptedError when programs, modules and constants do not fit together.
     """
 
+    alternatives: tuple[Self, ...] = ()  # see `add_alternatives`
+    sizes: tuple[Mapping[str, int], ...] = ()  # that the model is chosen near, among its alternatives
     is_profiled = False  # of copies that a profile makes: `BindContext.is_profiled`
 
     def __init__(
@@ -101,6 +103,27 @@ class CompiledModel:
             check_fallbacks(own, self.fallbacks)
         for vm_function in self.vm_functions.values():
             vm_function.check_links(self.constants, self.vm_functions, self.modules)
+
+    def add_alternatives(
+        self, sizes: Sequence[Mapping[str, int]], others: Sequence[tuple[Sequence[Mapping[str, int]], Self]]
+    ) -> None:
+        """Add the same model in other placements: a run takes the one whose `sizes` are the nearest to its own.
+
+        sizes: near which this model itself is taken. others: with theirs. Weights that they share are kept once.
+        Raises: ArtifactCorruptedError for another model.
+        """
+        for its_sizes, other in others:
+            if other.interface != self.interface:
+                raise corrupted("alternatives", other.interface, self.interface)
+            other.constants = {digest: self.constants.get(digest, array) for digest, array in other.constants.items()}
+            other.sizes = tuple(map(dict, its_sizes))
+        self.sizes, self.alternatives = tuple(map(dict, sizes)), tuple(other for _, other in others)
+        self._settings_changed()
+
+    @property
+    def interface(self) -> str:
+        """The inputs and outputs of all entry functions, as text: the same for all placements of a model."""
+        return "; ".join(f"{name}{entry.inputs} -> {entry.outputs}" for name, entry in self.entries.items())
 
     def _link(self, program: Program) -> None:
         symbols = [set(module.symbols()) for module in self.modules]

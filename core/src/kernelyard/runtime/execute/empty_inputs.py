@@ -59,6 +59,10 @@ class EmptyInputsRunner:
         """See `FunctionRunner.info`."""
         return self._runner.info()
 
+    def recent_shapes(self) -> list[Shapes]:
+        """See `FunctionRunner.recent_shapes`."""
+        return self._runner.recent_shapes()
+
     def _runner_for(self, zeros: Zeros, refusal: KernelyardError) -> FunctionRunner:
         try:
             return self._made.get_or_make(zeros, lambda: self._make(zeros))

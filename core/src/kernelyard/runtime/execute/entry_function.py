@@ -52,6 +52,10 @@ class FunctionRunner(Protocol):
         """Return the counts of the plans."""
         ...
 
+    def recent_shapes(self) -> list[Shapes]:
+        """Return the sets of shapes that are kept prepared, the oldest first."""
+        ...
+
 
 class EntryFunction:
     """Checks feeds, runs the function, and names the results."""

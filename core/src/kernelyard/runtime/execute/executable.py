@@ -134,7 +134,40 @@ class Executable(CompiledModel):
         """
         from kernelyard.runtime.execute.profile import profile
 
-        return profile(self, feeds, calls, device)
+        return profile(self._taken_with(feeds), feeds, calls, device)
+
+    def at_sizes(self, sizes: Mapping[str, int]) -> Executable:
+        """Return the placement of the model that runs at sizes of its symbols: one of `alternatives`, or this one."""
+        if not self.alternatives:
+            return self
+        from kernelyard.runtime.execute.choice_by_size import choose_by_size
+
+        models = (self, *self.alternatives)
+        return models[choose_by_size(models, sizes)]
+
+    def alone(self) -> Executable:
+        """Return the same placement without its alternatives, for all sizes."""
+        executable = object.__new__(type(self))
+        executable.__dict__.update(self.__dict__)
+        executable.sizes, executable.alternatives = (), ()
+        executable._settings_changed()
+        return executable
+
+    @property
+    def recent_sizes(self) -> tuple[dict[str, int], ...]:
+        """The sizes of symbols in the last runs of the main program, as many as `max_plans`, oldest first."""
+        from kernelyard.runtime.execute.choice_by_size import sizes_at
+
+        return tuple(sizes_at(self.main.inputs, shapes) for shapes in self._entry.runner.recent_shapes())
+
+    def _taken_with(self, feeds: Mapping[str, Any] | Sequence[Any]) -> Executable:
+        """Return the placement that runs on feeds."""
+        if not self.alternatives:
+            return self
+        from kernelyard.runtime.execute.choice_by_size import sizes_at
+
+        arrays = self._entry.take(self._entry.in_order(feeds) if isinstance(feeds, Mapping) else feeds)
+        return self.at_sizes(sizes_at(self.main.inputs, tuple([array.shape for array in arrays])))
 
     def save(self, path: str | os.PathLike[str], variants: Sequence[Executable] = ()) -> None:
         """Write the executable to one `.kyar` file; on failure nothing is left behind.
@@ -179,6 +212,11 @@ class Executable(CompiledModel):
         parts = [str(each) for each in (*self.programs.values(), *self.vm_functions.values())]
         parts += [f"fallback {each}" for each in self.fallbacks.values()]
         parts += [f"module {number}, {module.inspect()}" for number, module in enumerate(self.modules)]
+        for each in self.alternatives:
+            from kernelyard.runtime.placement_decision import sizes_text  # few models have any
+
+            near = " or ".join(map(sizes_text, each.sizes))
+            parts.append(f"at sizes near {near}:\n{each.inspect()}")
         return "\n\n".join(parts)
 
     def __repr__(self) -> str:

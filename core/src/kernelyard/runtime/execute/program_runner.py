@@ -94,6 +94,10 @@ class ProgramRunner:
         """Return the counts of the program's plans."""
         return self._plans.info()
 
+    def recent_shapes(self) -> list[Shapes]:
+        """See `FunctionRunner.recent_shapes`."""
+        return [shapes for shapes, _ in self._plans]
+
     def _plan(self, shapes: Shapes, symbols: Mapping[str, int], sizes: Sizes) -> ExecutionPlan:
         def make() -> ExecutionPlan:
             if len(self._plans) >= self._environment.executable.max_plans:  # one is given up for each that is new

@@ -120,17 +120,35 @@ class VirtualMachine:
         self.contexts = ContextPool(contexts or (processors() if self.driver is None else 1), make_context)
         self.environment = RunEnvironment(executable, self.contexts, self.threads, self.driver, resident)
         self._instrument: Instrument | None = None
+        # Of the same model in other placements; each has memory of its own.
+        self._others = [type(self)(each, self.device, self.threads, contexts) for each in _with_settings_of(executable)]
+        runners = self._runners()
+        self._functions: dict[str, EntryFunction] = {
+            name: EntryFunction(self.driver, each, runners[name]) for name, each in executable.entries.items()
+        }
+        self._saved: dict[str, Callable[[], Any]] = {}
+
+    def _runners(self) -> dict[str, FunctionRunner]:
+        """Return what runs each entry function."""
+        executable = self.executable
         runners: dict[str, FunctionRunner] = {
             name: ProgramRunner(self.environment, program) for name, program in executable.programs.items()
         }
         if executable.vm_functions:
             runners.update(_vm_function_runners(self.environment))
+        if self._others:
+            runners = {name: self._by_size(name, runner) for name, runner in runners.items()}
         if executable.compile_for_empty is not None:
             runners = {name: self._taking_empty(name, runner) for name, runner in runners.items()}
-        self._functions: dict[str, EntryFunction] = {
-            name: EntryFunction(self.driver, each, runners[name]) for name, each in executable.entries.items()
-        }
-        self._saved: dict[str, Callable[[], Any]] = {}
+        return runners
+
+    def _by_size(self, name: str, runner: FunctionRunner) -> FunctionRunner:
+        from kernelyard.runtime.execute.choice_by_size import SizedRunner  # few models have alternatives
+
+        executable = self.executable
+        models, inputs = (executable, *executable.alternatives), executable.entries[name].inputs
+        runners = [runner, *(other.function(name).runner for other in self._others)]
+        return SizedRunner(inputs, models, runners, executable.max_plans)
 
     def _taking_empty(self, name: str, runner: FunctionRunner) -> FunctionRunner:
         from kernelyard.runtime.execute.empty_inputs import EmptyInputsRunner  # few models compute from nothing
@@ -172,8 +190,11 @@ class VirtualMachine:
             "idle results": idle_results(),
         }
         for module in self.executable.modules:
-            for name, info in module.cache_info().items():
-                found[name] = sum_infos([found[name], info]) if name in found else info
+            _add_infos(found, module.cache_info())
+        for other in self._others:
+            infos = other.cache_info()
+            del infos["plans"], infos["idle results"]  # those of its functions, and of the process, are counted above
+            _add_infos(found, infos)
         return found
 
     def wait(self, results: object = None) -> Any:
@@ -208,6 +229,8 @@ class VirtualMachine:
         """
         self._instrument = instrument
         self.environment.step_hook = _step_hook(instrument) if instrument is not None else None
+        for other in self._others:
+            other.set_instrument(instrument)
 
     @property
     def instrument(self) -> Instrument | None:
@@ -247,6 +270,18 @@ class VirtualMachine:
             return BenchmarkResult(tuple(results))
 
         return evaluate
+
+
+def _with_settings_of(executable: CompiledModel) -> tuple[CompiledModel, ...]:
+    """Return the alternatives of a model, which keep as many plans as it does."""
+    for each in executable.alternatives:
+        each.max_plans = executable.max_plans
+    return executable.alternatives
+
+
+def _add_infos(found: dict[str, CacheInfo], infos: Mapping[str, CacheInfo]) -> None:
+    for name, info in infos.items():
+        found[name] = sum_infos([found[name], info]) if name in found else info
 
 
 def _vm_function_runners(environment: RunEnvironment) -> dict[str, VMFunctionRunner]:

@@ -76,6 +76,10 @@ class VMFunctionRunner:
         whole = self.__dict__.get("_whole")  # which looking at it would make
         return sum_infos(each.info() for each in (self._interpreter, *([whole] if whole else ())))
 
+    def recent_shapes(self) -> list[Shapes]:
+        """See `FunctionRunner.recent_shapes`."""
+        return list(self._seen)
+
     def try_fast_path(self, values: Sequence[Any]) -> Arrays | None:
         """Run the function as one program, where that ran before on such values; None, with nothing done, else."""
         return self._whole.try_fast_path(values) if self._whole else None

@@ -22,6 +22,7 @@ from kernelyard.runtime.artifact import kyar
 from kernelyard.runtime.artifact.container import SECTION
 from kernelyard.runtime.export.tables import write_tables
 from kernelyard.runtime.jit.c_compiler import compile_library
+from kernelyard.runtime.placement_decision import sizes_text
 from kernelyard.runtime.program.program import Program
 from kernelyard.runtime.program.vm_function import VMFunction
 
@@ -45,6 +46,11 @@ def export_library(
     options: Sequence[str] = (),
 ) -> None:
     """See `Executable.export_library`."""
+    if executable.alternatives:
+        near = " or ".join(map(sizes_text, executable.sizes))
+        message = f"a library has one placement for all sizes: that which was measured at {near}"
+        warnings.warn(message, LibraryWarning, stacklevel=3)
+        executable = executable.alone()
     units = {number: _unit(module) for number, module in enumerate(executable.modules)}
     native = {number: unit for number, unit in units.items() if unit is not None}
     reasons = {
