@@ -30,8 +30,8 @@ def scenarios(path: Path) -> Iterator[tuple[str, str]]:
 
 def table(folder: str) -> str:
     rows = ["| scenario | test |", "|---|---|"]
-    for path in sorted((ROOT / folder).glob("test_*.py")):
-        rows += [f"| {name} | `{folder}/{path.name}::{test}` |" for name, test in scenarios(path)]
+    for path in sorted((ROOT / folder).rglob("test_*.py")):
+        rows += [f"| {name} | `{path.relative_to(ROOT)}::{test}` |" for name, test in scenarios(path)]
     return "\n".join(rows)
 
 
