@@ -22,12 +22,7 @@ DECLARED = "its checks, run by the compile half alone, are handed these, and it 
 ALLOWED: dict[Import, str] = {
     ("kernelyard.ir.module", "kernelyard.ir.printer"): METHOD,
     ("kernelyard.nn.module", "kernelyard.nn.export"): METHOD,
-    ("kernelyard.nn.scope", "kernelyard.nn.effect"): KINDS,
-    ("kernelyard.nn.scope", "kernelyard.nn.extern"): KINDS,
-    ("kernelyard.nn.scope", "kernelyard.nn.module"): KINDS,
-    ("kernelyard.nn.scope", "kernelyard.nn.tensor"): KINDS,
     ("kernelyard.nn.spec", "kernelyard.nn.export"): METHOD,
-    ("kernelyard.nn.subroutine", "kernelyard.nn.effect"): KINDS,
     ("kernelyard.patterns.pattern_context", "kernelyard.patterns.pattern"): MAKER,
     ("kernelyard.runtime.device.device", "kernelyard.runtime.device.driver"): METHOD,
     ("kernelyard.runtime.execute.executable", "kernelyard.runtime.artifact.kyar"): METHOD,

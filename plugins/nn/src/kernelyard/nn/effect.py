@@ -47,7 +47,7 @@ class Effect(Module):
     def read(self, name: str) -> Tensor:
         """Return a state as it is now. Raises: FrontendError."""
         self._check_name(name)
-        return scope.current().state(self)[name]
+        return Tensor(scope.current().state(self)[name])
 
     def write(self, name: str, value: Tensor) -> None:
         """Replace a state, for what comes after and for the next call.
@@ -68,7 +68,7 @@ class Effect(Module):
                 found=f"{value.shape}, {value.dtype!r}",
                 expected=f"{kind.shape}, {kind.dtype!r}",
             )
-        scope.current().state(self)[name] = value
+        scope.current().state(self)[name] = value.expr
 
     def _check_name(self, name: str) -> None:
         if name not in self.states:

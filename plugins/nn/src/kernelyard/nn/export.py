@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,7 +101,7 @@ class _Model:
     def __init__(self, module: Module, externs: Externs, subroutines: Subroutines) -> None:
         self.module, self.externs, self.subroutines = module, externs, subroutines
         self.parameters = dict(module.named_parameters())
-        self.labels = {each: path for path, each in module.named_modules() if path}
+        self.labels: dict[Hashable, str] = {each: path for path, each in module.named_modules() if path}
         # The path, effect and name of each state.
         self.states = [
             (f"{path}.{name}" if path else name, effect, name)
@@ -151,7 +151,7 @@ def _trace(model: _Model, name: str, method: specs.MethodSpec) -> Function:
     kinds = {path: parameter.type for path, parameter in model.parameters.items()}
     values = inputs.group(kinds, PACKED_PARAMS, is_packed=method.param_mode == "packed")
     inputs.check_names(name)
-    parameters = dict(zip(model.parameters.values(), values, strict=True))
+    parameters: dict[Hashable, Expr] = dict(zip(model.parameters.values(), values, strict=True))
     scope = Scope(inputs.builder, parameters, states, model.labels, model.externs, model.subroutines)
     with tracing(scope):
         results, names = _results(called(**arguments), name)
@@ -162,7 +162,7 @@ def _trace(model: _Model, name: str, method: specs.MethodSpec) -> Function:
     return inputs.builder.function(*results, attrs={"input_names": tuple(inputs.names), **attrs})
 
 
-def _states(model: _Model, method: specs.MethodSpec, inputs: _Inputs) -> dict[Effect, dict[str, Tensor]]:
+def _states(model: _Model, method: specs.MethodSpec, inputs: _Inputs) -> dict[Hashable, dict[str, Expr]]:
     """Return the initial states of each effect in a method."""
     if method.effect_mode == "none":
         values: Sequence[Expr] = list(map(Constant, model.initial().values()))
@@ -170,9 +170,9 @@ def _states(model: _Model, method: specs.MethodSpec, inputs: _Inputs) -> dict[Ef
         declared = {path: effect.states[name] for path, effect, name in model.states}
         kinds = {path: TensorType(kind.shape, kind.dtype) for path, kind in declared.items()}
         values = inputs.group(kinds, PACKED_EFFECTS, is_packed=method.effect_mode == "packed")
-    states: dict[Effect, dict[str, Tensor]] = {}
+    states: dict[Hashable, dict[str, Expr]] = {}
     for (_, effect, name), value in zip(model.states, values, strict=True):
-        states.setdefault(effect, {})[name] = Tensor(value)
+        states.setdefault(effect, {})[name] = value
     return states
 
 
@@ -183,7 +183,7 @@ def _with_states(
     if method.effect_mode == "none" or not model.states:
         return results, names
     names = names or tuple(f"output_{number}" for number in range(len(results)))
-    left = [scope.states[effect][name].expr for _, effect, name in model.states]
+    left = [scope.states[effect][name] for _, effect, name in model.states]
     if method.effect_mode == "packed":
         return [*results, scope.builder.tuple(*left)], (*names, PACKED_EFFECTS)
     return [*results, *left], (*names, *(path for path, _, _ in model.states))

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kernelyard.errors import FrontendError
 from kernelyard.plugins.api import BaseFunction, Expr, FreshNames, Function, FunctionBuilder, structural_key
 
 if TYPE_CHECKING:
-    from kernelyard.nn.effect import Effect
-    from kernelyard.nn.extern import ExternModule
-    from kernelyard.nn.module import Module
-    from kernelyard.nn.tensor import Parameter, Tensor
     from kernelyard.plugins.codegen_api import PrimFunc
+    from kernelyard.runtime.api import RuntimeModule
+
+
+class ExternFunctions(Protocol):
+    """External functions by symbol, as `nn.ExternModule` has them."""
+
+    @property
+    def symbols(self) -> Mapping[str, Any]:
+        """The functions' type inference, by symbol."""
+        ...
+
+    def load(self) -> RuntimeModule:
+        """Return the compiled functions."""
+        ...
 
 
 @dataclass
@@ -24,7 +34,7 @@ class Externs:
     """The external modules that a model calls, each symbol in one of them."""
 
     allowed: bool
-    home: dict[str, ExternModule] = field(default_factory=dict)
+    module_of: dict[str, ExternFunctions] = field(default_factory=dict)
 
     def require(self, symbol: str) -> None:
         """Raises: FrontendError when extern functions are not allowed."""
@@ -35,17 +45,17 @@ class Externs:
                 hint="pass allow_extern=True if you trust that code",
             )
 
-    def add(self, module: ExternModule, symbol: str) -> None:
-        """Note a call. Raises: FrontendError when these are not allowed, or two modules have the symbol."""
+    def add(self, module: ExternFunctions, symbol: str) -> None:
+        """Record a call. Raises: FrontendError when these are not allowed, or two modules have the symbol."""
         self.require(symbol)
         for name in module.symbols:
-            other = self.home.setdefault(name, module)
+            other = self.module_of.setdefault(name, module)
             if other is not module:
                 raise FrontendError(f"two external modules have the symbol {name!r}", expected="each symbol once")
 
-    def modules(self) -> tuple[ExternModule, ...]:
-        """Each module once, in the order of first call."""
-        return tuple(dict.fromkeys(self.home.values()))
+    def modules(self) -> tuple[ExternFunctions, ...]:
+        """Return each module once, in the order of first call."""
+        return tuple(dict.fromkeys(self.module_of.values()))
 
 
 class Subroutines:
@@ -75,25 +85,25 @@ class Subroutines:
 class Scope:
     """A function while it is traced.
 
-    parameters: the variable of each parameter. states: those of each effect, by name, as they are now. labels: the path
-    of each module in the model, for messages.
+    parameters: the variable of each `Parameter`. states: the current values of each `Effect`, by name. labels: the path
+    of each `Module` in the model, for messages. These objects are keys alone, by identity.
     """
 
     builder: FunctionBuilder
-    parameters: dict[Parameter, Expr]
-    states: dict[Effect, dict[str, Tensor]]
-    labels: Mapping[Module, str]
+    parameters: dict[Hashable, Expr]
+    states: dict[Hashable, dict[str, Expr]]
+    labels: Mapping[Hashable, str]
     externs: Externs
     subroutines: Subroutines
     origin: str = ""
 
-    def variable(self, parameter: Parameter) -> Expr:
+    def variable(self, parameter: Hashable) -> Expr:
         """Return the value of a parameter. Raises: FrontendError for one that the exported module does not have."""
         if parameter not in self.parameters:
             raise self._unknown("a parameter", repr(parameter))
         return self.parameters[parameter]
 
-    def state(self, effect: Effect) -> dict[str, Tensor]:
+    def state(self, effect: Hashable) -> dict[str, Expr]:
         """Return an effect's current state, to be read and replaced. Raises: FrontendError as `variable`."""
         if effect not in self.states:
             raise self._unknown("an effect", type(effect).__name__)
@@ -124,7 +134,7 @@ def current() -> Scope:
 
 @contextmanager
 def tracing(scope: Scope) -> Iterator[None]:
-    """Operators add their calls to this function."""
+    """Make operators add their calls to this function."""
     token = _CURRENT.set(scope)
     try:
         yield
@@ -133,8 +143,8 @@ def tracing(scope: Scope) -> Iterator[None]:
 
 
 @contextmanager
-def inside(module: Module) -> Iterator[None]:
-    """Calls come from this module, for messages."""
+def inside(module: Hashable) -> Iterator[None]:
+    """Name this module in messages about the calls made inside."""
     scope = current()
     outer = scope.origin
     label = scope.labels.get(module)

@@ -6,19 +6,15 @@ then the state that it replaced. It is private: the driver puts it in place of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernelyard.errors import FrontendError
 from kernelyard.nn import scope
 from kernelyard.nn.scope import Scope
 from kernelyard.nn.tensor import Tensor
 from kernelyard.plugins.api import PRIVATE, Expr, Function, FunctionBuilder, Tuple, Var, operands
-
-if TYPE_CHECKING:
-    from kernelyard.nn.effect import Effect
-    from kernelyard.nn.tensor import Parameter
 
 
 def call_subroutine(function: Callable[..., Any], args: Any, kwargs: Any, name: str) -> Any:
@@ -34,7 +30,7 @@ def call_subroutine(function: Callable[..., Any], args: Any, kwargs: Any, name: 
         own: list[Expr] = []
         _map_tensors(result, lambda tensor: own.append(tensor.expr))
         replaced = inner.replaced()
-        values = [*own, *(state.expr for *_, state in replaced)]
+        values = [*own, *(value for *_, value in replaced)]
     if not own:
         raise FrontendError("a subroutine returns no tensors", where=outer.origin or None, found=repr(result))
     body = inner.builder.function(*values, attrs={PRIVATE: True})
@@ -44,7 +40,7 @@ def call_subroutine(function: Callable[..., Any], args: Any, kwargs: Any, name: 
     results = iter(map(Tensor, fields))
     answer = _map_tensors(result, lambda _: next(results))
     for effect, state, _ in replaced:
-        outer.state(effect)[state] = next(results)
+        outer.state(effect)[state] = next(results).expr
     return answer
 
 
@@ -68,7 +64,7 @@ class _Inner(Scope):
 
     outer: Scope = None  # pyright: ignore[reportAssignmentType]  fields after those with defaults need one
     arguments: list[Expr] = field(default_factory=list)
-    _first: dict[Effect, dict[str, Tensor]] = field(default_factory=dict)
+    _first: dict[Hashable, dict[str, Expr]] = field(default_factory=dict)
 
     def take(self, value: Tensor, name: str = "x") -> Tensor:
         """Return a parameter that stands for a value of the caller."""
@@ -76,19 +72,20 @@ class _Inner(Scope):
             self.arguments.append(value.expr)
         return Tensor(self.builder.parameter(value.type, name))
 
-    def variable(self, parameter: Parameter) -> Expr:
+    def variable(self, parameter: Hashable) -> Expr:
         if parameter not in self.parameters:
             self.parameters[parameter] = self.take(Tensor(self.outer.variable(parameter)), "parameter").expr
         return self.parameters[parameter]
 
-    def state(self, effect: Effect) -> dict[str, Tensor]:
+    def state(self, effect: Hashable) -> dict[str, Expr]:
         if effect not in self.states:
-            self._first[effect] = {name: self.take(now, name) for name, now in self.outer.state(effect).items()}
+            outer = self.outer.state(effect)
+            self._first[effect] = {name: self.take(Tensor(value), name).expr for name, value in outer.items()}
             self.states[effect] = dict(self._first[effect])
         return self.states[effect]
 
-    def replaced(self) -> list[tuple[Effect, str, Tensor]]:
-        """Return the states that are not what they were."""
+    def replaced(self) -> list[tuple[Hashable, str, Expr]]:
+        """Return the states that were assigned another value."""
         return [
             (effect, name, now)
             for effect, states in self.states.items()
