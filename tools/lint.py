@@ -9,6 +9,7 @@ from __future__ import annotations
 import configparser
 import importlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -83,10 +84,49 @@ def _put_into_the_core(each: Distribution) -> list[str]:
 
 
 def check_types(*files: str) -> int:
-    """Run basedpyright over the files, or over all that is checked. Returns its exit status."""
-    (ROOT / TYPES).write_text(json.dumps(types_config(), indent=2), encoding="utf-8")
+    """Run basedpyright over the files, or over all that is checked. Returns its exit status.
+
+    Distributions that put packages into `kernelyard` are checked in a folder with symbolic links to all of them:
+    basedpyright looks for these packages in the core's folder alone.
+    """
+    config = types_config()
+    joined = [each for each in plugins() if _put_into_the_core(each)]
+    sources = {each.source.relative_to(ROOT).as_posix(): each for each in joined}
+    apart = [path for path in files if path.startswith(tuple(f"{source}/" for source in sources))]
+    others = [path for path in files if path not in apart]
+    status = 0
+    if others or not files:
+        main = {**config, "include": [path for path in config["include"] if path not in sources]}
+        (ROOT / TYPES).write_text(json.dumps(main, indent=2), encoding="utf-8")
+        status |= _basedpyright(ROOT / TYPES, others)
+    if apart or not files:
+        with tempfile.TemporaryDirectory() as folder:
+            status |= _check_joined(Path(folder), config, joined, apart)
+    return status
+
+
+def _check_joined(folder: Path, config: dict[str, Any], joined: list[Distribution], files: list[str]) -> int:
+    """Check distributions where one folder has every package of `kernelyard`."""
+    package = folder / "kernelyard"
+    package.mkdir()
+    owned = [path for each in joined for path in (each.source / "kernelyard").iterdir()]
+    for path in [*(ROOT / "core/src/kernelyard").iterdir(), *owned]:
+        (package / path.name).symlink_to(path)
+    packages = [str(path) for each in joined for path in each.source.glob("kernelyard_*")]
+    own = {
+        **config,
+        "include": [*(f"kernelyard/{path.name}" for path in owned if path.is_dir()), *packages],
+        "extraPaths": [str(folder), *(str(ROOT / path) for path in config["extraPaths"] if path != "core/src")],
+        "executionEnvironments": [{"root": "."}],
+    }
+    (folder / TYPES).write_text(json.dumps(own), encoding="utf-8")
+    seen = [re.sub(r"^plugins/[^/]+/src/(?=kernelyard/)", f"{folder}/", path) for path in files]
+    return _basedpyright(folder / TYPES, [path if path.startswith("/") else str(ROOT / path) for path in seen])
+
+
+def _basedpyright(config: Path, files: list[str]) -> int:
     command = [sys.executable, "-m", "basedpyright", "--level", "error", "--pythonpath", sys.executable]
-    return subprocess.run([*command, "--project", TYPES, *files], cwd=ROOT, check=False).returncode
+    return subprocess.run([*command, "--project", str(config), *files], cwd=config.parent, check=False).returncode
 
 
 def check_imports() -> int:
