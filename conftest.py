@@ -110,7 +110,7 @@ class KeptPrograms:
 
 @pytest.fixture(scope="session", autouse=True)
 def _emulated_programs_are_kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The emulator's header is precompiled, and a program of the same text compiled once for all tests of a run."""
+    """Precompile the emulator's header, and compile a program of the same text once for all tests of a run."""
     from kernelyard_native_cuda.drivers import emulator
 
     base = tmp_path_factory.getbasetemp()

@@ -25,7 +25,7 @@ PROGRAM = Path(__file__).with_name("main.c")
 
 
 def classifier() -> IRModule:
-    """Two layers over 784 numbers, for any number of rows: `main` gives digits, `features` what the first layer saw."""
+    """Return two layers over 784 numbers, for any number of rows: `main` gives digits, `features` the hidden layer."""
     rng = np.random.default_rng(0)
     first, second = (
         Constant((rng.standard_normal(shape) / 28).astype(np.float32)) for shape in ((784, 128), (128, 10))
@@ -40,7 +40,7 @@ def classifier() -> IRModule:
 
 
 def build(exe: ky.Executable, folder: Path) -> Path:
-    """The library of a model, and the C program that is linked with it."""
+    """Build the library of a model, and the C program that is linked with it."""
     exe.export_library(folder / "libmodel.so", standalone=True)
     program = folder / "program"
     options = [f"-I{get_include()}", f"-L{folder}", "-lmodel", f"-Wl,-rpath,{folder}", "-Wl,--allow-shlib-undefined"]

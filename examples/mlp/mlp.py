@@ -31,7 +31,7 @@ class MLP(nn.Module):
 
 
 def random_model(seed: int = 0) -> MLP:
-    """The model with random weights, as nobody has trained it."""
+    """Return the model with random weights, untrained."""
     model = MLP()
     random = np.random.default_rng(seed)
     shapes = {name: [dims.evaluate(dim, {}) for dim in each.shape] for name, each in model.named_parameters()}

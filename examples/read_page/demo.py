@@ -102,19 +102,19 @@ def compile_networks(backends: list[str], console: Console) -> dict[str, ky.Exec
 
 
 def network(exe: ky.Executable) -> Network:
-    """An executable as the page reader calls it."""
+    """Return an executable as the function that the page reader calls."""
     return lambda feeds: [np.asarray(tensor) for tensor in exe.run(feeds).values()]
 
 
 def timed(reader: PageReader, page: Image.Image) -> float:
-    """Seconds to read a page."""
+    """Return the seconds that reading a page takes."""
     start = time.perf_counter()
     reader.read(page)
     return time.perf_counter() - start
 
 
 def save_picture(page: Image.Image, lines: list[Line], folder: Path) -> Path:
-    """The page on the left with a box around each line, on the right what was read."""
+    """Save the page with a box around each line on the left, and the text on the right."""
     picture = Image.new("RGB", (page.width * 2, page.height), (255, 255, 255))
     picture.paste(page, (0, 0))
     draw = ImageDraw.Draw(picture)

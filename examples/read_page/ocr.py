@@ -38,7 +38,7 @@ class Line:
 
 
 def model_paths() -> dict[str, Path]:
-    """Where the rapidocr wheel has put its models; the package itself is never imported.
+    """Return the paths of the models in the rapidocr wheel; the package itself is never imported.
 
     Raises: FileNotFoundError with the pip line.
     """
@@ -57,11 +57,11 @@ class PageReader:
         self.characters = characters.rstrip("\n").split("\n")
 
     def read(self, page: Image.Image) -> list[Line]:
-        """The lines of a page, from top to bottom."""
+        """Read the lines of a page, from top to bottom."""
         return [self._read_line(page, box) for box in self.find_lines(page)]
 
     def find_lines(self, page: Image.Image) -> list[Box]:
-        """Boxes around the lines of a page, from top to bottom."""
+        """Return boxes around the lines of a page, from top to bottom."""
         width, height = (max(32, round(side / 32) * 32) for side in page.size)
         (probability,) = self.detector({"x": as_input(page.resize((width, height), Image.Resampling.BILINEAR))})
         found = boxes_of(probability[0, 0])
@@ -93,25 +93,25 @@ class PageReader:
 
 
 def as_input(image: Image.Image) -> np.ndarray:
-    """An RGB image as the networks want it: 1 x 3 x height x width, channels in BGR order, values in [-1, 1]."""
+    """Convert an RGB image to the networks' input: 1 x 3 x height x width, channels in BGR order, values in [-1, 1]."""
     pixels = np.asarray(image, np.float32)[:, :, ::-1] / 127.5 - 1
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
 
 
 def scaled_width(crop: Image.Image) -> int:
-    """The width of a crop once it is `HEIGHT` high."""
+    """Return the width of a crop scaled to a height of `HEIGHT`."""
     return max(1, math.ceil(HEIGHT * crop.width / crop.height))
 
 
 def padded(crop: Image.Image, width: int, full_width: int) -> np.ndarray:
-    """A crop resized to `width` x `HEIGHT`, at the left of a grey image of `full_width`."""
+    """Return a crop resized to `width` x `HEIGHT`, at the left of a grey image of `full_width`."""
     image = np.zeros((1, 3, HEIGHT, full_width), np.float32)
     image[..., :width] = as_input(crop.resize((width, HEIGHT), Image.Resampling.BILINEAR))
     return image
 
 
 def boxes_of(probability: np.ndarray, threshold: float = 0.3, least: float = 0.5, grow: float = 1.6) -> list[Box]:
-    """Boxes around the connected regions above `threshold` whose mean reaches `least`, from top to bottom.
+    """Return boxes around the connected regions above `threshold` whose mean reaches `least`, from top to bottom.
 
     The network marks the core of each line only: a box grows on every side by area * `grow` / perimeter.
     """
@@ -133,7 +133,7 @@ def boxes_of(probability: np.ndarray, threshold: float = 0.3, least: float = 0.5
 
 
 def components(mask: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The 4-connected regions of a mask as (rows, columns): runs of each row joined with those they touch above."""
+    """Return the 4-connected regions of a mask as (rows, columns), by joining runs of neighbouring rows."""
     parent: list[int] = []
 
     def root(i: int) -> int:

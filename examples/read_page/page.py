@@ -14,7 +14,7 @@ PAPER, INK = (250, 248, 240), (20, 20, 60)
 
 
 def draw_page() -> Image.Image:
-    """A 760 x 360 RGB page with the four lines of `LINES`."""
+    """Draw a 760 x 360 RGB page with the four lines of `LINES`."""
     page = Image.new("RGB", (760, 360), PAPER)
     draw = ImageDraw.Draw(page)
     top = 30

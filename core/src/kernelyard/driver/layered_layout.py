@@ -65,7 +65,7 @@ def layered_layout(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[i
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """As far up as edges allow; what has nothing above it moves down to what reads it."""
+    """Return the layer of each item: as far up as edges allow; items without predecessors move down."""
     layers = [0] * count
     has_above = [False] * count
     for source, target in sorted(edges, key=lambda edge: edge[0]):
@@ -102,7 +102,7 @@ def _join(items: Sequence[_Item], upper: int, lower: int) -> None:
 
 
 def _order(items: Sequence[_Item], rows: Sequence[list[int]]) -> None:
-    """Sweeps down and up; each row is sorted by where its neighbours stand."""
+    """Sort each row by where its neighbours are, in sweeps down and up."""
     place = {number: float(i) for row in rows for i, number in enumerate(row)}
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
@@ -131,8 +131,9 @@ def _place(items: Sequence[_Item], rows: Sequence[list[int]]) -> None:
 
 
 def _spread(items: Sequence[_Item], row: Sequence[int], wanted: Sequence[float]) -> None:
-    """As near to the wanted places as the widths allow, by least squares: neighbours that would overlap become one
-    block, which stands at the mean of what its members want."""
+    """Place a row as near to the wanted positions as the widths allow, by least squares: neighbours that would overlap
+    become one block at the mean of the positions that its members want.
+    """
     offsets = [0.0]
     for left, right in pairwise(row):
         offsets.append(offsets[-1] + (items[left].width + items[right].width) / 2 + GAP_X)

@@ -285,7 +285,7 @@ def _last_uses(function: Function) -> dict[Var, int]:
 
 
 def _parameters(read: Sequence[Var]) -> tuple[list[Var], list[Binding]]:
-    """Parameters for variables from outside a block; tuples are flattened, and bound again in it."""
+    """Return parameters for variables from outside a block, and the bindings that rebuild tuples from them."""
     params: list[Var] = []
     bindings: list[Binding] = []
     for var in read:

@@ -75,7 +75,7 @@ def _taken_back(placed: IRModule, failed: Mapping[str, Violation], recorder: Rec
 
 
 def _run_codegens(session: CompileSession, module: IRModule) -> IRModule:
-    """Each backend optimizes its regions, and then compiles them; those that it may refuse to run get fallbacks."""
+    """Run each backend's optimization and codegen of its regions; regions that it may refuse to run get fallbacks."""
     optimizers = {b.name: _limited(b) for b in session.backends if type(b).optimize is not Backend.optimize}
     refusable: dict[str, Region] = {}
     codegens = {backend.name: _built(session, backend, refusable) for backend in session.backends}

@@ -89,7 +89,7 @@ def _ops_box(nodes: Sequence[Node], run: tuple[int, ...]) -> Box:
 
 
 def _note(node: Node) -> str:
-    """Who does not run an op that no library took, by code."""
+    """Return, for an op that no library runs, the backend that declined it first, and the code."""
     if node.pattern or not node.reasons:
         return ""
     first, *more = node.reasons

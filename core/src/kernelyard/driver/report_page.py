@@ -112,7 +112,7 @@ def _percent(share: float) -> str:
 
 
 def _reasons(report: Report) -> str:
-    """Reasons of what no library runs, those that concern most work first."""
+    """Return the table of reasons why ops were declined, those that concern most work first."""
     rows: dict[tuple[str, str, str], list[int]] = {}
     for i, node in enumerate(report.nodes):
         if not node.pattern:

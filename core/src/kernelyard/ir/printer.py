@@ -243,7 +243,7 @@ def constant_text(constant: Constant) -> str:
 
 
 def _literals(constant: Constant) -> list[str] | None:
-    """Texts of the elements, or None where text cannot hold them exactly (NaNs that are not the usual one)."""
+    """Return the elements as text, or None where text cannot hold them exactly (NaNs with another payload)."""
     data = np.ascontiguousarray(constant.data).reshape(-1)
     texts = [_literal(element) for element in data]
     again = np.array([literal_value(text) for text in texts], data.dtype)

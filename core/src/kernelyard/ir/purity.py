@@ -24,7 +24,7 @@ class Purity:
         return value.op.pure and all(map(self._is_pure_function, self._graph_functions_given_to(value)))
 
     def _graph_functions_given_to(self, call: Call) -> Iterator[str]:
-        """Branches and bodies of loops."""
+        """Return the branches and loop bodies that a call is given."""
         for name in (arg.name for arg in call.args if isinstance(arg, GlobalVar)):
             if isinstance(self._module.functions.get(name), Function):
                 yield name

@@ -92,7 +92,7 @@ def _attend_cache(
     window: int | None,
     softcap: float | None,
 ) -> Buffer:
-    """One softmax over two parts: neither is copied to lie behind the other."""
+    """Emit one softmax over the cached and the new rows, without a copy that joins them."""
 
     def capped(score: Expr) -> Expr:
         return score if softcap is None else unary("tanh", score / softcap) * softcap

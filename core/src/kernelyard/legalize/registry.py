@@ -154,7 +154,7 @@ def _operand(buffer: Buffer, widen: bool) -> Operand:
 
 
 def _narrow_outputs(function: PrimFunc, results: Sequence[TensorType]) -> PrimFunc:
-    """Outputs in the dtypes wanted: the last block that writes each one converts."""
+    """Convert outputs to the wanted dtypes, in the last block that writes each."""
     for buffer, type_ in zip(function.outputs, results, strict=True):
         if buffer.dtype != type_.dtype and type_.dtype in NARROW_FLOATS:
             function = _narrow_output(function, buffer, type_.dtype)

@@ -71,7 +71,7 @@ def _round_to_format(x: np.ndarray, *, format: str, saturate: bool, rounding: st
 
 
 def _to_power_of_two(x: np.ndarray, saturate: bool, rounding: str) -> np.ndarray:
-    """Powers of two from 2**-127 to 2**127; infinity and NaN are NaN."""
+    """Round to powers of two from 2**-127 to 2**127; infinity and NaN become NaN."""
     mantissa, exponent = np.frexp(np.abs(x.astype(np.float64)))  # |x| = mantissa * 2**exponent, 0.5 <= mantissa < 1
     power = exponent - 1
     limit = {"up": 0.5, "nearest": np.nextafter(0.75, 0), "down": 1.0}[rounding]

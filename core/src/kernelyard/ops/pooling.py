@@ -89,7 +89,7 @@ def _avg_pool(
 
 
 def _embedded(counted: np.ndarray, padding: Ints, spatial: Sequence[int]) -> np.ndarray:
-    """`counted` with zeros around it, up to the size of the padded input."""
+    """Return `counted` with zeros around it, up to the size of the padded input."""
     rank = len(spatial)
     back = tuple(spatial[i] - counted.shape[2 + i] - padding[i] for i in range(rank))
     return padded(counted, padding[:rank] + back, 0)

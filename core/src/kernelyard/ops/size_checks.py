@@ -65,7 +65,7 @@ def _calls(module: IRModule, name: str) -> Iterator[tuple[Var, Call]]:
 
 
 def _requirements(call: Call) -> Iterator[tuple[Dim, Dim]]:
-    """Pairs of dims that must turn out equal."""
+    """Yield pairs of dims that must be equal at run time."""
     assert isinstance(call.op, Op)
     if call.op.opaque_type:
         return

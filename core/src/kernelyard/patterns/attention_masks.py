@@ -114,8 +114,7 @@ def _rows_without_numbers() -> Rewriter:
 
 
 def _transposed_heads() -> Rewriter:
-    """Keys whose batch and heads are merged while they are transposed, as exporters to ONNX write it, are transposed
-    alone."""
+    """Return the rewriter of keys transposed with merged batch and heads, as exporters to ONNX write them."""
 
     def pattern(x: Pattern) -> Pattern:
         flat = op.reshape(x).capture("flat")
@@ -133,7 +132,7 @@ def _transposed_heads() -> Rewriter:
 
 # --- after ------------------------------------------------------------------------------------------------------------
 def _up_to_diagonal() -> Pattern:
-    """Booleans (S, T) that are true where a column does not come after its row, as far as operators say so."""
+    """Return the pattern of a boolean (S, T) causal mask: true up to the diagonal."""
     columns, rows = (is_op("arange")().has_attr(start=0, step=1).capture(name) for name in ("columns", "rows"))
     return op.less_equal(columns, op.reshape(rows)).capture("lower")
 

@@ -210,7 +210,7 @@ def _heads_first(match: Match, accepts: Accepts) -> Expr | None:
 
 
 def _are_heads_first(match: Match) -> bool:
-    """True where all have four axes and the same heads, and a bias makes the scores no larger."""
+    """Return True if all operands have four axes and the same heads, and the bias does not enlarge the scores."""
     operands = [match[role] for role in ROLES]
     if any(operand.tensor_type.rank != 4 for operand in operands) or len({_shape(each)[:2] for each in operands}) != 1:
         return False
@@ -218,7 +218,7 @@ def _are_heads_first(match: Match) -> bool:
 
 
 def _is_read_by_others(match: Match) -> bool:
-    """True where scores or weights are needed beside the result: they would be computed twice."""
+    """Return True if scores or weights are read outside the match: they would be computed twice."""
     leaking = (match.value_of(var) for var in leaking_intermediates(match))
     return any(isinstance(value, Call) and value.op_name in ("matmul", "nn.softmax") for value in leaking)
 
@@ -247,7 +247,7 @@ def _is_one_head(match: Match) -> bool:
 
 
 def _is_many_heads(match: Match) -> bool:
-    """True when every reshape only merges batch and heads, or takes them apart again."""
+    """Return True if every reshape only merges batch and heads, or splits them again."""
     for role in ROLES:
         if match[role].tensor_type.rank != 4 or not repeats_heads(match, role, 2):
             return False
@@ -290,7 +290,7 @@ BIAS_SHAPES: tuple[BiasRule, ...] = (
 
 
 def _bias_of(match: Match, queries: Shape, keys: Any) -> tuple[Expr, ...] | None:
-    """The bias with four axes, nothing where there is none, None where its shape is none of `BIAS_SHAPES`."""
+    """Return the bias with four axes, () without a bias, None if its shape is none of `BIAS_SHAPES`."""
     bias = match.get("bias")
     if bias is None:
         return ()

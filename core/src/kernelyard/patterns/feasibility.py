@@ -172,7 +172,7 @@ class Feasibility:
         return self.may_match(pattern.pattern, expr) and all(_attr_fits(attrs, *wanted) for wanted in pattern.attrs)
 
     def _attributes(self, value: Expr) -> Mapping[str, object]:
-        """Attributes of a call and, of lower rank, of the function that it calls; those of a function itself."""
+        """Return the attributes of a call, over those of the function that it calls; or those of a function."""
         callee = value.op if isinstance(value, Call) else value
         function = self.functions.get(callee.name) if isinstance(callee, GlobalVar) else None
         attrs = {} if function is None else dict(function.attrs)

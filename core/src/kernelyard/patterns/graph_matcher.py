@@ -91,7 +91,7 @@ class _GraphSearch:
         return self.dataflow.users(expr) if isinstance(expr, Var) else ()
 
     def _readers(self, root: Pattern) -> tuple[Expr, ...] | None:
-        """Values that read an operand of `root` that is placed already, the fewest; None when none is."""
+        """Return the fewest values that read an operand of `root` that is already bound; None when none is."""
         bound = self.search.bound
         placed = [bound[operand] for operand in _operand_patterns(root) if isinstance(bound.get(operand), Var)]
         return min(map(self._users, placed), key=len, default=None)
@@ -123,7 +123,7 @@ class _GraphSearch:
 
 
 def _roots(context: PatternContext) -> tuple[Pattern, ...]:
-    """Patterns that are no part of another, in the order in which they were made.
+    """Return the patterns that are not part of another, in the order of their creation.
 
     What is free (a wildcard, say) says something only where an edge names it.
     """

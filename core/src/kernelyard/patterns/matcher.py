@@ -61,7 +61,7 @@ class Matcher:
     """
 
     def __init__(self, source: Source, module: IRModule | None = None) -> None:
-        """module: where patterns of functions look for what a GlobalVar names."""
+        """Create a matcher. module: where patterns of functions look for what a GlobalVar names."""
         self.dataflow = Dataflow.of(source)
         self.feasibility = Feasibility(self.dataflow, module.functions if module else {})
 

@@ -46,7 +46,7 @@ class ModuleRule:
 
     @staticmethod
     def of(module: IRModule) -> ModuleRule:
-        """Raises: PatternError, see `rewriter_from_module`."""
+        """Compile the rule. Raises: PatternError, see `rewriter_from_module`."""
         pattern, replacement = _function(module, PATTERN), _function(module, REPLACEMENT)
         _same_signature(pattern, replacement)
         others = {name: f for name, f in module.functions.items() if name not in (PATTERN, REPLACEMENT)}

@@ -235,7 +235,7 @@ def _nearest(misses: Sequence[NearMiss | None]) -> NearMiss | None:
 
 
 def _depth_of_call(pattern: Pattern) -> int:
-    """Operands that any value fits say nothing about how near a match is."""
+    """Return 1 for a pattern that constrains its value; operands that match anything do not count."""
     return 1 if pattern.root_ops is not None or isinstance(pattern, ConstantPattern) else 0
 
 

@@ -46,15 +46,15 @@ class Pattern:
         return FunctionCallPattern(self, checked_operands(args, "a function"), varargs)
 
     def __or__(self, other: Pattern) -> Pattern:
-        """Either; the left one is tried first."""
+        """Match either pattern; the left one is tried first."""
         return OrPattern(self, *checked_operands((other,), "|"))
 
     def __and__(self, other: Pattern) -> Pattern:
-        """Both, on the same value."""
+        """Match both patterns on the same value."""
         return AndPattern(self, *checked_operands((other,), "&"))
 
     def __invert__(self) -> Pattern:
-        """Any value that this pattern does not match; captures nothing."""
+        """Match any value that this pattern does not match; captures nothing."""
         return NotPattern(self)
 
     def __getitem__(self, index: int | None) -> Pattern:

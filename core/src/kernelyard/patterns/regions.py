@@ -97,7 +97,7 @@ class _Grouping:
 
 
 def _in_order(groups: list[list[int]], producers: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Groups sorted so that producers come first, otherwise by their first member."""
+    """Return the groups sorted so that producers come first, otherwise by their first member."""
     number = {node: i for i, group in enumerate(groups) for node in group}
     readers: list[set[int]] = [set() for _ in groups]
     waiting = [0] * len(groups)

@@ -236,7 +236,7 @@ class _GraphWriter:
         return f"({nbytes} + {memory.ALIGNMENT - 1}) / {memory.ALIGNMENT} * {memory.ALIGNMENT}"
 
     def _copy_results(self) -> None:
-        """Results that are also inputs, constants or other results are copied."""
+        """Emit copies for results that are also inputs, constants or other results."""
         for number, entry in enumerate(self._graph.outputs):
             is_made = self._graph.nodes[entry[0]].kind == "kernel" and self._graph.outputs.index(entry) == number
             if not is_made:

@@ -173,7 +173,7 @@ def _prepare(backend: Backend, module: IRModule) -> IRModule:
 
 
 def _check_interface(before: IRModule, after: IRModule) -> None:
-    """The functions that callers see are the same, with the same types."""
+    """Check that entry functions keep their signatures. Raises: PluginContractError."""
     expected, found = _interface(before), _interface(after)
     if found != expected:
         name = next(name for name in {**expected, **found} if expected.get(name) != found.get(name))

@@ -95,7 +95,7 @@ class PluginManager:
             plugin.fail("incompatible", f"needs plugin API {manifest.api}, this core has {API_VERSION}", hint)
 
     def _settle_duplicates(self) -> None:
-        """Of several plugins with one name the distribution called kernelyard-NAME wins, else the first by name."""
+        """Keep one of several plugins with one name: that of the package kernelyard-NAME, else the first by name."""
         by_name: dict[str, list[Plugin]] = {}
         for plugin in self.plugins:
             if plugin.state == "discovered":
@@ -255,7 +255,7 @@ class PluginManager:
         return plugin.parts[part]
 
     def check_name(self, name: str) -> None:
-        """Raises: UnknownBackendError unless a plugin of that name was found."""
+        """Check that a plugin of that name was found. Raises: UnknownBackendError."""
         if all(plugin.name != name for plugin in self.plugins):
             raise _unknown_name(name, [plugin.name for plugin in self.plugins])
 

@@ -95,7 +95,9 @@ class IndexAlgebra:
         return self._remainder(Binary("mod", self.to_expr(rest), self.to_expr(b)))
 
     def _split(self, a: Dim, b: Dim) -> tuple[Dim, Dim]:
-        """`a == quotient * b + rest`, the quotient holding the terms that `b` divides."""
+        """Return quotient and remainder with `a == quotient * b + remainder`; the quotient has the terms that `b`
+        divides.
+        """
         if isinstance(a, int) or (not isinstance(b, int) and len(b.terms) != 1):
             return (1, 0) if a == b else (0, a)
         quotient: Dim = 0
@@ -167,7 +169,7 @@ class IndexAlgebra:
         return all(c >= 0 and all(self._is_nonnegative_atom(atom, back) for atom in m) for m, c in terms)
 
     def _falling_axes(self, dim: SymbolicDim) -> list[str]:
-        """Axes in which the polynomial falls: these take their last value."""
+        """Return the axes in which the polynomial decreases by 1 per step, whose last value is its minimum."""
         names = [
             atom.name[len(_AXIS) :]
             for monomial, coefficient in dim.terms

@@ -266,7 +266,7 @@ class _Points:
 
 
 def _in_double(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """Computed in float64 and rounded once, for every float type."""
+    """Compute in float64 and round once, for every float type."""
     return lambda x: function(x.astype(np.float64)).astype(x.dtype)
 
 

@@ -20,7 +20,9 @@ class AcmeRuntime(JSONRuntime):
     kind = "acme"
 
     def build(self, graph, args, values, context):
-        """The steps that run a graph over fixed memory; the functions of a C library would be `NativeCall` steps."""
+        """Return the steps that run a graph over fixed memory; the functions of a C library would be `NativeCall`
+        steps.
+        """
         arrays = {entry: args[len(graph.inputs) + i].as_array() for i, entry in enumerate(graph.outputs)}
         steps = []
         for number, node in enumerate(graph.nodes):

@@ -322,7 +322,7 @@ class Product:
         return np.swapaxes(values, 1, 2) if operation == Operation.T else values
 
     def _finish(self, total: np.ndarray) -> np.ndarray:
-        """Bias, one number for each row, and then the activation."""
+        """Add the bias, one number for each row, and apply the activation."""
         if self.has_bias:
             bias = array_at(self.values[MatmulAttribute.BIAS_POINTER], (self.d.rows,), _NAMES[self.bias_type])
             total = total + bias.astype(total.dtype)[:, None]

@@ -95,7 +95,7 @@ class Problem:
         return not self.d.rows or not self.d.columns or not self.d.batch
 
     def key(self) -> str:
-        """Equal for problems that one algorithm serves: what the matmul is multiplied by does not matter."""
+        """Return a key that problems share which one algorithm serves; `alpha` does not matter."""
         return write_json({**asdict(self), "alpha": None}).decode()
 
 
@@ -187,7 +187,7 @@ class _Batches:
 
 
 def _check(problem: Problem, shapes: Mapping[str, Shape]) -> None:
-    """The sizes that must agree, so that nothing is read or written past its end."""
+    """Check the sizes that must agree, so that nothing is read or written out of bounds."""
     a, b, d = problem.a, problem.b, problem.d
     m, k = (a.columns, a.rows) if problem.transpose_a else (a.rows, a.columns)
     k_too, n = (b.columns, b.rows) if problem.transpose_b else (b.rows, b.columns)

@@ -125,7 +125,7 @@ def _check_kernel(symbol: str, node: JSONNode) -> None:
 
 
 def _movable(graph: JSONGraph, node: JSONNode, matmul: BoundMatmul) -> dict[int, Any]:
-    """Arguments by number, with what tells the call that one has moved."""
+    """Return the functions that rebind arguments to new addresses, by the argument's index."""
     roles: dict[int, list[str]] = {len(graph.inputs): ["out"]}
     for role, (number, _) in node.inputs:
         source = graph.nodes[number]

@@ -120,7 +120,7 @@ def find_kernel_compiler() -> KernelCompiler | None:
 
 
 def _unusable(failure: ToolchainError, missing: ToolchainError | None = None) -> ToolchainError:
-    """Name each compiler that was tried: NVRTC, and nvcc unless it was not to be used."""
+    """Return the error that names each compiler that was tried: NVRTC, and nvcc unless it was excluded."""
     tried = f"NVRTC: {failure.message}: {' '.join(str(failure.found).split())}"
     return ToolchainError(
         "no CUDA compiler is usable",

@@ -146,7 +146,9 @@ def _intermediate(
 
 
 def _movable(numbers: Mapping[Entry, int], parts: Sequence[Part], calls: Sequence[BoundCall]) -> dict[int, Move]:
-    """Arguments by number, with what tells all kernels that one has moved; those that every kernel lets move."""
+    """Return the functions that rebind arguments for all kernels, by the argument's index; only those that every kernel
+    can rebind.
+    """
     moves: dict[int, list[Move | None]] = {}
     for part, call in zip(parts, calls, strict=True):
         for place, entry in enumerate((*part.sources, part.result) if call.steps else ()):

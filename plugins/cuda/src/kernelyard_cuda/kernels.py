@@ -74,7 +74,7 @@ class CudaKernels(RuntimeModule):
         return tuple(symbol for symbol in self._symbols if elf.find_section(data, f".text.{symbol}") is None)
 
     def get_function(self, symbol: str) -> Callable[..., Any]:
-        """Raises: DeviceError, as kernels take memory of a device; ExecutionError for an unknown name."""
+        """Refuse to run on the host. Raises: DeviceError; ExecutionError for an unknown name."""
         if symbol not in self._symbols:
             raise self.unknown_symbol(symbol)
         raise DeviceError(

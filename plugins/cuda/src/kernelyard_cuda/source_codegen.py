@@ -172,7 +172,7 @@ class _GraphWriter:
         return LaunchInfo(kernel.name, kernel.blocks, kernel.threads, kernel.shared_nbytes, tensors, numbers)
 
     def _copies(self) -> list[CudaKernel]:
-        """Results that are also inputs, constants or other results are copied."""
+        """Return copy kernels for results that are also inputs, constants or other results."""
         copies: list[CudaKernel] = []
         for number, entry in enumerate(self._graph.outputs):
             target = len(self._graph.inputs) + number

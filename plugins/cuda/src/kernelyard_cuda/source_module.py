@@ -122,7 +122,7 @@ class CudaSourceModule(BindableModule):
         return pack_module(self.magic, self.schema, facts, (source, *self.image.cubins.values()))
 
     def inspect(self) -> str:
-        """Functions with their kernels, and the code that there is."""
+        """Describe the functions with their kernels, and the compiled code."""
         archs = ", ".join(f"{arch} ({len(cubin)} bytes)" for arch, cubin in self.image.cubins.items()) or "no GPU"
         lines = [f"{self.kind}: {len(self._functions)} functions, code for {archs}"]
         for function in self._functions.values():

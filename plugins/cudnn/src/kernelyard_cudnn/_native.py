@@ -126,7 +126,7 @@ def facts() -> dict[str, str]:
 
 
 def _preload(library: CudaLibrary) -> None:
-    """The library, for all who ask for it by its name. One that is nowhere may still not be needed."""
+    """Load a library by name for all that use it. A missing one is no error: it may not be needed."""
     for each in usable(library, INSTALL_HINT):
         try:
             ctypes.CDLL(each.path, mode=ctypes.RTLD_GLOBAL)

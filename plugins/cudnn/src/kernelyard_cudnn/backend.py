@@ -123,7 +123,7 @@ def convolution_node(read: ReadConvolution, given: Mapping[Expr, Expr], tf32: bo
 
 
 def _channels_last(w: Constant, order: Sequence[int]) -> Constant:
-    """Weights as channels-last images want them."""
+    """Permute weights to the layout of channels-last images."""
     by_axis = w.data.transpose(sizes_in(order, range(w.data.ndim)))
     return Constant(np.ascontiguousarray(by_axis.transpose(channels_last(w.data.ndim))))
 

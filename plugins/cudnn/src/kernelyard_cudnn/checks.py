@@ -52,7 +52,7 @@ class Checks:
         return self._answer(lambda: self._convolution(read_convolution(match.bindings)))
 
     def call(self, call: Call) -> Answer:
-        """As `convolution`, of the operator by itself: for rules of single operators."""
+        """Check the operator by itself, as `convolution` does: for rules of single operators."""
         return self._answer(lambda: self._convolution(plain_convolution(call)))
 
     def attention(self, match: Match) -> Answer:
@@ -104,7 +104,7 @@ class Checks:
         return dtype
 
     def _check_compiled(self, read: ReadConvolution, x: Shape, w: Shape) -> None:
-        """Stages beyond bias and activation."""
+        """Check a convolution with stages beyond bias and activation, which cuDNN compiles. Raises: Refusal."""
         what = f"a convolution with {', '.join(stage.call.op_name for stage in read.stages)}"
         result = sizes_in(read.y_order, read.result.tensor_type.shape)
         tensors: list[tuple[str, Ints, Shape]] = [("x", read.x_order, x), ("its result", read.y_order, result)]

@@ -246,7 +246,7 @@ def _attention(lowering: Lowering) -> Lowered:
 
 
 def _view(lowering: Lowering, view: Mapping[str, Any]) -> Tensor:
-    """Queries, keys or values: the whole of an operand, or columns of its last axis."""
+    """Return queries, keys or values as a tensor: a whole operand, or columns of its last axis."""
     role, order, begin = view["role"], _order(view["order"]), _natural(view.get("begin", 0))
     stored = lowering.given[role].shape
     steps = strides_in(channels_first(len(stored)), stored)
@@ -278,7 +278,7 @@ def _lengths(lowering: Lowering, batch: int, rows: int) -> tuple[Tensor, Tensor]
 
 # --- norms ------------------------------------------------------------------------------------------------------------
 def _norm(lowering: Lowering) -> Lowered:
-    """Rows are the leading axes, whatever their number; cuDNN normalises over all axes but the first."""
+    """Lower a normalization: the leading axes are rows; cuDNN normalizes over all axes but the first."""
     data, axes = lowering.given["x"], _natural(lowering.attrs["axes"])
     _require(1 <= axes <= len(data.shape) and lowering.result.shape == data.shape, f"{axes} axes of {data.shape}")
     split = len(data.shape) - axes
@@ -306,7 +306,7 @@ LOWERINGS: Mapping[str, Callable[[Lowering], Lowered]] = {
 
 # --- what holds for every graph ---------------------------------------------------------------------------------------
 def _check_places(lowered: Lowered, operands: Mapping[str, Shaped]) -> None:
-    """No tensor reaches beyond the operand that it is a part of."""
+    """Check that no tensor extends beyond the operand that it is a part of."""
     by_uid = {tensor.uid: tensor for tensor in lowered.graph.tensors}
     for uid, (role, begin) in lowered.operands.items():
         found = prod(operands[role].shape)

@@ -93,7 +93,7 @@ class View:
     heads: int | None = None
 
     def attributes(self, role: str) -> dict[str, Any]:
-        """As a node of a graph has it."""
+        """Return the reading as attributes of a graph node."""
         row = {} if self.size is None else {"begin": self.begin, "size": self.size}
         return {"role": role, "order": self.order, **row, **({} if self.heads is None else {"heads": self.heads})}
 

@@ -131,7 +131,7 @@ def _entry(node: JSONNode, role: str) -> int:
 def _movable(
     graph: JSONGraph, node: JSONNode, lowered: Lowered, addresses: Mapping[int, int], step: Movable
 ) -> dict[int, Callable[[int], None]]:
-    """Arguments by number, with what tells the step that one has moved."""
+    """Return the functions that rebind arguments to new addresses, by the argument's index."""
     tensors: dict[int, list[tuple[int, int]]] = {len(graph.inputs): [(lowered.result, 0)]}
     for uid, (role, begin) in lowered.operands.items():
         source = graph.nodes[_entry(node, role)]

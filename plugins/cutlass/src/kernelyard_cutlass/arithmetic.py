@@ -14,13 +14,13 @@ F32 = np.float32
 
 
 def _tf32(x: Array) -> Array:
-    """Rounded to ten bits of fraction, halves away from zero."""
+    """Round to ten bits of fraction, halves away from zero."""
     bits = np.ascontiguousarray(x, F32).view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(F32)
 
 
 def multiplied(a: Array, b: Array, math_: str) -> Array:
-    """Products with accumulators as the kernel's."""
+    """Multiply with accumulators as the kernel's."""
     if math_ == "int8":
         total = a.astype(np.int64) @ b.astype(np.int64)
         return np.clip(total, np.iinfo(np.int32).min, np.iinfo(np.int32).max).astype(np.int32)

@@ -48,7 +48,7 @@ class Arguments:
         return self._given[name].value
 
     def numbers(self, *names: str) -> tuple[int, ...]:
-        """Several integers."""
+        """Return several integer arguments."""
         return tuple(self[name] for name in names)
 
     def float(self, name: str) -> float:
@@ -163,7 +163,7 @@ def _gemm(kernel: GemmKernel, given: Arguments) -> None:
 def _check_product(
     kernel: GemmKernel | Conv2dKernel, given: Arguments, names: tuple[str, str, str], a: int, b: int, c: int
 ) -> None:
-    """Pointers, and the sizes of rows, as CUTLASS's `can_implement` asks."""
+    """Check pointers and row strides as CUTLASS's `can_implement` does."""
     output = kernel.output
     given.aligned(kernel.alignment_a, kernel.dtype, names[0])
     given.aligned(kernel.alignment_b, kernel.dtype, names[1])
@@ -203,7 +203,7 @@ def _conv2d(kernel: Conv2dKernel, given: Arguments) -> None:
 
 
 def _gather(target: Array, x: Array, given: Arguments, i: int, j: int) -> None:
-    """The positions of the image that a tap of the filter meets; zeros where it meets padding."""
+    """Gather the image positions under one tap of the filter; zeros where it meets padding."""
     found = []
     for axis, (tap, name) in enumerate(((i, "h"), (j, "w"))):
         at = np.arange(target.shape[1 + axis]) * given[f"stride_{name}"] - given[f"pad_{name}"]
@@ -265,7 +265,9 @@ def _scores(kernel: AttentionKernel, given: Arguments, q: Array, k: Array, batch
 
 
 def _weighted(scores: Array, values: Array, dtype: str) -> Array:
-    """Powers are stored as the operands are; they are divided by their sum at the end."""
+    """Return the values weighted by the softmax of the scores: powers are rounded to the operands' dtype, and divided
+    by their sum at the end.
+    """
     if not scores.size:
         return np.zeros((len(scores), values.shape[1]), F32)
     with np.errstate(all="ignore"):

@@ -160,7 +160,7 @@ def product(call: Call, lhs: BoundTensor, rhs: BoundTensor, column_major: bool) 
 
 
 def _batches(left: Sequence[int], right: Sequence[int], k: int, n: int) -> tuple[int, int, int, int]:
-    """Rows, batches, and from one batch to the next of either side: 0 where all read the same."""
+    """Return the rows, the batch count, and each side's batch stride: 0 if all batches read the same."""
     rows, of_left, of_right = left[-2], math.prod(left[:-2]), math.prod(right[:-2])
     if of_right == 1:
         return of_left * rows, 1, 0, 0
@@ -312,7 +312,7 @@ def _pad(kernel: PadKernel, x: BoundTensor, y: BoundTensor) -> PlannedLaunch:
 
 
 def _bias_strides(bias: BoundTensor | None) -> dict[str, int]:
-    """Elements from one batch, head and row of the bias to the next: 0 where all have the same."""
+    """Return the bias's strides of batch, head and row in elements: 0 where they share it."""
     names = ("bias_batch", "bias_head", "bias_row")
     if bias is None:
         return dict.fromkeys(names, 0)

@@ -47,7 +47,7 @@ class CutlassModule(KernelSequence):
             self._check(f"graph {symbol}", node)
 
     def _check(self, where: str, node: JSONNode) -> None:
-        """A kind of kernel that is known, with kernels that are here."""
+        """Check that the kind of kernel is known, and that its kernels are in the module."""
         if node.op not in PLANS:
             raise corrupted(where, node.op, ", ".join(PLANS))
         kernels = node.attrs.get("kernels")
@@ -78,7 +78,7 @@ class CutlassModule(KernelSequence):
         return f"a GPU of {', '.join(archs)}, or the emulator" if archs else "the CUDA emulator: nothing was compiled"
 
     def inspect(self) -> str:
-        """Graphs, and kernels by number."""
+        """Describe the graphs, and the kernels by index."""
         lines = [super().inspect(), ""]
         for number, (kernel, code) in enumerate(self.codes.items()):
             archs = ", ".join(code.cubins) or "not compiled"

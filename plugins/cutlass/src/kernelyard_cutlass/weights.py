@@ -28,7 +28,7 @@ Values = Callable[[Expr], Expr]
 
 
 def dequantized_weight() -> Pattern:
-    """Stored integers, a constant "encoded", times constant scales, in the forms of models and importers."""
+    """Match stored integers, a constant "encoded", times constant scales, in the forms of models and importers."""
     stored = is_const().has_dtype("int8").capture("encoded")
     wide = _upto(stored, 2, "astype", least=1)
     scales = _upto(is_const(), 4, "reshape", "broadcast_to", "astype")

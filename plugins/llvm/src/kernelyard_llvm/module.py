@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 
 def module_text(functions: Iterable[str], declarations: Mapping[str, str], vector_bits: int) -> str:
-    """Functions and what they call as one LLVM module, whose vectors are so wide.
+    """Join functions and declarations to one LLVM module, for vectors of `vector_bits`.
 
     Its metadata: !0 is the node of `!invariant.load`, !1 of `!nontemporal`.
     """

@@ -51,7 +51,7 @@ def registers(type_: str, *names: str) -> tuple[Value, ...]:
 
 
 def values_of(*operands: Operand) -> list[Value]:
-    """Operands with numbers as literals of the others' element type, or of i64."""
+    """Return the operands as values: numbers become literals of the others' element type, or of i64."""
     type_ = "i64"
     for each in operands:
         if isinstance(each, Value):

@@ -111,7 +111,7 @@ class GraphWriter:
         return names
 
     def _check_dtype(self, op_type: str, inputs: Sequence[str]) -> None:
-        """Raises: DtypeError where ONNX's operator does not take the dtype of its first input, if that is known."""
+        """Check the dtype of an operator's first input, if it is known. Raises: DtypeError if ONNX excludes it."""
         dtype = self._dtypes.get(inputs[0]) if inputs else None
         if dtype is None:
             return

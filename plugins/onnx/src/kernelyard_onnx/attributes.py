@@ -43,7 +43,7 @@ def resolve_references(proto: onnx.NodeProto, outer: Mapping[str, onnx.Attribute
 
 
 def decode(attributes: Iterable[onnx.AttributeProto], files: WeightFiles) -> dict[str, Any]:
-    """Attributes by name."""
+    """Return the attributes as Python values, by name."""
     return {attribute.name: _value(attribute, files) for attribute in attributes}
 
 

@@ -34,7 +34,7 @@ def function_body(proto: onnx.NodeProto, inputs: Sequence[Value | None], opset: 
 
 
 def default_attributes(proto: onnx.NodeProto, opset: int) -> list[onnx.AttributeProto]:
-    """Defaults that the standard gives to the attributes of a node's operator."""
+    """Return the standard's default attributes of a node's operator."""
     schema = schema_of(proto, opset)
     if schema is None:
         return []

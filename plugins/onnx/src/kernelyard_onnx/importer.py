@@ -387,7 +387,7 @@ def normal_domain(domain: str) -> str:
 
 
 def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Versions by domain."""
+    """Return the opset versions by domain."""
     return {normal_domain(entry.domain): entry.version for entry in imports}
 
 

@@ -131,7 +131,7 @@ def _fixed_value(value: onnx.ValueInfoProto, dtype: str, given: np.ndarray) -> C
 
 
 def _fix_labels(value: onnx.ValueInfoProto, symbols: SymbolNames, options: ImportOptions) -> None:
-    """A size that the options fix holds for every dimension with the same label."""
+    """Fix every dimension with the label of a dimension whose size the options fix."""
     for declared, size in zip(value.type.tensor_type.shape.dim, options.shapes.get(value.name) or (), strict=False):
         if size is not None and not declared.HasField("dim_value"):
             symbols.fix(declared.dim_param, size)

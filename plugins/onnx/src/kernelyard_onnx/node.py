@@ -132,7 +132,7 @@ class Node(OpEmitter):
         return value % rank if rank else 0
 
     def axes(self, values: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Axes counted from the front, in the order given."""
+        """Return axes counted from the front, in the order given."""
         return tuple(self.axis(int(value), rank) for value in values)
 
     def constant(self, expr: Expr, what: str) -> np.ndarray:
@@ -196,7 +196,7 @@ class Node(OpEmitter):
         return self.importer.symbols.fresh(self.label) - 1
 
     def numbers(self, sizes: Sequence[Dim]) -> Expr:
-        """Sizes as an int64 vector."""
+        """Return sizes as an int64 vector."""
         return self.op("shape_tensor", dims=tuple(sizes))
 
     # --- narrow element types -------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class ImportOptions:
 
     @staticmethod
     def of(options: Mapping[str, Any]) -> ImportOptions:
-        """Checked options.
+        """Check the options.
 
         Raises: FrontendError that names the option.
         """

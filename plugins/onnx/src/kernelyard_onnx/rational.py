@@ -80,15 +80,15 @@ class Rational:
         raise UndecidedError
 
     def floor(self) -> Rational:
-        """Rounded towards minus infinity."""
+        """Round towards minus infinity."""
         return Rational(dims.floordiv(self.numerator, self.denominator))
 
     def ceil(self) -> Rational:
-        """Rounded towards plus infinity."""
+        """Round towards plus infinity."""
         return Rational(dims.ceildiv(self.numerator, self.denominator))
 
     def trunc(self) -> Rational:
-        """Rounded towards zero.
+        """Round towards zero.
 
         Raises: UndecidedError when the sign is not known.
         """

@@ -29,7 +29,7 @@ def register(op_type: str, function: Converter, since: int = 1, domain: str = ""
 
 
 def converter(*op_types: str, since: int = 1, domain: str = "") -> Callable[[Kept], Kept]:
-    """Decorator form of `register`, for one or several operators."""
+    """Register a converter for one or several operators: the decorator form of `register`."""
 
     def add(function: Kept) -> Kept:
         for op_type in op_types:
@@ -53,7 +53,7 @@ def oldest(domain: str, op_type: str) -> int | None:
 
 
 def operators(domain: str = "") -> tuple[str, ...]:
-    """Names of all operators of a domain that have a converter."""
+    """Return the names of all operators of a domain that have a converter."""
     FAMILIES.import_all()
     return tuple(sorted(op_type for d, op_type in _CONVERTERS if d == domain))
 

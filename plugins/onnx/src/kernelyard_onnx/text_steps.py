@@ -91,7 +91,7 @@ class ChangeCase:
 
 
 def _normalizer(attributes: Attributes) -> tuple[Step, bool] | None:
-    """Words that are left out change the number of texts, which is not done here."""
+    """Return the step that normalizes text. Stop words are refused: removing them changes the number of texts."""
     change = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}.get(attributes.get("case_change_action", "NONE"))
     if change is None or attributes.get("stopwords"):
         return None

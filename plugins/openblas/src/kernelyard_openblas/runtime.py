@@ -63,7 +63,7 @@ class OpenBLASRuntime(JSONRuntime):
     kind = "openblas"
 
     def build(self, graph, args, values, context):
-        """The steps that run a graph over fixed memory. A C function of four arguments could be a `NativeCall`."""
+        """Return the steps that run a graph over fixed memory. C functions could be `NativeCall`s."""
         arrays = {entry: args[len(graph.inputs) + i].as_array() for i, entry in enumerate(graph.outputs)}
         steps = []
         for number, node in enumerate(graph.nodes):

@@ -21,7 +21,7 @@ def core():
 
 
 def attributes(node, values):
-    """A kernel's attributes with its sizes as numbers; symbolic ones are text in the graph."""
+    """Return a kernel's attributes with its sizes as numbers; symbolic ones are text in the graph."""
 
     def number(size, where):
         return size if isinstance(size, int) else evaluate(read_dim(size, where), values)
@@ -69,7 +69,7 @@ class OpenVINORuntime(JSONRuntime):
         self._blobs = {}
 
     def compiled(self, graph, values, threads, counts=False):
-        """The compiled model, which bindings of the same sizes share."""
+        """Return the compiled model, which bindings of the same sizes share."""
         config = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
         config["PERF_COUNT"] = counts
         key = json.dumps([graph.symbol, dict(values), threads, counts])
@@ -82,7 +82,7 @@ class OpenVINORuntime(JSONRuntime):
         return self._compiled.get_or_make(key, make)
 
     def blobs(self):
-        """The models of all sizes that were prepared or run, where the user wants them kept."""
+        """Return the compiled models of all sizes that were prepared or run, if the user wants them kept."""
         keys = [key for key in self._compiled if self._keeps_blobs and not json.loads(key)[-1]]  # none that counts
         made = {key: self._compiled.get_or_make(key, dict) for key in keys}
         return {**self._blobs, **{key: model.export_model().getvalue() for key, model in made.items()}}

@@ -134,7 +134,7 @@ class OrtValue:
         return isinstance(self._value, list)
 
     def is_sparse_tensor(self) -> bool:
-        """False: no tensor is sparse here."""
+        """Return False: no tensor is sparse here."""
         return False
 
     def tensor_size_in_bytes(self) -> int:

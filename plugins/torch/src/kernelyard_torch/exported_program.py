@@ -137,7 +137,7 @@ def _outputs(graph: GraphImporter, program: ExportedProgram) -> dict[str, Expr]:
 
 
 def output_names(spec: pytree.TreeSpec | None) -> list[str]:
-    """Names of the leaves of what a model returns: their path, or "output".
+    """Return the names of the leaves of a model's result: their path, or "output".
 
     Example:
         >>> spec = pytree.tree_structure({"logits": 0, "states": [0, 0]})

@@ -95,7 +95,7 @@ class Shared:
         return name
 
     def check(self) -> None:
-        """Raises: UnsupportedOperatorError that lists all nodes that could not be converted."""
+        """Check that all nodes were converted. Raises: UnsupportedOperatorError that lists those that were not."""
         if self.problems:
             hint = "write the model without these, or compile with torch.compile(model, backend='kernelyard'), which "
             hint += "leaves such parts to PyTorch"

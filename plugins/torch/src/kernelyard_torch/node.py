@@ -68,7 +68,7 @@ class Node(OpEmitter):
         return value % rank if rank else 0
 
     def axes(self, values: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-        """Axes counted from the front, ascending; none given are all."""
+        """Return axes counted from the front, ascending; all if none are given."""
         if isinstance(values, int):
             values = [values]
         if not rank:
@@ -80,7 +80,7 @@ class Node(OpEmitter):
         return size if isinstance(size, int) else self.reject(f"{what} is not fixed: {size}")
 
     def fixed_all(self, sizes: Sequence[Dim], what: str) -> tuple[int, ...]:
-        """Sizes that must be known when the program is compiled. Raises: RejectedError."""
+        """Return sizes that must be known when the program is compiled. Raises: RejectedError."""
         return tuple(self.fixed(size, what) for size in sizes)
 
     # --- emitting -----------------------------------------------------------------------------------------------------

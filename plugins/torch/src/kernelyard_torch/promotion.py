@@ -13,7 +13,7 @@ _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 
 def promoted(node: Node, *operands: Operand) -> tuple[Expr, ...]:
-    """Operands as tensors of the dtype that they have in common."""
+    """Return the operands as tensors of the dtype that they have in common."""
     dtype = common_dtype(*operands)
     return tuple(node.cast(node.expr(operand, dtype), dtype) for operand in operands)
 

@@ -33,7 +33,7 @@ def register(name: str, function: Converter, complex_numbers: bool = False) -> N
 
 
 def converter(*names: str, complex_numbers: bool = False) -> Callable[[AnyConverter], AnyConverter]:
-    """Decorator form of `register`, for one or several operators."""
+    """Register a converter for one or several operators: the decorator form of `register`."""
 
     def add(function: AnyConverter) -> AnyConverter:
         for name in names:

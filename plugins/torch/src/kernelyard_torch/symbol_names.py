@@ -11,7 +11,7 @@ _HIDDEN = "__DimHint"
 
 
 def symbol_names(graph: Graph) -> dict[str, str]:
-    """Names by torch's own: s77 -> batch."""
+    """Return names by torch's own: s77 -> batch."""
     names = _given(graph)
     for node in graph.nodes:
         if node.op != "placeholder" or not isinstance(node.meta.get("val"), torch.Tensor):

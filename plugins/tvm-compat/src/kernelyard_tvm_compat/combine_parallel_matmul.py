@@ -53,7 +53,7 @@ class _Combining:
         self.dataflow = Dataflow(function.bindings, function.result)
 
     def groups(self) -> list[list[_Branch]]:
-        """Branches that can be combined: two or more of the same left operand."""
+        """Return the branches that can be combined: two or more with the same left operand."""
         found: dict[tuple[object, ...], list[_Branch]] = {}
         first: dict[tuple[object, ...], int] = {}
         for position, binding in enumerate(self.function.bindings):

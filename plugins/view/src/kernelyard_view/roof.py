@@ -35,7 +35,7 @@ def measured_roof(threads: int) -> dict[str, float]:
 
 
 def _gflops(threads: int) -> float:
-    """Of a matrix product that we compile ourselves: the BLAS in NumPy's wheel has threads of its own."""
+    """Measure the GFLOP/s of a matmul that we compile ourselves: the BLAS in NumPy's wheel has threads of its own."""
     from kernelyard.driver.compile import compile as compile_module
     from kernelyard.ir import FunctionBuilder, IRModule
 

@@ -83,7 +83,7 @@ class CompileOptions:
         }
 
     def refuse(self, artifact: Path) -> None:
-        """Raises: UsageError when an option for compiling was given with an artifact."""
+        """Refuse options for compiling with an artifact. Raises: UsageError."""
         given = {"--target": self.target, "--backends": self.backends, "--option": self.settings}
         given |= {"--require": self.require, "--strict": self.strict, "--exclude-pattern": self.exclude_patterns}
         given |= {"--precision": self.precision, "--bounds": self.bounds}
@@ -222,7 +222,7 @@ def open_executable(path: Path, how: CompileOptions, threads: int | None) -> Exe
 
 
 def check_output(output: Path, model: Path) -> None:
-    """Raises: ArtifactError where a file would have no folder, or would replace the model that it is made of."""
+    """Check the path of an output file. Raises: ArtifactError without a folder, or over the model."""
     if not output.parent.is_dir():
         raise ArtifactError(f"cannot write {output}", found=f"there is no folder {output.parent}")
     if os.path.exists(model) and os.path.exists(output) and output.samefile(model):

@@ -56,7 +56,7 @@ def new_backend(name: str, folder: Path) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raises: PluginError for a name that is no plain word, has a meaning, or belongs to an installed plugin."""
+    """Check the name. Raises: PluginError for one that is not a word, is reserved, or belongs to a plugin."""
     from kernelyard.plugins.manager import GROUP
     from kernelyard.runtime.installed.entry_points import distribution_of, find
 

@@ -75,7 +75,7 @@ def _is_smaller(x: Expr, y: Expr) -> bool:
 
 
 def _product_of(a: np.generic | None, b: np.generic | None, dtype: str) -> Constant | None:
-    """Both numbers, where they are there, as one; None where that is no normal number."""
+    """Return the product of the given scales as one constant; None if it is zero, subnormal or infinite."""
     product = prod(float(number) for number in (a, b) if number is not None)
     limits = np.finfo(dtypes.to_numpy(dtype))
     is_normal = float(limits.smallest_normal) <= abs(product) <= float(limits.max)

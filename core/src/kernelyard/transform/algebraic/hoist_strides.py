@@ -127,7 +127,7 @@ class _Hoister:
         return None
 
     def _strides(self, operand: Expr, rank: int) -> Strides:
-        """Of which pixels an image of the new function consists."""
+        """Return the strides at which an image of the new function samples the old one."""
         return self._wanted[operand] if isinstance(operand, Var) and operand in self._thinned else (1,) * rank
 
     def _thin(self, operand: Expr, wanted: Strides) -> Expr:

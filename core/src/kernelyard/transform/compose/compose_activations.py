@@ -106,7 +106,7 @@ def _hard(mutator: FunctionMutator, call: Call, gate: Var, inner: Call) -> Expr 
 
 
 def _ramps(mutator: FunctionMutator, inner: Call) -> Iterator[tuple[Expr, float, float, float]]:
-    """Ways to read a call as `clip(slope * x + offset, 0, top)`: x, slope, offset, top."""
+    """Yield readings of a call as `clip(slope * x + offset, 0, top)`: x, slope, offset, top."""
     if inner.op_name == "nn.hard_sigmoid":
         yield inner.args[0], inner.attrs["alpha"], inner.attrs["beta"], 1.0
     if inner.op_name != "clip" or inner.attrs["min"] != 0.0 or not inner.attrs["max"] or inner.attrs["max"] < 0:

@@ -43,7 +43,7 @@ class InlinePrivateFunctions(Pass):
 
 
 def _check_ends(left: dict[str, set[str]]) -> None:
-    """No function calls itself, not by way of others either."""
+    """Check that no function calls itself, directly or indirectly. Raises: PassError."""
     while left:
         leaves = {name for name, callees in left.items() if not callees}
         if not leaves:

@@ -128,7 +128,7 @@ class AgreeBorderLayouts(Pass):
 
 
 def _check(wished: object, function: Function) -> None:
-    """Raises: PluginContractError for an answer that is not one order for each border."""
+    """Check an answer. Raises: PluginContractError unless it is one order for each border."""
     if not isinstance(wished, BorderLayouts):
         raise PluginContractError("border_layouts returned no BorderLayouts", found=type(wished).__name__)
     sides = (wished.reads, [p.type for p in function.params]), (wished.writes, tensors_of(function.result_type))

@@ -141,7 +141,7 @@ def _moved_axis(call: Call, rank: int) -> Mapping[str, Any]:
 
 
 def _moved_axes(call: Call, rank: int) -> Mapping[str, Any] | None:
-    """Reductions that keep the axes, so that the result has a place for each."""
+    """Return the attributes of a reduction in channels-last layout; None if it drops the reduced axes."""
     if not call.attrs["keepdims"]:
         return None
     return {**call.attrs, "axes": tuple(sorted(to_last(rank).index(axis) for axis in call.attrs["axes"]))}

@@ -108,7 +108,7 @@ class FuseOpsByPattern(Pass):
         return lifting.finish()
 
     def _warn_of_legalized(self, module: IRModule) -> None:
-        """Patterns look for operators: where these are loop-level functions already, that is said."""
+        """Warn if operators that the patterns look for are loop-level functions already."""
         functions = [function for function in module.functions.values() if isinstance(function, PrimFunc)]
         hidden = sorted({op for function in functions for op in function.attrs.get("ops", ())} & set(self._by_root))
         if hidden:
@@ -116,7 +116,7 @@ class FuseOpsByPattern(Pass):
             warnings.warn(f"{message}: partition before legalize", PerformanceWarning, stacklevel=2)
 
     def _groups(self, function: Function, name: str, module: IRModule, context: PassContext) -> dict[Var, Group]:
-        """Accepted matches by root, in order of the roots."""
+        """Return the accepted matches by root, in order of the roots."""
         matcher = Matcher(function, module)
         prefilter = Prefilter(matcher.dataflow, [pattern.pattern for pattern in self.patterns])
         taken: set[Var] = set()
@@ -156,7 +156,7 @@ class FuseOpsByPattern(Pass):
 def _index(
     patterns: Sequence[FusionPattern],
 ) -> tuple[dict[str, tuple[FusionPattern, ...]], tuple[FusionPattern, ...]]:
-    """Patterns by the op that their match ends in, and those that may end in any, all in priority order."""
+    """Index the patterns by the op of their root, and return those with any root; both in order of priority."""
     ops = dict.fromkeys(op for p in patterns for op in sorted(p.pattern.root_ops or ()))
     of_any_root = tuple(p for p in patterns if p.pattern.root_ops is None)
     by_root = {op: tuple(p for p in patterns if p.pattern.root_ops is None or op in p.pattern.root_ops) for op in ops}

@@ -223,7 +223,7 @@ def _violation(backend: str, regions: Sequence[Region], error: Exception) -> Plu
 
 
 def _called_regions(module: IRModule, entries: Sequence[str]) -> dict[str, Region]:
-    """Regions that the entry functions call, by the function's name, in order of first call."""
+    """Return the regions that the entry functions call, by name, in order of first call."""
     found: dict[str, Region] = {}
     for entry in entries:
         for name in callees(module.entry_functions()[entry]):

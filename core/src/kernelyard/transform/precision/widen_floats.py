@@ -69,7 +69,7 @@ class _Widening(FunctionMutator):
         return self._widened(value, var) if self._is_computed(value) else value
 
     def _cast(self, call: Call) -> Expr:
-        """A cast to float32 reads what a computed value was before its rounding; other casts round first."""
+        """Let a cast to float32 read the value before it was rounded to a narrower float; other casts round first."""
         return self._wide.get(call.args[0], call) if call.attrs["dtype"] == WIDE else call
 
     def _is_computed(self, call: Call) -> bool:

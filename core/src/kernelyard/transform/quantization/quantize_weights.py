@@ -129,5 +129,5 @@ def _in_groups(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _nonzero(scales: np.ndarray) -> np.ndarray:
-    """Scales with 1 in place of 0, which stands for weights that are all 0."""
+    """Return the scales with 1 in place of 0, which is the scale of weights that are all 0."""
     return np.where(scales == 0, np.float32(1), scales)

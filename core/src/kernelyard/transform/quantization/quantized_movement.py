@@ -143,7 +143,7 @@ def _after_take(call: Call, axis: int) -> int | None:
 
 
 def _of_images(call: Call, axis: int) -> int | None:
-    """Windows and sizes are of the axes after batch and channels."""
+    """Return the axis if it is batch or channels; windows and sizes concern the other axes."""
     return axis if axis < 2 else None
 
 
@@ -153,7 +153,7 @@ def _nowhere(call: Call, axis: int) -> int | None:
 
 # --- conditions -------------------------------------------------------------------------------------------------------
 def _ordered(call: Call, dequantize: Call) -> str | None:
-    """The largest stored number must stand for the largest real one."""
+    """Return why stored numbers are not ordered as the real ones are; None if they are."""
     return None if has_positive_scales(dequantize) else "the scale is not known to be positive"
 
 

@@ -208,7 +208,7 @@ def _affine_parts(
 
 
 def _groups(count: int) -> Iterator[int]:
-    """Sizes of groups to try, the largest first."""
+    """Yield the group sizes to try, the largest first."""
     yield count
     size = MOST_GROUP
     while size >= LEAST_GROUP:
@@ -238,7 +238,7 @@ def _per_group(
 
 
 def _packable(codes: np.ndarray, group: int, scales: np.ndarray, zeros: np.ndarray) -> StoredWeights | None:
-    """Integers moved so that they fit into as few bits as they can."""
+    """Return the weights with integers shifted to as few bits as they fit into; None if they do not fit."""
     low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
     bits = 4 if high - min(low, 0) <= 15 and (low >= -8) else 8
     middle = (8 if bits == 4 else 128) if high > (7 if bits == 4 else 127) else 0

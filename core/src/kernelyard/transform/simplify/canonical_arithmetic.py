@@ -172,7 +172,7 @@ def _clip(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def _simpler_clip(call: Call, low: float, high: float) -> Expr | None:
-    """Limits that are no limits go; what is left of clip(x, 0, inf) is relu."""
+    """Simplify a clip: infinite limits are removed, and clip(x, 0, inf) becomes relu."""
     x = call.args[0]
     if low == 0.0 and high == math.inf:
         return make("nn.relu", x)

@@ -48,7 +48,7 @@ def _permute_in_place(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def _concat(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """Operands without elements go; one operand alone needs no operation."""
+    """Drop operands without elements; a single operand needs no concat."""
     axis = call.attrs["axis"]
     kept = [arg for arg in call.args if arg.tensor_type.shape[axis] != 0]
     if len(kept) == 1:
@@ -116,7 +116,7 @@ def _explicit_axes(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def _padding_of_convolution(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """Zeros that are put around an image before a convolution are its padding."""
+    """Fold a zero pad of the image into the padding of the convolution."""
     pad = defining_call(mutator, call.args[0], "pad")
     if pad is None or not _pads_with(pad, 0.0):
         return None
@@ -124,7 +124,7 @@ def _padding_of_convolution(mutator: FunctionMutator, call: Call) -> Expr | None
 
 
 def _padding_of_average(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """Zeros that are put around an image before an average pool are padding that it counts."""
+    """Fold a zero pad of the image into the padding of the average pool, if it counts padding."""
     pad = defining_call(mutator, call.args[0], "pad")
     is_counted = call.attrs["count_include_pad"] or not any(call.attrs["padding"])
     if pad is None or not is_counted or not _pads_with(pad, 0.0):

@@ -43,7 +43,7 @@ class _Inferrer(FunctionMutator):
 
 
 def _callees_first(module: IRModule) -> Iterator[str]:
-    """Names of the graph-level functions, each after those that it calls."""
+    """Yield the names of graph-level functions, callees before callers."""
     done: set[str] = set()
     for root in module.graph_functions():
         stack = [(root, False)]

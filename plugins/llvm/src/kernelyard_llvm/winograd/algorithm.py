@@ -66,7 +66,7 @@ def weight_transform(m: int) -> Matrix:
 
 @cache
 def result_transform(m: int) -> Matrix:
-    """A^T, (m, m + 2): powers of the points; infinity counts for the highest power.
+    """Return A^T, (m, m + 2): powers of the points; infinity counts for the highest power.
 
     Example:
         >>> [[int(number) for number in row] for row in result_transform(2)]
@@ -76,7 +76,7 @@ def result_transform(m: int) -> Matrix:
 
 
 def _polynomial(roots: Sequence[float]) -> tuple[float, ...]:
-    """Coefficients of the product of (x - root), the constant one first."""
+    """Return the coefficients of the product of (x - root), the constant one first."""
     coefficients = [1.0]
     for root in roots:
         shifted, scaled = [0.0, *coefficients], [*(root * c for c in coefficients), 0.0]

@@ -92,5 +92,5 @@ def padded(count: int, lanes: int) -> int:
 
 
 def panel_width(lanes: int) -> int:
-    """Vectors in a panel of weights, at most: what registers hold beside each other."""
+    """Return the most vectors in a panel of weights, as many as the registers hold."""
     return 4 if lanes == 16 else 2

@@ -159,7 +159,7 @@ def _memory(convolution: Convolution, lanes: int, threads: int) -> dict[int, int
 
 
 def _strides(layouts: Sequence[Layout], first: int = 0) -> dict[int, int]:
-    """Strides of the axes but the channels; an axis along which a tensor is the same everywhere has none."""
+    """Return the strides of all axes but the channels; 0 along axes of size 1."""
     numbers: dict[int, int] = {}
     for tensor, layout in enumerate(layouts, first):
         axes = zip((0, 2, 3), strides_of(tensor), strict=True)

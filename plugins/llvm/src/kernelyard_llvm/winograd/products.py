@@ -41,7 +41,9 @@ def products(lanes: int) -> str:
 
 
 def _panel_product(rows: int, vectors: int, lanes: int, used: dict[str, str]) -> str:
-    """Some rows of data times one panel; sums stay in registers over all channels, `ahead` is fetched on the way."""
+    """Emit the product of some rows of data and one panel; sums stay in registers over all channels, `ahead` is
+    prefetched.
+    """
     data, panel, out, ahead = addresses = registers("ptr", "data", "panel", "out", "ahead")
     data_stride, out_stride, channels = sizes = registers("i64", "data_stride", "out_stride", "channels")
     f = FunctionEmitter((*addresses, *sizes), used)

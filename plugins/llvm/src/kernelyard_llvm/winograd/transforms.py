@@ -163,7 +163,7 @@ def _pixel(f: FunctionEmitter, field: int, tensor: int, image: Value, row: Value
 
 
 def _grid(f: FunctionEmitter, first: Pixel, channel: Value, size: int) -> list[list[Value]]:
-    """Addresses of one channel of size x size pixels."""
+    """Return the addresses of size x size pixels of one channel."""
     row, grid = f.element(first.address, channel), []
     for _ in range(size):
         line = [row]

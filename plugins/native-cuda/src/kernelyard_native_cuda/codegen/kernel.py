@@ -99,7 +99,7 @@ class Kernel:
         return Expressions(self.writer, self, axes, known, kept)
 
     def axes_at(self, point: str, axes: Sequence[IterVar]) -> dict[str, str]:
-        """Names of the axes' values at a point of their space, which is counted with the last axis fastest."""
+        """Return the values of the axes at a point of their space, whose last axis is the fastest."""
         names: dict[str, str] = {}
         if sum(axis.extent != 1 for axis in axes) > 1 and self.counts_in_int(axes) and not point.startswith("v"):
             point = self.writer.define("int", f"(int)({point})")

@@ -226,7 +226,7 @@ def _vectors(kernel: Kernel, it: Product) -> Iterator[None]:
 def _packs(
     kernel: Kernel, it: Product, operand: Operand, axes: Mapping[str, str], along: Sequence[IterVar]
 ) -> dict[Expr, str]:
-    """Neighbours of an operand that are read at once: the text of each load at lane `i`."""
+    """Return vector loads of an operand's neighbouring elements: the text of each load at lane `i`."""
     if it.lanes == 1:
         return {}
     extents = {axis.name: axis.extent for axis in it.it.stage.first.axes}

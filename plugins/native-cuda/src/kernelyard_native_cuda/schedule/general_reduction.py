@@ -208,7 +208,7 @@ def _write_once(
     unread: frozenset[Buffer],
     first: str | None = None,
 ) -> None:
-    """A stage with one point for each row: every thread has its values. first: the value of its reduction, if known."""
+    """Write a stage with one point for each row: every thread has its values. first: the reduced value, if known."""
 
     def store(block: ComputeBlock, name: str) -> None:
         if block.output not in unread:
@@ -222,7 +222,7 @@ def _write_once(
 
 
 def _write_across(kernel: Kernel, row: Expressions, chain: Chain, stage: Stage) -> None:
-    """A stage with many points for each row: the threads share them out."""
+    """Write a stage with many points for each row, distributed over the threads."""
     inner = chain.inner(stage)
     count = kernel.dim(extent_of(inner))
     with kernel.writer.block(f"for (long long i = threadIdx.x; i < {count}; i += {kernel.threads})"):

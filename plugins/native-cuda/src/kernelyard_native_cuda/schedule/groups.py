@@ -40,7 +40,7 @@ def with_groups(stage: Stage) -> Stage:
 
 
 def _grouped(block: ComputeBlock) -> Iterator[tuple[IterVar, int]]:
-    """Axes by a divisor of which something is picked."""
+    """Yield axes with the constant by which an index divides them."""
     axes = {axis.name: axis for axis in block.spatial_axes}
     for expr in walk(block.body):
         match expr:

@@ -25,7 +25,7 @@ def loops(kernel: Kernel, axes: Sequence[IterVar]) -> Iterator[None]:
 
 
 def scoped(kernel: Kernel, outer: Expressions, axes: Sequence[IterVar] = ()) -> Expressions:
-    """Expressions inside loops over axes: what is found there is forgotten outside."""
+    """Return the expressions inside loops over axes: values defined there are dropped outside."""
     inner = {axis.name: axis.name for axis in axes}
     return kernel.expressions({**outer.axes, **inner}, outer.known, outer.kept)
 

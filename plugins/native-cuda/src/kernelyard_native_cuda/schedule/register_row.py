@@ -162,7 +162,7 @@ class RegisterRow:
         return writer.define(computed(dtype), operations.combined(block.reducer, row.value(block.init), total, dtype))
 
     def write(self, row: Expressions, stage: Stage, axis: IterVar) -> None:
-        """A stage that writes rows: what later stages read of it stays in registers."""
+        """Write a stage over rows, and keep values that later stages read in registers."""
         kernel, writer, shape = self._kernel, self._kernel.writer, self._shape
         kept: dict[Buffer, str] = {}
         for block in stage.blocks:
@@ -198,7 +198,7 @@ class RegisterRow:
 
     @contextmanager
     def _pieces(self) -> Iterator[None]:
-        """The loop over a thread's pieces, and inside of it `start`, the place of a piece's first element."""
+        """Write the loop over a thread's pieces; `start` is the index of a piece's first element."""
         writer, shape = self._kernel.writer, self._shape
         writer.line("#pragma unroll")
         with writer.block(f"for (int piece = 0; piece < {shape.pieces}; ++piece)"):
@@ -221,7 +221,9 @@ class RegisterRow:
 
     @contextmanager
     def _lanes(self, row: Expressions, stage: Stage, axis: IterVar, new: Mapping[Load, str]) -> Iterator[Expressions]:
-        """The loop over the elements of a piece; `new` are those that are read before, and where to."""
+        """Write the loop over the elements of a piece; `new` are the loads made before it, and the variables that take
+        them.
+        """
         kernel, writer, shape = self._kernel, self._kernel.writer, self._shape
         known: dict[Expr, str] = dict(row.known)
         start = kernel.expressions({**row.axes, axis.name: "start"}, row.known)

@@ -119,7 +119,7 @@ class _Scan:
         self.length = kernel.dim(stage.reduce[0].extent)
 
     def write(self, progress: _Progress | None) -> None:
-        """One tile: scan its elements, find what comes before it, write."""
+        """Write one tile: scan its elements, add the total of the tiles before it, store."""
         line, length = self.writer.line, self.length
         number = self._number(progress)
         tiles = self.kernel.dim(progress.tiles) if progress else "1"

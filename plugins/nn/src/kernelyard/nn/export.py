@@ -197,7 +197,9 @@ def _method(module: Module, name: str) -> Callable[..., Any]:
 
 
 def _check_names(method: Callable[..., Any], name: str, given: Mapping[str, Any]) -> None:
-    """The spec has each argument of the method that has no default, and no other."""
+    """Check that the spec has every argument of the method without a default, and no unknown one. Raises:
+    FrontendError.
+    """
     arguments = inspect.signature(method).parameters
     named = [a for a in arguments.values() if a.kind not in (a.VAR_POSITIONAL, a.VAR_KEYWORD)]
     takes_any = any(a.kind is a.VAR_KEYWORD for a in arguments.values())
@@ -246,7 +248,7 @@ class _Inputs:
         )
 
     def group(self, kinds: Mapping[str, TensorType], name: str, is_packed: bool) -> list[Expr]:
-        """Values by path that no argument stands for: an input each, or together one tuple called `name`."""
+        """Return the values by path: an input each, or all in one tuple called `name`."""
         if not is_packed or not kinds:
             self.names += kinds
             return [self.builder.parameter(kind, path) for path, kind in kinds.items()]
@@ -255,13 +257,13 @@ class _Inputs:
         return [self.builder.get(packed, index) for index in range(len(kinds))]
 
     def check_names(self, method: str) -> None:
-        """No two inputs have one name."""
+        """Check that no two inputs have one name. Raises: FrontendError."""
         twice = sorted({each for each in self.names if self.names.count(each) > 1})
         if twice:
             raise FrontendError(f"inputs, states and parameters of {method} share names", found=", ".join(twice))
 
     def check_sizes(self, method: str) -> None:
-        """Each size that the method gets as a number can be read off an input."""
+        """Check that each size that the method gets as a number is a dim of an input. Raises: FrontendError."""
         known = symbols_of(param.type for param in self.builder.params)
         for name in self.sizes:
             if name not in known:

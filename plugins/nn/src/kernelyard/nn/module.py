@@ -45,7 +45,7 @@ class Module:
             return self.forward(*args, **kwargs)
 
     def children(self) -> Iterator[tuple[str, Parameter | Module]]:
-        """Parameters and modules of this one by name, in the order in which they were made."""
+        """Yield the parameters and modules of this one by name, in the order in which they were made."""
         for name, value in vars(self).items():
             if isinstance(value, (Parameter, Module)):
                 yield name, value
@@ -55,7 +55,7 @@ class Module:
         setattr(self, name, new)
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all in it, each once, by path; its own is `prefix`."""
+        """Yield this module and all in it, each once, by path; its own is `prefix`."""
         seen: set[Module] = set()
         for path, value in _walk(self, prefix):
             if isinstance(value, Module) and value not in seen:
@@ -170,11 +170,11 @@ class _Dict(Module, Generic[T]):
         self._items[name] = new  # pyright: ignore[reportArgumentType]
 
     def items(self) -> Iterable[tuple[str, T]]:
-        """Names and children."""
+        """Return names and children."""
         return self._items.items()
 
     def keys(self) -> Iterable[str]:
-        """Names."""
+        """Return the names."""
         return self._items.keys()
 
     def values(self) -> Iterable[T]:

@@ -41,7 +41,7 @@ class Mutator:
         return self._visited[node]
 
     def visit_module(self, name: str, node: Module) -> Module:
-        """Visits what is in the module, and replaces it there."""
+        """Visit the module's children, and replace them in it."""
         for key, child in list(node.children()):
             new = self.visit(f"{name}.{key}" if name else key, child)
             if new is not child:

@@ -37,7 +37,7 @@ class Externs:
     module_of: dict[str, ExternFunctions] = field(default_factory=dict)
 
     def require(self, symbol: str) -> None:
-        """Raises: FrontendError when extern functions are not allowed."""
+        """Check that extern functions are allowed. Raises: FrontendError."""
         if not self.allowed:
             raise FrontendError(
                 "this model calls its own compiled code",

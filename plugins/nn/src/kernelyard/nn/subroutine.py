@@ -45,7 +45,7 @@ def call_subroutine(function: Callable[..., Any], args: Any, kwargs: Any, name: 
 
 
 def _check_closed(body: Function, origin: str) -> None:
-    """A subroutine uses what it was given, and no other tensor of its caller."""
+    """Check that a subroutine uses only the tensors of its caller that it was given. Raises: FrontendError."""
     known = {*body.params, *(binding.var for binding in body.bindings)}
     results = body.result.fields if isinstance(body.result, Tuple) else (body.result,)
     for operand in (*results, *(each for binding in body.bindings for each in operands(binding.value))):

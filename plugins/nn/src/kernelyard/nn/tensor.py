@@ -189,7 +189,7 @@ def emit(name: str, *operands: Operand, **attrs: Any) -> Tensor:
 
 
 def emit_call(name: str, *operands: Operand, **attrs: Any) -> Var:
-    """As `emit`, for any result."""
+    """Emit a call of an op with any result; see `emit`."""
     traced = scope.current()
     dtype = next((each.dtype for each in operands if isinstance(each, Tensor)), "float32")
     args = [to_expr(each, dtype) for each in operands]

@@ -88,7 +88,7 @@ def transposed_convolution(node: Node) -> Expr:
 def _padding_for(
     node: Node, spatial: tuple[Dim, ...], wanted: tuple[Dim, ...], window: Window, output_padding: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Padding, and output padding, that make the output as large as wanted."""
+    """Return padding, and output padding, that make the output as large as wanted."""
     begins, ends, extra = [], [], []
     for axis, size in enumerate(spatial):
         natural = (size - 1) * window.strides[axis] + output_padding[axis] + window.reach[axis]

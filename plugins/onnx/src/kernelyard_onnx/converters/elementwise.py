@@ -129,7 +129,7 @@ def dropout(node: Node) -> list[Expr]:
 
 
 def _drop(node: Node, x: Expr, ratio: float) -> list[Expr]:
-    """Elements left out at random, and the others made so much larger."""
+    """Drop random elements, and scale the others up accordingly."""
     if ratio == 0:
         return [x, node.full(True, node.shape(x), "bool")]
     kept = node.op("greater_equal", uniform(node, node.shape(x), "float32"), ratio)
@@ -234,7 +234,7 @@ def _cast_to(node: Node, data_type: int) -> Expr:
 
 
 def _wrapped(node: Node, x: Expr, data_type: int) -> Expr:
-    """As `narrow`, but of integers beyond the range the lowest bits are kept."""
+    """Narrow as `narrow` does, but keep the lowest bits of integers beyond the range."""
     carrier, own = NARROW[data_type]
     if is_float(carrier):
         return narrow(node, x, data_type)
@@ -245,7 +245,7 @@ def _wrapped(node: Node, x: Expr, data_type: int) -> Expr:
 
 
 def narrow(node: Node, x: Expr, data_type: int) -> Expr:
-    """Numbers cut to the range of a narrow element type, in the type that carries it."""
+    """Clamp numbers to the range of a narrow element type, in the type that carries it."""
     carrier, own = NARROW[data_type]
     if is_float(carrier):
         rounding, saturate = node.attr("round_mode", "up"), bool(node.attr("saturate", 1))

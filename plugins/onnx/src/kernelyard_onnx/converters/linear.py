@@ -54,7 +54,9 @@ def einstein_sum(node: Node) -> Expr:
 
 
 def _parse(node: Node, equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
-    """Labels of each operand and of the result; the axes of an ellipsis become labels "0", "1", ... from the right."""
+    """Return the labels of each operand and of the result; the axes of an ellipsis are labelled "0", "1", ... from the
+    right.
+    """
     left, arrow, right = equation.replace(" ", "").partition("->")
     texts = left.split(",")
     if len(texts) != len(ranks):
@@ -76,7 +78,7 @@ def _labels(text: str, hidden: int) -> list[str]:
 
 
 def _without_repeats(node: Node, x: Expr, labels: list[str]) -> tuple[Expr, list[str]]:
-    """Labels that an operand has twice: keep the diagonal."""
+    """Take the diagonal of axes that an operand labels twice."""
     labels = list(labels)
     for label in list(labels):
         while labels.count(label) > 1:

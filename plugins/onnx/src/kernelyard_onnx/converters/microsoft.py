@@ -105,7 +105,7 @@ def padded(node: Node) -> Expr:
 
 @microsoft("Unique")
 def unique_numbers(node: Node) -> Sequence[Expr]:
-    """Numbers in the order in which they come first, where each of the input is among them, how often it is there."""
+    """Return the distinct numbers in order of first occurrence, each input element's index among them, and counts."""
     values, _, inverse, counts = unique(node.like("Unique", [node.input(0)], sorted=0))
     return [values, inverse, counts]
 
@@ -265,7 +265,7 @@ def inverse(node: Node) -> Expr:
 # --- normalization ----------------------------------------------------------------------------------------------------
 @microsoft("SkipLayerNormalization")
 def skip_layer_normalization(node: Node) -> Sequence[Expr | None]:
-    """Outputs: result, mean, inverse deviation (both only for training), the sum that was normalized."""
+    """Return the result, mean and inverse deviation (both only for training), and the sum that was normalized."""
     x, gamma, beta = _skip_sum(node, 4), node.input(2), node.optional(3)
     shift = node.full(0, node.shape(gamma), node.dtype(gamma)) if beta is None else beta
     axes, epsilon = (node.rank(x) - 1,), float(node.attr("epsilon", 1e-12))
@@ -286,7 +286,7 @@ def _skip_sum(node: Node, bias_index: int) -> Expr:
 
 @converter("SimplifiedLayerNormalization")
 def simplified_layer_normalization(node: Node) -> Expr:
-    """In the standard's own domain, although the standard does not have it."""
+    """Convert the RMS norm that Microsoft's exporters put into the standard's domain, although it does not have it."""
     x = node.input(0)
     axes = tuple(range(node.axis(node.attr("axis", -1), node.rank(x)), node.rank(x)))
     return node.op("nn.rms_norm", x, node.input(1), axes=axes, epsilon=float(node.attr("epsilon", 1e-5)))
@@ -294,7 +294,7 @@ def simplified_layer_normalization(node: Node) -> Expr:
 
 @microsoft("GatedRMSNorm")
 def gated_norm(node: Node) -> Expr:
-    """Groups of as many channels as there are factors are normalized, and multiplied by an activation of the gate."""
+    """Normalize groups of as many channels as there are factors, and multiply by an activation of the gate."""
     x, scale, gate = node.required_inputs()
     name = {"silu": "nn.silu", "swish": "nn.silu", "sigmoid": "sigmoid"}.get(node.attr("activation", "silu"))
     *outer, width = node.shape(x)
@@ -335,7 +335,7 @@ def _group_norm(node: Node, x: Expr) -> Expr:
 
 @microsoft("EmbedLayerNormalization")
 def embeddings(node: Node) -> Sequence[Expr | None]:
-    """Outputs: the normalized sum of embeddings, how many words each sequence has, the sum."""
+    """Return the normalized sum of embeddings, the number of words of each sequence, and the sum."""
     words, segments, positions, mask = (node.optional(index) for index in (0, 1, 8, 7))
     tables = [node.optional(index) for index in (2, 3, 4)]
     return embed(node, (words, segments, positions, mask), tables, (node.input(5), node.input(6)))

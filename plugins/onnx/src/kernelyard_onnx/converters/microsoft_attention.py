@@ -133,7 +133,9 @@ def _weighing(node: Node, mask: Expr | None, bias: Expr | None, rows: Dim, keys:
 # --- operators --------------------------------------------------------------------------------------------------------
 @converter("Attention", domain=MICROSOFT)
 def attention(node: Node) -> Sequence[Expr | None]:
-    """Queries, keys and values by one product; outputs: the result, and keys and values so far."""
+    """Compute queries, keys and values by one product, and attention; return the result, and the cache of keys and
+    values.
+    """
     x, weights, bias = node.input(0), node.input(1), node.optional(2)
     product = node.op("matmul", x, weights)
     product = product if bias is None else node.op("add", product, bias)
@@ -174,7 +176,7 @@ def quantized_attention(node: Node) -> Sequence[Expr | None]:
 
 @converter("MultiHeadAttention", domain=MICROSOFT)
 def multi_head_attention(node: Node) -> Sequence[Expr | None]:
-    """Outputs: the result, keys and values so far."""
+    """Return the result of attention, and the cache of keys and values."""
     if node.optional(8) is not None or node.optional(9) is not None or node.has_output(3):
         node.reject("past_sequence_length, cache_indirection and the output qk are not supported")
     q, k, v = _given_heads(node)
@@ -184,7 +186,7 @@ def multi_head_attention(node: Node) -> Sequence[Expr | None]:
 
 
 def _given_heads(node: Node) -> tuple[Expr, Expr, Expr]:
-    """Queries, keys and values: apart, keys and values in one, all in one, or made before."""
+    """Return queries, keys and values, given apart, keys and values packed, all packed, or from the cache."""
     query, key, value, bias = node.input(0), node.optional(1), node.optional(2), node.optional(3)
     count = node.required_attr("num_heads")
     if node.rank(query) == 5:

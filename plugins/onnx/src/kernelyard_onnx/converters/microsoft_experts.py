@@ -31,7 +31,7 @@ class Layer:
     biases: Expr | None
 
     def of_rows(self, node: Node, x: Expr, experts: Expr) -> Expr:
-        """Rows (rows, in) -> (rows, out), each by the matrix of its expert, which a kernel reads where it lies."""
+        """Multiply rows (rows, in) -> (rows, out), each by the matrix of its expert, which a kernel reads in place."""
         products = node.op("multiply", self.weights(experts), node.unsqueeze(x, 1))
         y = node.op("sum", products, axes=(2,))
         return y if self.biases is None else node.op("add", y, node.op("take", self.biases, experts, axis=0))
@@ -52,7 +52,7 @@ def _layer(node: Node, weights: int, biases: int) -> Layer | None:
 
 @microsoft("QMoE")
 def quantized_mixture_of_experts(node: Node) -> Expr:
-    """Weights of 2, 4 or 8 bits, with a scale for each row, or for each block of a row."""
+    """Convert experts whose weights have 2, 4 or 8 bits, with a scale for each row, or for each block of a row."""
     if node.attr("quant_type", "int") != "int" or node.attr("weights_prepacked", 0) == 1:
         node.reject("its quant_type is not 'int', or its weights are reordered (weights_prepacked)")
     layers = [_quantized_layer(node, number) for number in (1, 2, 3)]
@@ -95,7 +95,7 @@ _RANK_OF_BLOCKS = 3
 
 
 def _of_columns(node: Node, x: Expr, block: int, columns: Dim) -> Expr:
-    """Numbers of rows (n, out), or of their blocks (n, out, blocks) -> what multiplies (n, out, columns)."""
+    """Broadcast numbers of rows (n, out), or of their blocks (n, out, blocks), to multiply (n, out, columns)."""
     return repeated_in_blocks(node, x, 2, block, columns) if block else node.unsqueeze(x, 2)
 
 

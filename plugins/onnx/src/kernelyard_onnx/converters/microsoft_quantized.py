@@ -40,7 +40,7 @@ def dequantized(node: Node) -> Expr:
 
 
 def _real(node: Node, first: int, axis: int | None = None) -> Expr:
-    """Stored numbers, scale and zero point at three inputs in a row -> real numbers."""
+    """Dequantize stored numbers by scale and zero point, three inputs in a row."""
     return dequantize(node, node.input(first), node.input(first + 1), node.optional(first + 2), axis)
 
 
@@ -285,7 +285,9 @@ def unpacked(node: Node, packed: Expr, bits: int, count: Dim) -> Expr:
 
 @microsoft("GatherBlockQuantized")
 def rows_of_few_bits(node: Node) -> Expr:
-    """Numbers picked along one axis; another, the last where bytes hold several, has a scale for each block."""
+    """Gather quantized slices along one axis; another, the last where bytes hold several numbers, has a scale for each
+    block.
+    """
     data, indices, scales, zeros = node.input(0), node.input(1), node.input(2), node.optional(3)
     bits, block, rank = int(node.attr("bits", 4)), int(node.attr("block_size", 128)), node.rank(data)
     axis, along = (node.axis(node.attr(n, d), rank) for n, d in (("gather_axis", 0), ("quantize_axis", 1)))
@@ -311,7 +313,7 @@ def rows_of_few_bits(node: Node) -> Expr:
 
 
 def repeated_in_blocks(node: Node, x: Expr, axis: int, block: int, size: Dim) -> Expr:
-    """Each number repeated along an axis, as often as a block is long; cut to a size."""
+    """Repeat each number along an axis as often as a block is long, cut to a size."""
     shape = node.shape(x)
     outer, count, inner = shape[:axis], shape[axis], shape[axis + 1 :]
     wide = node.broadcast_to(node.reshape(x, (*outer, count, 1, *inner)), (*outer, count, block, *inner))

@@ -21,7 +21,7 @@ BYTES_OF_WORD = 4
 
 @converter("DynamicQuantizeLSTM", domain=MICROSOFT)
 def dynamically_quantized_lstm(node: Node) -> Sequence[Expr]:
-    """The inputs of all steps are quantized together, the states of all sequences in each step."""
+    """Convert an LSTM that quantizes the inputs of all steps together, and the states of all sequences in each step."""
     chosen = node.attr("direction", "forward")
     clip = node.attr("clip")
     common = {"clip": float(clip) if clip else None, "input_forget": bool(node.attr("input_forget", 0))}

@@ -19,7 +19,7 @@ def batch_normalization_by_attribute(node: Node) -> Expr:
 
 @converter("BatchNormalization", since=14)
 def batch_normalization_with_statistics(node: Node) -> Sequence[Expr]:
-    """In training mode: over the statistics of the batch, and those of all batches carried on."""
+    """Normalize by the statistics of the batch (training mode), and return the updated running statistics."""
     if not node.attr("training_mode", 0):
         return [_inferred(node)]
     x, momentum = node.input(0), float(node.attr("momentum", 0.9))

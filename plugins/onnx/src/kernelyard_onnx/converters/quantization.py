@@ -37,7 +37,7 @@ def quantize(node: Node, x: Expr, scale: Expr, zero: Expr | None, dtype: str, ax
 
 
 def dequantize(node: Node, x: Expr, scale: Expr, zero: Expr | None, axis: int | None = None) -> Expr:
-    """Stored numbers -> real numbers in the dtype of the scale, as `quantize`."""
+    """Dequantize stored numbers to the dtype of the scale; see `quantize`."""
     parameters = _parameters(node, scale, zero, node.dtype(x))
     attrs = {"axis": _axis_of(node, parameters, axis), "dtype": node.dtype(scale)}
     return node.op("dequantize", node.wide(x), *parameters, **attrs)
@@ -62,7 +62,7 @@ def _stated_axis(node: Node, x: Expr) -> int | None:
 
 
 def _quantize_narrow(node: Node, scaled: Expr, zero: Expr | None, x: Expr, data_type: int) -> Expr:
-    """As `quantize`, for element types that another type carries."""
+    """Quantize to element types that another type carries; see `quantize`."""
     if not is_float(NARROW[data_type][0]):
         scaled = node.op("round", scaled)
         if zero is not None:
@@ -71,7 +71,7 @@ def _quantize_narrow(node: Node, scaled: Expr, zero: Expr | None, x: Expr, data_
 
 
 def _rounded(node: Node, scaled: Expr, zero: Expr | None, dtype: str) -> Expr:
-    """Numbers in units of the scale -> stored numbers: rounded to even, shifted, cut to the range of the dtype."""
+    """Return stored numbers for numbers in units of the scale: rounded to even, shifted, clamped to the dtype."""
     if is_float(dtype):
         return convert_to(node, scaled, dtype)
     rounded = node.op("round", scaled)
@@ -121,7 +121,7 @@ def dynamic_quantize_linear(node: Node) -> list[Expr]:
 
 
 def quantize_dynamically(node: Node) -> tuple[Expr, Expr, Expr]:
-    """Stored numbers, scale and zero point, from the range of the data, which is made to contain 0."""
+    """Return stored numbers, scale and zero point, from the range of the data, which is made to contain 0."""
     x = node.input(0)
     every = tuple(range(node.rank(x)))
     low = node.op("minimum", node.op("min", x, axes=every, keepdims=False), 0)

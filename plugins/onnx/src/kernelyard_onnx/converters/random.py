@@ -12,7 +12,7 @@ from kernelyard_onnx.tensors import DTYPES, type_name
 
 
 def uniform(node: Node, shape: Shape, dtype: str, low: float = 0.0, high: float = 1.0) -> Expr:
-    """Numbers between two bounds."""
+    """Return numbers between two bounds."""
     return node.op("random.uniform", shape=shape, low=low, high=high, dtype=dtype, seed=seed_of(node.attr("seed")))
 
 
@@ -61,7 +61,7 @@ def random_normal_like(node: Node) -> Expr:
 
 @converter("Multinomial", since=7)
 def multinomial(node: Node) -> Expr:
-    """Classes drawn by logarithms of their weights: as many sums of probabilities as lie below a random number."""
+    """Draw classes by the logarithms of their weights: count the cumulative probabilities below a random number."""
     x, count = node.input(0), int(node.attr("sample_size", 1))
     rows, classes = node.shape(x)
     sums = node.op("cumsum", node.op("nn.softmax", x, axis=1), axis=1)

@@ -39,7 +39,7 @@ def roi_max_pool(node: Node) -> Expr:
 
 @converter("Col2Im", since=18)
 def columns_to_image(node: Node) -> Expr:
-    """Patches added up where they overlap: a transposed convolution whose weights copy each column to its place.
+    """Sum overlapping patches: a transposed convolution whose weights copy each column to its place.
 
     X: (N, C * elements of a patch, patches) -> (N, C, image...).
     """
@@ -68,7 +68,7 @@ def columns_to_image(node: Node) -> Expr:
 
 @converter("DeformConv", since=19)
 def deformable_convolution(node: Node) -> Expr:
-    """Samples at shifted positions, then one matrix product per group.
+    """Sample at shifted positions, then multiply by one matrix per group.
 
     X: (N, C, H, W), W: (M, C / group, kernel...), offset: (N, offset groups * elements * 2, out...).
     """
@@ -107,7 +107,7 @@ def _places(stride: int, dilation: int, pad: object, axis: int, kernel: tuple[in
 
 @converter("MaxUnpool", since=9)
 def max_unpool(node: Node) -> Expr:
-    """Each element at its index of a tensor of zeros."""
+    """Scatter each element to its index in a tensor of zeros."""
     x, indices, stated = node.input(0), node.input(1), node.optional(2)
     window = read_window(node, node.shape(x)[2:], tuple(node.required_attr("kernel_shape")))
     rank = len(window.kernel)

@@ -138,7 +138,7 @@ def _numbers(node: Node, expr: Expr, what: str) -> list[Rational]:
 def _scaled(
     node: Node, shape: Sequence[Dim], scales: Sequence[Rational | float]
 ) -> tuple[list[Dim], list[float] | None]:
-    """Sizes of the result, and the scales where they are numbers (None: they follow from the sizes)."""
+    """Return the sizes of the result, and the scales where they are numbers (None: they follow from the sizes)."""
     if len(scales) != len(shape):
         node.reject(f"it has {len(scales)} scales for {len(shape)} axes")
     exact = [Rational.of(np.float32(scale) if isinstance(scale, float) else scale) for scale in scales]
@@ -156,7 +156,7 @@ def _scaled_size(size: Dim, scale: Rational) -> Dim:
 
 
 def _fitted(node: Node, shape: Sequence[Dim], sizes: Sequence[Dim]) -> tuple[list[Dim], list[float] | None]:
-    """Sizes as asked for, or made to keep the ratio of width to height."""
+    """Return the sizes as requested, or adjusted to keep the aspect ratio."""
     if len(sizes) != len(shape):
         node.reject(f"it has {len(sizes)} sizes for {len(shape)} axes")
     choose = KEEP_RATIO.get(node.attr("keep_aspect_ratio_policy", "stretch"))

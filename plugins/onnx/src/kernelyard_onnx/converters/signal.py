@@ -81,7 +81,7 @@ def _transform(node: Node, parts: list[Expr], used: int, points: int, bins: int,
 
 @converter("STFT", since=17)
 def short_time_fourier(node: Node) -> Expr:
-    """Frames are gathered by index, weighted by the window and multiplied by the matrix of the transform."""
+    """Gather frames by index, weight them by the window, and multiply by the matrix of the transform."""
     signal, window, length = node.input(0), node.optional(2), node.optional(3)
     hop = int(node.scalar(node.input(1), "frame_step"))
     if length is None and window is None:
@@ -110,7 +110,7 @@ def _frame_indices(node: Node, length: Dim, size: int, hop: int) -> Expr:
 
 @converter("MelWeightMatrix", since=17)
 def mel_weight_matrix(node: Node) -> Expr:
-    """Triangles that are evenly spaced in mel; all inputs are constants, and so is the result."""
+    """Compute triangles evenly spaced in mel; all inputs are constants, and so is the result."""
     bins, length, rate = (int(node.scalar(node.input(k), "input")) for k in range(3))
     lower, upper = (float(node.scalar(node.input(k), "input")) for k in (3, 4))
     spectrum = length // 2 + 1

@@ -45,7 +45,7 @@ def grid_sample(node: Node) -> Expr:
 def sampled(
     node: Node, data: Expr, taps: Sequence[Sequence[Tap]], spatial: Sequence[Dim], shape: Sequence[Dim]
 ) -> Expr:
-    """Data (N, C, product of spatial) weighted and summed over the taps of each axis: `shape`, (N, C, count)."""
+    """Sum data (N, C, product of spatial), weighted, over the taps of each axis: `shape`, (N, C, count)."""
     total: Expr | None = None
     for corner in itertools.product(*taps):
         value = _weighted(node, data, corner, spatial, shape)
@@ -59,7 +59,7 @@ def linear_taps(node: Node, coordinate: Expr, size: Dim) -> list[Tap]:
 
 
 def _coordinate(node: Node, flat: Expr, index: int, size: Dim) -> Expr:
-    """Positions along one axis, in elements: (N, count)."""
+    """Return positions along one axis, in elements: (N, count)."""
     unit = node.select(flat, 2, index)
     length = node.expr(size, node.dtype(unit))
     if node.attr("align_corners", 0):  # -1 and 1 are the centres of the first and last element
@@ -83,7 +83,7 @@ def _taps(node: Node, coordinate: Expr, size: Dim, mode: str) -> list[Tap]:
 
 
 def _cubic(node: Node, t: Expr, step: int) -> Expr:
-    """Keys' cubic kernel at distance |t - step|."""
+    """Evaluate Keys' cubic kernel at distance |t - step|."""
     a = CUBIC
     distance = node.op("abs", node.op("subtract", t, step))
     coefficients = (a + 2, -(a + 3), 0.0, 1.0) if step in (0, 1) else (a, -5 * a, 8 * a, -4 * a)
@@ -94,7 +94,7 @@ def _cubic(node: Node, t: Expr, step: int) -> Expr:
 
 
 def _inside(node: Node, position: Expr, size: Dim, padding: str) -> Expr:
-    """Positions moved onto the data: to the nearest edge, or mirrored at the edges."""
+    """Move positions into the data: to the nearest edge, or mirrored at the edges."""
     last = node.op("subtract", node.expr(size, node.dtype(position)), 1)
     if padding == "reflection":
         half = 0.0 if node.attr("align_corners", 0) else 0.5

@@ -104,7 +104,7 @@ def _linear(node: Node, labels: Labels, x: Expr) -> Sequence[Value]:
 
 
 def _voted(node: Node, labels: Labels, decisions: Expr, pairs: Sequence[tuple[int, int]]) -> Value:
-    """Each decision is a vote for the first class of its pair where it is above 0, else for the second."""
+    """Count votes: each decision votes for the first class of its pair if it is above 0, else for the second."""
     firsts, seconds = np.zeros((2, len(pairs), len(labels)), np.float32)
     for row, (a, b) in enumerate(pairs):
         firsts[row, a] = seconds[row, b] = 1

@@ -37,7 +37,7 @@ def each(data: np.ndarray, function: Callable[..., object], *others: np.ndarray)
 
 
 def numbers_as_text(node: Node, x: Expr) -> StringTensor:
-    """Numbers as they are written."""
+    """Return numbers as text, as they are written."""
     return StringTensor(each(node.constant(x, "input").astype(object), str))
 
 

@@ -59,7 +59,7 @@ def _ints(node: Node, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _same_padding(window: Window, spatial: Sequence[Dim], upper: bool) -> tuple[Dim, ...]:
-    """Padding that makes the output `ceil(size / stride)` long; the odd element goes behind (upper) or in front."""
+    """Return the padding that makes the output `ceil(size / stride)` long; an odd element is last (upper) or first."""
     totals = [_same_total(*axis) for axis in zip(spatial, window.reach, window.strides, strict=True)]
     small = [dims.floordiv(total, 2) for total in totals]
     large = [total - half for total, half in zip(totals, small, strict=True)]

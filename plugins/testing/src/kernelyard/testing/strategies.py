@@ -26,7 +26,7 @@ def shapes(min_rank: int = 0, max_rank: int = 4, max_size: int = 5) -> st.Search
 
 @st.composite
 def broadcastable_shapes(draw: Draw, count: int = 2, max_rank: int = 4, max_size: int = 5) -> list[tuple[int, ...]]:
-    """Some shapes that broadcast against each other."""
+    """Draw shapes that broadcast against each other."""
     whole = draw(shapes(max_rank=max_rank, max_size=max_size))
     found = []
     for _ in range(count):
@@ -36,12 +36,12 @@ def broadcastable_shapes(draw: Draw, count: int = 2, max_rank: int = 4, max_size
 
 
 def tensors(shape: Sequence[int], dtype: str = "float32") -> st.SearchStrategy[np.ndarray]:
-    """Arrays of that shape with elements of moderate size."""
+    """Draw arrays of that shape with elements of moderate size."""
     return st.integers(0, 1 << 16).map(lambda seed: numbers(*shape, dtype=dtype, seed=seed))
 
 
 def symbolic_dims(names: Sequence[str] = ("n", "m"), max_leaves: int = 6) -> st.SearchStrategy[Dim]:
-    """Dims over some symbols: sums, products with small numbers, floor divisions, maxima and minima."""
+    """Draw dims over some symbols: sums, products with small numbers, floor divisions, maxima and minima."""
     leaves = st.one_of(st.integers(-4, 9), st.sampled_from(names).map(dims.symbol))
     operations = (
         lambda a, b: a + b,

@@ -100,7 +100,7 @@ def linspace(node: Node, start: float, end: float, steps: int, *_: object) -> Ex
 
 @converter("aten._local_scalar_dense.default")
 def local_scalar(node: Node, x: Expr) -> None:
-    """A number that is read from a tensor: as a size where it is an integer, else as a tensor of rank 0."""
+    """Read a number from a tensor: as a size where it is an integer, else as a tensor of rank 0."""
     value = node.fx_node.meta["val"]
     x = node.reshape(x, ())
     if isinstance(value, (int, float, bool)):

@@ -9,7 +9,7 @@ from kernelyard_torch.registry import converter
 
 @converter("transformers.grouped_mm_fallback.default")
 def grouped_matmul(node: Node, x: Expr, weights: Expr, ends: Expr) -> Expr:
-    """Rows (rows, in), sorted by expert, times their expert's (in, out) of weights (experts, in, out).
+    """Multiply rows (rows, in), sorted by expert, by their expert's (in, out) of weights (experts, in, out).
 
     ends: the row behind each expert's last, (experts,). As one sum of products, in whose kernel each row reads the
     weights of its expert where they lie: (experts, out, in), as models store them. Rows of no expert are zeros.

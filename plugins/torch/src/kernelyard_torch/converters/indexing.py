@@ -139,7 +139,7 @@ def _scatter_nd(node: Node, data: Expr, vectors: Expr, updates: Expr, reduction:
 
 
 def _masked_fill(node: Node, x: Expr, indices: Sequence[Expr | None], values: Expr, accumulate: bool) -> Expr | None:
-    """Writing one value where a mask holds needs no positions."""
+    """Write one value where a mask holds, which needs no positions."""
     given = [each for each in indices if each is not None]
     leading = len(given) == 1 and indices[0] is not None and node.dtype(given[0]) == "bool"
     if not leading or values.tensor_type.numel != 1 or accumulate:

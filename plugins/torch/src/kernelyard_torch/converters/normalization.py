@@ -26,7 +26,7 @@ def log_softmax(node: Node, x: Expr, axis: int, *_: object) -> Expr:
 
 @converter("aten._safe_softmax.default")
 def safe_softmax(node: Node, x: Expr, axis: int, *_: object) -> Expr:
-    """Rows without anything to choose from, all minus infinity, give zeros."""
+    """Compute softmax where rows that are all minus infinity give zeros."""
     x = node.cast(x, node.result.dtype)
     at = node.axis(axis, node.rank(x))
     nothing = node.op("equal", node.op("max", x, axes=(at,), keepdims=True), -float("inf"))
@@ -160,7 +160,7 @@ def batch_norm_with_new_statistics(
     momentum: float,
     epsilon: float,
 ) -> list[Expr]:
-    """In training, by the data's own statistics; the running ones come after the other results."""
+    """Normalize by the data's own statistics (training); the running ones come after the other results."""
     if not training:
         return [*batch_norm(node, x, weight, bias, mean, spread, momentum, epsilon), mean, spread]
     center, found = _batch_statistics(node, x)

@@ -115,7 +115,7 @@ for _rank in (2, 3):
 @converter("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default")
 @converter("aten.adaptive_avg_pool1d.default")
 def adaptive_avg_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> Expr:
-    """Means by products with matrices of weights; of whole planes by the mean, of even parts by a pool."""
+    """Average by matrix products with weights; whole planes by the mean, equal windows by a pool."""
     rank = len(sizes)
     axes = range(node.rank(x) - rank, node.rank(x))
     if all(size == 1 for size in sizes):

@@ -85,7 +85,7 @@ def col2im(
     padding: Sequence[int],
     strides: Sequence[int],
 ) -> Expr:
-    """Columns of windows added up in the planes that the windows were taken from."""
+    """Sum columns of windows in the planes that the windows were taken from."""
     planes = node.fixed_all(size, "a size of its result")
     out = [
         (planes[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in range(len(planes))
@@ -127,7 +127,7 @@ def embedding_bag(
     include_last: bool,
     padding: int,
 ) -> list[Expr | None]:
-    """Sums (mode 0), means (1) or maxima (2) of rows; a bag goes from one offset to the next."""
+    """Compute sums (mode 0), means (1) or maxima (2) of rows; a bag goes from one offset to the next."""
     if any(node.is_used(index) for index in (1, 2, 3)):
         node.reject("an output for the backward pass is used, which is not supported")
     bags, width = node.result.shape

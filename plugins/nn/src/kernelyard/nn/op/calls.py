@@ -33,13 +33,13 @@ def extern(name: str, args: Sequence[Operand], out: Tensor | Sequence[Tensor]) -
 
 
 def check_symbol(name: str) -> None:
-    """Raises: FrontendError for what is no name of a C function."""
+    """Check the name of a C function. Raises: FrontendError."""
     if not SYMBOL.match(name):
         raise FrontendError("invalid name of a C function", found=repr(name))
 
 
 def call_extern(name: str, args: Sequence[Operand], out: Any) -> Tensor | tuple[Tensor, ...]:
-    """As `extern`, for one that is allowed."""
+    """Call an extern function that is allowed already; see `extern`."""
     return _call("call_dps_packed", ExternFunc(name), name, args, _type_of(out, name))
 
 
@@ -64,7 +64,9 @@ def _call(op: str, callee: Expr, name: str, args: Sequence[Operand], type_: Type
 
 
 def as_tensors(name: str, args: Sequence[Operand]) -> list[Tensor]:
-    """Arguments of the function `name`, arrays as constants. Raises: FrontendError for what is no tensor."""
+    """Return the arguments of the function `name` as tensors, arrays as constants. Raises: FrontendError for anything
+    else.
+    """
     for number, arg in enumerate(args):
         if not isinstance(arg, (Tensor, np.ndarray)):
             found = f"{type(arg).__name__} as argument {number} of {name}"

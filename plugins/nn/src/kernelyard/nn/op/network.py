@@ -245,7 +245,7 @@ def _scale(given: Tensor | None, sizes: Sequence[int], default: int, dtype: str)
 
 # --- probabilities and attention --------------------------------------------------------------------------------------
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """Powers of e that sum to 1 along an axis."""
+    """Compute softmax along an axis: powers of e that sum to 1."""
     return emit("nn.softmax", x, axis=axis % x.ndim)
 
 
@@ -311,7 +311,7 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """As `cached_attention`, to a cache in pages that sequences may share.
+    """Attend to a cache in pages that sequences may share; see `cached_attention`.
 
     key_pages, value_pages: (heads, pages, rows, size), of any float dtype. tables: the pages of each sequence in turn
     (batch, columns); those that follow each other are read as one. key_scales, value_scales: of rows (heads, pages,
@@ -330,7 +330,7 @@ def get_timestep_embedding(
     scale: float = 1.0,
     max_period: float = 10000.0,
 ) -> Tensor:
-    """Sines and cosines of x (N,) at falling frequencies: (N, embedding_dim).
+    """Compute sines and cosines of x (N,) at decreasing frequencies: (N, embedding_dim).
 
     Source: Ho, Jain, Abbeel, "Denoising Diffusion Probabilistic Models", 2020 (appendix B).
     """

@@ -68,12 +68,12 @@ def argmin(x: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
 
 
 def cumsum(x: Tensor, axis: int = -1, exclusive: bool = False) -> Tensor:
-    """Sums of all elements up to each one along an axis; `exclusive` leaves that one out."""
+    """Compute cumulative sums along an axis; `exclusive` leaves the element itself out."""
     return emit("cumsum", x, axis=axis % x.ndim, exclusive=exclusive)
 
 
 def cumprod(x: Tensor, axis: int = -1, exclusive: bool = False) -> Tensor:
-    """Products of all elements up to each one along an axis; `exclusive` leaves that one out."""
+    """Compute cumulative products along an axis; `exclusive` leaves the element itself out."""
     return emit("cumprod", x, axis=axis % x.ndim, exclusive=exclusive)
 
 

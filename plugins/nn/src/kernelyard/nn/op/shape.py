@@ -87,17 +87,17 @@ def squeeze(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
 
 
 def concat(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors one after the other along an axis."""
+    """Concatenate tensors along an axis."""
     return emit("concat", *xs, axis=axis % xs[0].ndim)
 
 
 def stack(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors one after the other along a new axis."""
+    """Stack tensors along a new axis."""
     return concat([unsqueeze(x, axis % (x.ndim + 1)) for x in xs], axis % (xs[0].ndim + 1))
 
 
 def split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
-    """Pieces along an axis: that many equal ones, or cut before each of some indices.
+    """Split a tensor along an axis: into a number of equal pieces, or before each of some indices.
 
     Raises: FrontendError when equal pieces are not possible, or the size is not known.
     """
@@ -121,7 +121,7 @@ def chunk(x: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
-    """Slices of x along an axis (None: of all its elements in order), one for each index."""
+    """Take slices of x along an axis (None: of the flattened x), one for each index."""
     if axis is None:
         return emit("take", x.reshape(-1), indices, axis=0)
     return emit("take", x, indices, axis=axis % x.ndim)
@@ -152,7 +152,7 @@ def strided_slice(
 
 
 def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
-    """Each element `repeats` times along an axis (None: of all elements in order)."""
+    """Repeat each element `repeats` times along an axis (None: of the flattened x)."""
     if axis is None:
         return repeat(x.reshape(-1), repeats, 0)
     place = axis % x.ndim
@@ -173,12 +173,12 @@ def pad(x: Tensor, widths: Sequence[tuple[Dim, Dim]], mode: str = "constant", va
 
 
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
-    """Matrices with everything below a diagonal set to 0."""
+    """Set everything below a diagonal of matrices to 0."""
     return emit("trilu", x, k=diagonal, upper=True)
 
 
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
-    """Matrices with everything above a diagonal set to 0."""
+    """Set everything above a diagonal of matrices to 0."""
     return emit("trilu", x, k=diagonal, upper=False)
 
 

@@ -81,7 +81,7 @@ class Bench:
         return exe
 
     def taken_again(self, name: str, make: Callable[[], IRModule]) -> tuple[Executable, IRModule]:
-        """As `taken`; the last program is kept, for the cases that follow each other with the same module.
+        """Compile as `taken`, and keep the last program for following cases with the same module.
 
         Raises: Declined, NothingToRun.
         """
@@ -130,7 +130,7 @@ class Bench:
 
     # --- running ------------------------------------------------------------------------------------------------------
     def right(self, exe: Executable, module: IRModule, feeds: Feeds, layout: str = DENSE) -> None:
-        """The program gives what the reference gives; `layout`: how the feeds lie in memory.
+        """Check that the program computes what the reference does; `layout`: the memory layout of the feeds.
 
         Raises: Differs.
         """
@@ -151,7 +151,7 @@ class Bench:
         return kept[1][exe.main.name]
 
     def compare(self, actual: Feeds, expected: Feeds) -> None:
-        """Raises: Differs."""
+        """Compare results with the expected ones. Raises: Differs."""
         if len(actual) != len(expected):
             raise Differs(f"{len(actual)} outputs, expected {len(expected)}")
         for one, other in zip(actual, expected, strict=True):
@@ -161,7 +161,7 @@ class Bench:
                 raise Differs(str(error)) from error
 
     def right_but_for_halves(self, exe: Executable, module: IRModule, feeds: Feeds, most: float) -> None:
-        """The program's integers are the reference's; a share of them, at most `most`, may be one off.
+        """Check that the program's integers are the reference's; a share of them, at most `most`, may differ by one.
 
         Raises: Differs.
         """
@@ -171,7 +171,7 @@ class Bench:
                 raise Differs(f"{off.mean():.1%} of the integers differ, by up to {off.max()}")
 
     def right_with_threads(self, exe: Executable, module: IRModule, feeds: Feeds) -> None:
-        """The same numbers with one thread, with several, and when many callers share the program.
+        """Check for the same numbers with one thread, with several, and when many callers share the program.
 
         Raises: Differs.
         """
@@ -186,7 +186,7 @@ class Bench:
     def right_after_saving(
         self, exe: Executable, module: IRModule, feeds: Feeds, expected: Feeds | None = None
     ) -> None:
-        """The saved program gives the reference's results in a process of its own, which imports runtime halves alone.
+        """Check the saved program's results in a process of its own, which imports runtime halves alone.
 
         expected: in place of the reference's.
 

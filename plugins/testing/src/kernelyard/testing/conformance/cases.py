@@ -116,7 +116,7 @@ def _others(sample: Claimed) -> range:
 
 # --- L1 ---------------------------------------------------------------------------------------------------------------
 def _single(sample: Claimed, layouts: Sequence[str]) -> Iterator[Case]:
-    """Operands as parameters, in each layout, and as constants."""
+    """Yield cases with operands as parameters, in each memory layout, and as constants."""
 
     def case(form: str, run: Run) -> Case:
         return _of(sample, f"L1 {sample.name(form)}", run)
@@ -177,7 +177,7 @@ def _as_one(sample: Claimed, chain: Chain, bench: Bench) -> None:
 
 
 def _observed(sample: Claimed, chain: Chain, bench: Bench) -> None:
-    """The anchor's result is an output too, so that it must not vanish in a composite."""
+    """Check a chain whose anchor is an output too, so that it must not vanish in a composite."""
     made = ChainBuilder(sample)
     anchor = made.anchor()
     module = made.module(made.extend(anchor, chain[1:]), anchor)
@@ -185,7 +185,7 @@ def _observed(sample: Claimed, chain: Chain, bench: Bench) -> None:
 
 
 def _twins(sample: Claimed, chain: Chain, bench: Bench) -> None:
-    """Two chains of one input that differ in their constants alone stay two."""
+    """Check that two chains of one input that differ in their constants alone stay two."""
     made = ChainBuilder(sample)
     results = [made.extend(made.anchor(factor), chain[1:]) for factor in ((1, 2) if _others(sample) else (1,))]
     module = made.module(*results)
@@ -238,7 +238,7 @@ def _leading(operand: int, axis: int, size: int) -> Dim:
 
 
 def _symbolic(sample: Claimed, claims: Claims) -> Iterator[Case]:
-    """Sizes that are unknown when it compiles, where the operator allows that."""
+    """Yield cases with sizes that are symbolic at compile time, where the operator allows that."""
     forms = {"leading": (_leading, tuple(_others(sample))), "all": (one_symbol_per_size, ())}
     for form in claims.symbolic:
         dim_of, constants = forms[form]
@@ -253,7 +253,7 @@ def _symbolic(sample: Claimed, claims: Claims) -> Iterator[Case]:
 
 
 def _unknown_sizes(sample: Claimed, module: IRModule, constants: Sequence[int], bench: Bench) -> None:
-    """One program for the sample's sizes and, where these go together, for twice as many rows."""
+    """Check one program for the sample's sizes and, where these go together, for twice as many rows."""
     exe, feeds = bench.taken(module), sample.case.inputs(constants)
     bench.right(exe, module, feeds)
     if constants:

@@ -46,7 +46,7 @@ def _reversed(array: np.ndarray) -> np.ndarray:
 
 
 def _byte_swapped(array: np.ndarray) -> np.ndarray:
-    """In the byte order of other machines, as files have it."""
+    """Return the array in the byte order of other machines, as files have it."""
     return array.astype(array.dtype.newbyteorder()) if array.dtype.isbuiltin == 1 else array
 
 
@@ -89,7 +89,7 @@ def _is_plain(array: np.ndarray) -> bool:
 
 # --- in the graph: what another operator leaves -----------------------------------------------------------------------
 def _permuted(builder: FunctionBuilder, name: str, array: np.ndarray) -> tuple[Var, np.ndarray] | None:
-    """Axis 1 is the last in memory: a transposed matrix, an image with its channels last."""
+    """Return the operand with axis 1 last in memory: a transposed matrix, a channels-last image."""
     return _reordered(builder, name, array, [0, *range(2, array.ndim), 1]) if array.ndim > 1 else None
 
 

@@ -23,7 +23,7 @@ def device_of(backend: str, index: str = "") -> Device:
 
 
 def device_for(targets: Sequence[str], index: str = "") -> Device:
-    """As `device_of`, by the targets of a manifest.
+    """Return the device of a manifest's targets; see `device_of`.
 
     Example:
         >>> print(device_for(("cpu",)), device_for(("cuda",)), device_for(("cuda",), "0"), device_for(("npu",)))

@@ -19,7 +19,7 @@ CLAIMS = pytest.StashKey[Claims]()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The cases that follow from the backend's claims."""
+    """Generate the cases that follow from the backend's claims."""
     backend = metafunc.config.option.kernelyard_backend
     if not backend:
         raise pytest.UsageError("no backend given: run pytest --pyargs kernelyard.testing --backend NAME")
@@ -54,7 +54,7 @@ def ask(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, An
 
 
 def test_case(case: Case, ask: Callable[[str], dict[str, Any]], request: pytest.FixtureRequest) -> None:
-    """The case holds, or a gap says why not."""
+    """Check that the case holds, or that a gap says why not."""
     __tracebackhide__ = True
     verdict = ask(case.name)
     outcome, message = verdict["outcome"], verdict["message"]
