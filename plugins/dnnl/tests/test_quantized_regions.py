@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
-from kernelyard.ir import TensorType
+from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.runtime.jit.c_compiler import COMPILERS
 from kernelyard.testing import evaluate
 from kernelyard_dnnl import processor
@@ -52,6 +52,26 @@ def test_conversions_of_what_the_program_is_given(shape, dtype, offloading):
         return
     offloading.taken("dnnl.quantize", "quantize", to_integers, shape)
     offloading.taken("dnnl.dequantize", "dequantize", to_floats, stored(*shape, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    "image", [(2, 17, 8, 16), (1, 18, 8, 8), (1, 33, 16, 16), (1, 20, 8, 8), (1, 19, 4, 4, 8)], ids=str
+)
+@pytest.mark.parametrize("zero", [0, 136])
+def test_images_of_odd_channels_keep_their_zero_point(image, zero):
+    """oneDNN's reorder to channels-last forgets the zero point of the channels that 4 leave over."""
+    channels, axes = image[1], len(image) - 2
+    b = FunctionBuilder()
+    x = b.input("x", image)
+    weight = np.eye(channels, dtype=np.int8).reshape(channels, channels, *[1] * axes)
+    identity = b.op("dequantize", weight, np.float32(1), np.int8(0))
+    image_of = decoded(b, encoded(b, x, zero=zero), zero=zero)
+    module = IRModule({"main": b.function(encoded(b, b.op(f"nn.conv{axes}d", image_of, identity), zero=zero))})
+    exe = ky.compile(module, backends=["dnnl"])
+    assert [region.pattern for region in exe.report.regions] == ["dnnl.quantize", f"dnnl.quantized_conv{axes}d"]
+    feed = np.random.default_rng(0).uniform(-4, 4, image).astype(np.float32)
+    codes, wanted = exe(feed).numpy().astype(np.int32), evaluate(module, [feed])[0].astype(np.int32)
+    assert np.abs(codes - wanted).max() <= 1  # where a half is rounded after a product with the reciprocal
 
 
 def test_conversions_beside_generated_kernels_are_theirs(offloading):

@@ -179,6 +179,8 @@ class Lowering:
         tensor itself."""
         cast, original, given = self._casts.get(value.buffer, (None, value, NOTHING))
         is_whole = cast is not None and cast.same_place(value)
+        if is_whole and _shifts_rests_wrongly(original, descriptor, given):
+            return value, descriptor, NOTHING
         return (original, descriptor, given) if is_whole else (value, descriptor, NOTHING)
 
     def cast(self, value: Value, dtype: str, given: Given = NOTHING) -> Value:
@@ -329,6 +331,19 @@ def _last_uses(graph: JSONGraph) -> dict[NodeEntry, int]:
         for _, entry in node.inputs:
             last[entry] = number
     return last | dict.fromkeys(graph.outputs, GRAPH_OUTPUT)
+
+
+def _shifts_rests_wrongly(original: Value, descriptor: MemoryDescriptor, given: Given) -> bool:
+    """Return True for a reorder that would store what is left of an innermost dim without its zero point.
+
+    oneDNN 3.2 does so with more than 16 channels, of which 4 do not make up all, where it moves them behind space.
+    """
+    is_shifted = any(number.what == "zero_points" and number.argument == DESTINATION for number in given)
+    if not is_shifted or descriptor.strides is None or original.descriptor.strides is None:
+        return False
+    order = descriptor.order
+    innermost = descriptor.shape[order[-1]]
+    return order != original.descriptor.order and innermost > 16 and innermost % 4 != 0
 
 
 def _at_least_rank_1(shape: Sequence[int]) -> Shape:
