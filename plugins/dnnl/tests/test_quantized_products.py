@@ -261,13 +261,27 @@ def test_zero_points_of_filters_are_a_second_convolution(label, dtype, axis, off
     assert len(integers) == 2, names
 
 
-def corrected(offloading, module, groups):
-    """Return the implementations of convolutions of a compile that has these groups, and gives the right results."""
+def test_zero_points_of_columns_are_sums_of_rows_times_them(offloading):
+    zeros = np.arange(64, dtype=np.uint8) + 90
+    codes, scales = RNG.integers(0, 256, (96, 64)).astype(np.uint8), RNG.uniform(0.001, 0.01, 64).astype(np.float32)
+
+    def build(b, x):
+        y = b.op("matmul", decoded(b, x, SCALES["x"], 7), b.op("dequantize", codes, scales, zeros, axis=1))
+        return finish(b, y, np.ones(64, np.float32), result="uint8", zero=3)
+
+    pairs = "dequantize dequantize matmul"
+    module = offloading.module(build, stored((16, 96)))
+    names = corrected(offloading, module, [pairs, "matmul", f"{pairs} add subtract quantize"], "matmul")
+    assert len([name for name in names if "vnni" in name or "amx" in name]) == 2, names
+
+
+def corrected(offloading, module, groups, product="conv"):
+    """Return the implementations of products of a compile that has these groups, and gives the right results."""
     exe = ky.compile(module, backends=["dnnl"])
     found = sorted(" ".join(region.ops) for region in exe.report.regions)
     assert found == sorted(groups), str(exe.report)
     offloading.right(module, exe)
-    return [name for node, name in offloading.implementations(exe) if node.startswith("conv")]
+    return [name for node, name in offloading.implementations(exe) if node.startswith(product)]
 
 
 @pytest.mark.parametrize(("zero", "axis"), [(-9, None), (40, 1)])
@@ -410,7 +424,7 @@ REFUSALS = {
         "attribute",
         lambda b, x: product(
             b, decoded(b, x, SCALES["x"], 7),
-            b.op("dequantize", W, np.full(64, 0.1, np.float32), np.arange(64).astype(np.int8), axis=1),
+            b.op("dequantize", W[None], np.full(64, 0.1, np.float32), np.arange(64).astype(np.int8), axis=2),
         ),
     ),
 }  # fmt: skip

@@ -46,15 +46,16 @@ def test_a_product_of_integers_becomes_one_of_what_they_stand_for(check, scale, 
     assert zero.data == 0
 
 
-@pytest.mark.parametrize(("last", "is_composed"), [(3, True), (4, False)])
-def test_zero_points_of_channels_that_are_converted_are_one_if_they_are_equal(check, last, is_composed):
-    b, zeros = FunctionBuilder(), np.array([3, 3, 3, 3, last], np.int8)
+@pytest.mark.parametrize(("zeros", "kept"), [([3] * 5, ()), ([3, 3, 3, 3, 4], (5,)), ([[3]] * 7 + [[4]], None)])
+def test_zero_points_that_are_converted_are_one_if_they_are_equal_and_else_along_channels(check, zeros, kept):
+    b, zeros = FunctionBuilder(), np.array(zeros, np.int8)
     x, measured = b.parameter(TensorType((4, 8), "uint8"), "x"), b.input("measured", ())
     codes, shift = (b.op("astype", each, dtype="int32") for each in (np.clip(WEIGHT, -100, 100), zeros))
     total = b.op("matmul", b.op("astype", x, dtype="int32"), b.op("subtract", codes, shift))
     function = b.function(b.op("multiply", b.op("astype", total, dtype="float32"), b.op("multiply", measured, ONE)))
     after = check(PASS, function, inputs())
-    assert ("dequantize" in check.ops(after)) == is_composed
+    decoded = [binding.value for binding in after.bindings if binding.value.op_name == "dequantize"]
+    assert [each.args[2].tensor_type.shape for each in decoded[1:]] == ([] if kept is None else [kept])
 
 
 def test_weights_from_another_zero_point_keep_it(check):

@@ -1,4 +1,5 @@
-"""Zero points of the weights of convolutions, which oneDNN does not have, as a convolution of their own."""
+"""Zero points of weights that oneDNN does not have, those of convolutions and several of a matmul, as products of
+their own."""
 
 from __future__ import annotations
 
@@ -23,10 +24,12 @@ from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
 INT8 = np.iinfo(np.int8)
 # From an operator to the axis of its weights that the result's channels lie along.
 CHANNELS = {f"nn.conv{rank}d": 0 for rank in (1, 2, 3)} | {f"nn.conv{rank}d_transpose": 1 for rank in (1, 2, 3)}
+SEPARATED = {*CHANNELS, "matmul"}
 
 
 class SeparateZeroPoints(FunctionPass):
-    """`conv(x, dequantize(w, s, z))` becomes `conv(x, dequantize(w, s, 0))` less what the zero points add to it.
+    """`conv(x, dequantize(w, s, z))` becomes `conv(x, dequantize(w, s, 0))` less what the zero points add to it, and so
+    does a matmul whose columns have different ones.
 
     That is the same convolution of the sums of x over its channels, by `s * z`: the sums are a product of integers with
     one channel, and a convolution of one channel in floats is cheap. With groups, which have few channels each, it is
@@ -38,7 +41,7 @@ class SeparateZeroPoints(FunctionPass):
     name = "separate_zero_points"
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        is_there = any(getattr(binding.value, "op_name", "") in CHANNELS for binding in function.bindings)
+        is_there = any(getattr(binding.value, "op_name", "") in SEPARATED for binding in function.bindings)
         return _Separator().mutate(function) if is_there and can_multiply_integers() else function
 
 
@@ -52,48 +55,58 @@ class _Separator(FunctionMutator):
             return value
         if value.op_name == "add":
             return self._with_bias(value)
-        return self._convolution(value) if value.op_name in CHANNELS else value
+        return self._separated(value) if value.op_name in SEPARATED else value
 
-    def _convolution(self, call: Call) -> Expr:
+    def _separated(self, call: Call) -> Expr:
         data, decoder = (self.value_of(operand) for operand in call.args)
         if not _is_stored_data(data) or not isinstance(decoder, Call) or decoder.op_name != "dequantize":
             return call
         codes, scale, zero = stored(decoder.args[0]), decoder.args[1], zero_point(decoder)
         if not (isinstance(codes, Constant) and isinstance(scale, Constant) and isinstance(zero, Constant)):
             return call
-        axis, groups = CHANNELS[call.op_name], call.attrs["groups"]
+        if call.op_name == "matmul" and (codes.data.ndim != 2 or zero.data.size == 1):
+            return call  # oneDNN's matmul has one zero point
+        axis = CHANNELS.get(call.op_name, codes.data.ndim - 1)
         if codes.data.dtype != np.int8 or not zero.data.any() or decoder.attrs["axis"] not in (None, axis):
             return call
         points = _along(axis, zero.data.astype(np.int8), codes.data.ndim)
         centred = codes.data.astype(np.int16) - points
         if INT8.min <= centred.min(initial=0) and centred.max(initial=0) <= INT8.max:
             return self._product(call, decoder, centred.astype(np.int8), scale)
-        if groups > 1:
-            zeros = np.ascontiguousarray(np.broadcast_to(points, codes.data.shape))
-            correction = self._product(call, decoder, zeros, scale)
-        else:
-            correction = self._of_sums(call, _along(axis, scale.data, codes.data.ndim) * points, codes.data.shape)
+        correction = self._correction(call, decoder, scale, np.broadcast_to(points, codes.data.shape))
         made = _call("subtract", *map(self.emit, (self._product(call, decoder, codes.data, scale), correction)))
         self.separated.append(made)
         return made
+
+    def _correction(self, call: Call, decoder: Call, scale: Constant, zeros: np.ndarray) -> Call:
+        """Return what zero points, one for each weight, add to a product."""
+        if call.op_name == "matmul":
+            return self._of_row_sums(call, (scale.data * zeros[:1]).astype(np.float32), len(zeros))
+        if call.attrs["groups"] > 1:
+            return self._product(call, decoder, np.ascontiguousarray(zeros), scale)
+        return self._of_sums(call, _along(CHANNELS[call.op_name], scale.data, zeros.ndim) * zeros)
 
     def _product(self, call: Call, decoder: Call, codes: np.ndarray, scale: Constant) -> Call:
         zero = Constant(np.zeros(scale.data.shape, np.int8))
         weight = Call(decoder.op, [Constant(codes), scale, zero], decoder.attrs)
         return Call(call.op, [call.args[0], self.emit(weight)], call.attrs)
 
-    def _of_sums(self, call: Call, factors: np.ndarray, shape: tuple[int, ...]) -> Call:
-        """Return the convolution of the sums over all channels by weights that are alike in each channel.
+    def _of_row_sums(self, call: Call, factors: np.ndarray, width: int) -> Call:
+        """Return the sums of rows of the data, as a column, times a row of factors."""
+        ones = Constant(np.ones((width, 1), np.int8))
+        one = self.emit(_call("dequantize", ones, Constant(np.float32(1)), Constant(np.int8(0))))
+        return _call("matmul", self.emit(_call("matmul", call.args[0], one)), Constant(factors))
 
-        factors: those weights, broadcast to `shape`.
-        """
+    def _of_sums(self, call: Call, factors: np.ndarray) -> Call:
+        """Return the convolution of the sums over all channels by weights that are alike in each channel."""
+        shape = factors.shape
         axis, window = CHANNELS[call.op_name], shape[2:]
         ones = Constant(np.ones((1, shape[1 - axis], *(1,) * len(window)), np.int8))
         one = self.emit(_call("dequantize", ones, Constant(np.float32(1)), Constant(np.int8(0))))
         sums = self.emit(Call(get_op(f"nn.conv{len(window)}d"), [call.args[0], one], {}))
-        one_channel = (shape[0], 1) if axis == 0 else (1, shape[1])
-        weight = np.broadcast_to(factors, (*one_channel, *window)).astype(np.float32)
-        return Call(call.op, [sums, Constant(np.ascontiguousarray(weight))], call.attrs)
+        alike = factors[:, :1] if axis == 0 else factors[:1]
+        weight = Constant(np.ascontiguousarray(alike.astype(np.float32)))
+        return Call(call.op, [sums, weight], call.attrs)
 
     def _with_bias(self, call: Call) -> Expr:
         """Return a sum with a constant so that the constant is added before the correction."""

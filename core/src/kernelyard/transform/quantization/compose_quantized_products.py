@@ -141,7 +141,7 @@ class _Composer(FunctionMutator):
         if shift is None or converted is None or converted.args[0].tensor_type.dtype not in _BYTES:
             return None
         codes = converted.args[0]
-        zero = self._zero(shift, codes)
+        zero = self._zero(shift, codes, axis)
         return None if zero is None else _Stored(codes, zero)
 
     def _shift(self, value: Call) -> Expr | None:
@@ -151,17 +151,14 @@ class _Composer(FunctionMutator):
         added = self.value_of(value.args[1]) if value.op_name == "add" else None
         return Constant(np.negative(added.data)) if isinstance(added, Constant) else None
 
-    def _zero(self, subtracted: Expr, codes: Expr) -> Expr | None:
-        """Return a zero point in the dtype of the stored integers; constants may be as many equal numbers."""
+    def _zero(self, subtracted: Expr, codes: Expr, axis: int | None) -> Expr | None:
+        """Return a zero point in the dtype of the stored integers; constants may be one for each index of an axis."""
         value = self.value_of(subtracted)
         while isinstance(value, Call) and value.op_name in ("astype", "reshape"):
             subtracted = value.args[0]
             value = self.value_of(subtracted)
         if isinstance(value, Constant):
-            first = value.data.reshape(-1)[:1]
-            limits = np.iinfo(to_numpy(codes.tensor_type.dtype))
-            is_number = first.size and bool((value.data == first).all()) and limits.min <= first[0] <= limits.max
-            return _number_of(int(first[0]), codes) if is_number and first[0] == int(first[0]) else None
+            return _zero_points(value.data, codes, axis)
         return self._number(subtracted) if subtracted.tensor_type.dtype == codes.tensor_type.dtype else None
 
 
@@ -179,6 +176,19 @@ def _is_along_channels(product: Call, shape: Sequence[Dim]) -> bool:
     axis = 1 if product.op_name in CONVOLUTIONS else rank - 1
     aligned = (1,) * (rank - len(shape)) + tuple(shape)
     return all(size == 1 for place, size in enumerate(aligned) if place != axis)
+
+
+def _zero_points(zeros: np.ndarray, codes: Expr, axis: int | None) -> Constant | None:
+    """Return constants as the zero point of stored integers: one number, or a vector along an axis."""
+    dtype, shape = to_numpy(codes.tensor_type.dtype), codes.tensor_type.shape
+    first, limits = zeros.reshape(-1)[:1], np.iinfo(dtype)
+    if not first.size or not bool(((limits.min <= zeros) & (zeros <= limits.max) & (np.rint(zeros) == zeros)).all()):
+        return None
+    if bool((zeros == first).all()):
+        return Constant(first.astype(dtype).reshape(()))
+    aligned = (1,) * (len(shape) - zeros.ndim) + zeros.shape
+    is_vector = axis is not None and aligned == tuple(size if n == axis else 1 for n, size in enumerate(shape))
+    return Constant(zeros.astype(dtype).reshape(-1)) if is_vector else None
 
 
 def _number_of(value: int, codes: Expr) -> Constant:
