@@ -64,12 +64,17 @@ class _Separator(FunctionMutator):
         codes, scale, zero = stored(decoder.args[0]), decoder.args[1], zero_point(decoder)
         if not (isinstance(codes, Constant) and isinstance(scale, Constant) and isinstance(zero, Constant)):
             return call
-        if call.op_name == "matmul" and (codes.data.ndim != 2 or zero.data.size == 1):
-            return call  # oneDNN's matmul has one zero point
         axis = CHANNELS.get(call.op_name, codes.data.ndim - 1)
         if codes.data.dtype != np.int8 or not zero.data.any() or decoder.attrs["axis"] not in (None, axis):
             return call
-        points = _along(axis, zero.data.astype(np.int8), codes.data.ndim)
+        if call.op_name == "matmul" and not _has_several(zero, codes):
+            return call
+        return self._without_zeros(call, decoder, _along(axis, zero.data.astype(np.int8), codes.data.ndim))
+
+    def _without_zeros(self, call: Call, decoder: Call, points: np.ndarray) -> Call:
+        codes, scale = stored(decoder.args[0]), decoder.args[1]
+        assert isinstance(codes, Constant)
+        assert isinstance(scale, Constant)
         centred = codes.data.astype(np.int16) - points
         if INT8.min <= centred.min(initial=0) and centred.max(initial=0) <= INT8.max:
             return self._product(call, decoder, centred.astype(np.int8), scale)
@@ -121,6 +126,11 @@ class _Separator(FunctionMutator):
 def _along(axis: int, numbers: np.ndarray, rank: int) -> np.ndarray:
     """Return numbers, one or one for each channel, so that they broadcast to weights."""
     return numbers.reshape(*(1,) * axis, -1, *(1,) * (rank - axis - 1))
+
+
+def _has_several(zero: Constant, codes: Constant) -> bool:
+    """Return True for zero points of a matrix's columns; a single one is what oneDNN's matmul has."""
+    return zero.data.size > 1 and codes.data.ndim == 2
 
 
 def _is_stored_data(value: Expr) -> bool:

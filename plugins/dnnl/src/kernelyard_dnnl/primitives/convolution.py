@@ -167,7 +167,11 @@ def lower_integer_convolution(
     groups, result = node.attrs["groups"], None
     if can_multiply_integers():
         product = integer_product(node, graph, ("data", "weight"), GROUPED if groups > 1 else UNGROUPED, node.shape[1])
-        if product is not None:
+        if groups == node.shape[1] and in_floats is lower_convolution:
+            from kernelyard_dnnl.primitives.integer_depthwise import lower_integer_depthwise  # inside: few have it
+
+            result = lower_integer_depthwise(node, graph, product)
+        if result is None:
             result = _integer_convolution(node, graph, product, weight_of(node, graph), geometry)
     return lower_in_floats(node, graph, in_floats) if result is None else result
 

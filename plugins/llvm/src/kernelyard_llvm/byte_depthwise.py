@@ -1,0 +1,263 @@
+"""Depthwise convolutions of bytes by AVX-512 VNNI: 32-bit sums, scaled and stored as bytes again.
+
+Channels are innermost. Four pixels of a window are interleaved, so that one instruction multiplies them by four weights
+of each channel and adds up. The two rounds of interleaving leave channels in the order that the two rounds of packing
+32 bits to 8 put right again.
+
+A pixel of the result is computed from the addresses of its window's pixels, which move along with it; what lies outside
+the image is the address of zeros, so that strides, dilation and padding are numbers, and the code is the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum, auto
+from typing import NamedTuple
+
+from kernelyard.runtime.jit.linking import Code, compile_written
+from kernelyard_llvm.emitter import FunctionEmitter
+from kernelyard_llvm.module import module_text
+from kernelyard_llvm.values import Value, literal
+
+FEATURES = ("avx", "avx2", "bmi", "bmi2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
+WIDTHS = (64, 32, 16)  # channels that are computed together: bytes of a vector
+QUAD = 4  # pixels of a window that one instruction multiplies
+STEP = 8  # addresses that one instruction moves along
+SIGN = -128
+RECORD = Value("%record", "ptr")
+
+
+class Field(IntEnum):
+    """Places in the record: addresses, then numbers.
+
+    A block is `width` channels: weights, then for each channel an int32 that sums begin with, a scale and an offset.
+    Behind all blocks come the zeros of one pixel, then how far each pixel of a window is down and right of the first.
+    """
+
+    SOURCE = 0
+    BLOCKS = auto()
+    RESULT = auto()
+    SCRATCH = auto()
+    ZEROS = auto()  # where they lie behind the first block
+    DOWN = auto()
+    RIGHT = auto()
+    ROWS = auto()  # of all images of the result
+    ROWS_OF_IMAGE = auto()
+    COLUMNS = auto()
+    HEIGHT = auto()  # of an image of the source
+    WIDTH = auto()
+    CHANNELS = auto()
+    BLOCK_COUNT = auto()
+    QUADS = auto()  # of a window
+    PLACES = auto()  # QUADS * QUAD, rounded up to STEP
+    STRIDE_DOWN = auto()
+    STRIDE_RIGHT = auto()
+    FIRST_INNER = auto()  # column whose window moved along inside the image
+    LAST_INNER = auto()  # behind the last of those
+    LENGTH = auto()
+
+
+class Kind(NamedTuple):
+    """Choices of the code: how many channels at once, and whether source and result are int8, else uint8.
+
+    bounds: results are cut off at; None where those of their dtype are enough, and all fit into 32 bits before.
+    """
+
+    width: int
+    source_is_signed: bool
+    result_is_signed: bool
+    bounds: tuple[int, int] | None = None
+
+
+_RUN = """
+define i32 @run(ptr %record, ptr %unused, i32 %threads, ptr %also_unused) #0 {
+  %is_alone = icmp eq i32 %threads, 1
+  br i1 %is_alone, label %alone, label %team
+alone:
+  call void @work(ptr %record, i64 0, i64 1)
+  ret i32 0
+team:
+  call void @GOMP_parallel(ptr @member, ptr %record, i32 %threads, i32 0)
+  ret i32 0
+}
+declare void @GOMP_parallel(ptr, ptr, i32, i32)"""
+_ROUNDS = {64: "avx512.mask.cvtps2dq.512", 32: "avx.cvt.ps2dq.256", 16: "sse2.cvtps2dq"}
+_PACKS = {
+    64: ("avx512.packssdw.512", "avx512.packsswb.512", "avx512.packuswb.512"),
+    32: ("avx2.packssdw", "avx2.packsswb", "avx2.packuswb"),
+    16: ("sse2.packssdw.128", "sse2.packsswb.128", "sse2.packuswb.128"),
+}
+
+
+def scratch_nbytes(places: int, threads: int) -> int:
+    """Return the scratch memory for so many addresses of a window, and how far each moves, in each thread."""
+    return 2 * 8 * places * threads
+
+
+def byte_depthwise_kernel(kind: Kind, team: Mapping[str, int]) -> Code | None:
+    """Return `int32_t run(int64_t* record, _, int32_t threads, _)`; None where there is no llvmlite.
+
+    team: addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads.
+    """
+    key = f"depthwise of bytes 1 {kind}"
+    return compile_written(lambda: byte_depthwise_text(kind), team, ("run",), FEATURES, key)
+
+
+def byte_depthwise_text(kind: Kind) -> str:
+    """Return the kernel as LLVM assembly."""
+    used: dict[str, str] = {}
+    return module_text([_work(kind, used), _member(used), _RUN], used, 8 * kind.width)
+
+
+def _member(used: dict[str, str]) -> str:
+    """Return `member(record)`: what each thread of a parallel region calls."""
+    f = FunctionEmitter([RECORD], used)
+    numbers = [f.here(f.call(f"omp_get_{what}", "i32"), "i32") for what in ("thread_num", "num_threads")]
+    arguments = ", ".join(each.typed for each in (RECORD, *(f.convert("zext", each, "i64") for each in numbers)))
+    f.line(f"call void @work({arguments})")
+    return f.finish("member", is_internal=True)
+
+
+def _work(kind: Kind, used: dict[str, str]) -> str:
+    """Return `work(record, member, members)`: the rows of one thread."""
+    member, members = Value("%member", "i64"), Value("%members", "i64")
+    f = FunctionEmitter((RECORD, member, members), used)
+    number = {field: _field(f, field) for field in Field if field > Field.SCRATCH and field is not Field.LENGTH}
+    places = number[Field.PLACES]
+    window = f.element(_field(f, Field.SCRATCH, "ptr"), f.mul(f.mul(member, places), 2), "i64")
+    rows = number[Field.ROWS]
+    begin, end = (f.binary("udiv", f.mul(rows, each), members) for each in (member, f.add(member, 1)))
+    with f.loop(begin, end) as (row, _), f.loop(0, number[Field.COLUMNS]) as (column, _):
+        is_inner = f.binary(
+            "and",
+            f.compare("sge", column, number[Field.FIRST_INNER]),
+            f.compare("slt", column, number[Field.LAST_INNER]),
+        )
+        with f.when(is_inner):
+            _move(f, window, places)
+        with f.when(f.binary("xor", is_inner, literal(1, "i1"))):
+            _place(f, number, window, row, column)
+        pixel = f.add(f.mul(row, number[Field.COLUMNS]), column)
+        result = f.element(_field(f, Field.RESULT, "ptr"), f.mul(pixel, number[Field.CHANNELS]), "i8")
+        with f.loop(0, number[Field.BLOCK_COUNT], runs=True) as (block, _):
+            start = f.intrinsic("smin", f.mul(block, kind.width), f.sub(number[Field.CHANNELS], kind.width))
+            nbytes = f.mul(f.add(f.mul(number[Field.QUADS], QUAD), 3 * 4), kind.width)
+            parameters = f.element(_field(f, Field.BLOCKS, "ptr"), f.mul(block, nbytes), "i8")
+            stored = _block(f, kind, number[Field.QUADS], window, parameters, start)
+            f.store(stored, f.element(result, start, "i8"))
+    return f.finish("work", is_internal=True)
+
+
+def _field(f: FunctionEmitter, field: int, type_: str = "i64") -> Value:
+    place = f.element(RECORD, int(field), "i64")
+    return f.pure(f.load_text(place, type_, 1), type_, 1, [place])
+
+
+def _move(f: FunctionEmitter, window: Value, places: Value) -> None:
+    """Emit the next pixel's addresses, all of which are inside where they were."""
+    with f.loop(0, places, step=STEP, runs=True) as (place, _):
+        at = f.element(window, place, "i64")
+        steps = f.load(f.element(at, places, "i64"), STEP, type_="i64")
+        f.store(f.add(f.load(at, STEP, type_="i64"), steps), at)
+
+
+def _place(f: FunctionEmitter, number: Mapping[Field, Value], window: Value, row: Value, column: Value) -> None:
+    """Emit the addresses of a pixel's window, and how far they are from those of the next one."""
+    blocks = _field(f, Field.BLOCKS, "ptr")
+    zeros, down, right = (f.element(blocks, number[each], "i8") for each in (Field.ZEROS, Field.DOWN, Field.RIGHT))
+    height, width, channels = (number[each] for each in (Field.HEIGHT, Field.WIDTH, Field.CHANNELS))
+    image, row_of_image = (f.binary(op, row, number[Field.ROWS_OF_IMAGE]) for op in ("udiv", "urem"))
+    with f.loop(0, number[Field.PLACES], runs=True) as (place, _):
+        offsets = [f.load(f.element(each, place, "i64"), type_="i64") for each in (down, right)]
+        y = f.add(f.mul(row_of_image, number[Field.STRIDE_DOWN]), offsets[0])
+        x = f.add(f.mul(column, number[Field.STRIDE_RIGHT]), offsets[1])
+        is_row = f.compare("ult", y, height)
+        pixel = f.add(f.mul(f.add(f.mul(image, height), y), width), x)
+        inside = f.element(_field(f, Field.SOURCE, "ptr"), f.mul(pixel, channels), "i8")
+        address = f.select(f.binary("and", is_row, f.compare("ult", x, width)), inside, zeros)
+        step = f.select(is_row, f.mul(number[Field.STRIDE_RIGHT], channels), 0)
+        at = f.element(window, place, "i64")
+        f.store(address, at)
+        f.store(step, f.element(at, number[Field.PLACES], "i64"))
+
+
+def _block(f: FunctionEmitter, kind: Kind, quads: Value, window: Value, parameters: Value, start: Value) -> Value:
+    """Return the bytes of one pixel's channels from `start` on."""
+    lanes = kind.width // QUAD
+    terms = f.element(parameters, f.mul(quads, QUAD * kind.width), "i8")
+    begin = [f.load(f.element(terms, n * lanes, "i32"), lanes, type_="i32") for n in range(QUAD)]
+    with f.loop(0, quads, begin, runs=True) as (quad, sums):
+        first = f.mul(quad, QUAD)
+        pixels = [_pixel(f, kind, f.element(window, f.add(first, n), "i64"), start) for n in range(QUAD)]
+        weights = f.element(parameters, f.mul(first, kind.width), "i8")
+        for n, numbers in enumerate(_interleaved(f, pixels)):
+            factor = f.load(f.element(weights, n * kind.width, "i8"), lanes, type_="i32")
+            operands = [sums[n], numbers, factor]
+            name = f"llvm.x86.avx512.vpdpbusd.{8 * kind.width}"
+            sums[n] = f.pure(f.call(name, numbers.text, *operands), "i32", lanes, operands)
+    scales, offsets = (f.element(terms, each * kind.width, "i32") for each in (1, 2))
+    stored: list[Value] = []
+    for n, total in enumerate(sums):
+        scale, offset = (f.load(f.element(each, n * lanes), lanes) for each in (scales, offsets))
+        real = f.fma(f.convert("sitofp", total, "float"), scale, offset)
+        if kind.bounds is not None:
+            real = _cut(f, "olt", _cut(f, "ogt", real, kind.bounds[0]), kind.bounds[1])
+        stored.append(_rounded(f, kind.width, real))
+    return _packed(f, kind, stored)
+
+
+def _pixel(f: FunctionEmitter, kind: Kind, place: Value, start: Value) -> Value:
+    """Return the channels of a pixel as uint8."""
+    at = f.load(place, type_="ptr")
+    loaded = f.load(f.element(at, start, "i8"), kind.width, type_="i8")
+    return f.binary("xor", loaded, literal(SIGN, "i8")) if kind.source_is_signed else loaded
+
+
+def _interleaved(f: FunctionEmitter, pixels: Sequence[Value]) -> list[Value]:
+    """Return words of four pixels' bytes: in each 16 bytes of the first vector the channels 0 to 3, ..."""
+    pairs = [_unpacked(f, pixels[n], pixels[n + 1], half) for half in (0, 1) for n in (0, 2)]
+    halves = [_as(f, each, "i16") for each in pairs]
+    words = [_unpacked(f, halves[n], halves[n + 1], half) for n in (0, 2) for half in (0, 1)]
+    return [_as(f, each, "i32") for each in words]
+
+
+def _unpacked(f: FunctionEmitter, a: Value, b: Value, half: int) -> Value:
+    """Return the elements of the first or second half of each 16 bytes of both vectors, in turns."""
+    elements = 16 if a.type == "i8" else 8
+    starts = range(half * elements // 2, a.lanes, elements)
+    order = [n for start in starts for place in range(elements // 2) for n in (start + place, start + place + a.lanes)]
+    return f.shuffle(a, b, order)
+
+
+def _as(f: FunctionEmitter, value: Value, type_: str) -> Value:
+    """Return the same bits as elements of another width."""
+    bits = {"i8": 8, "i16": 16, "i32": 32}
+    lanes = value.lanes * bits[value.type] // bits[type_]
+    return f.pure(f"bitcast {value.typed} to <{lanes} x {type_}>", type_, lanes, [value])
+
+
+def _cut(f: FunctionEmitter, order: str, value: Value, bound: int) -> Value:
+    """Return the value where it is in that order with the bound, and the bound elsewhere."""
+    limit = f.broadcast(literal(bound, "float"), value.lanes)
+    return f.select(f.compare(order, value, limit), value, limit)
+
+
+def _rounded(f: FunctionEmitter, width: int, real: Value) -> Value:
+    """Return floats as int32, the nearest ones, as the processor is set to round."""
+    operands = [real]
+    if width == max(WIDTHS):
+        operands += [Value("poison", "i32", real.lanes), literal(-1, "i16"), literal(4, "i32")]
+    text = f.call(f"llvm.x86.{_ROUNDS[width]}", f"<{real.lanes} x i32>", *operands)
+    return f.pure(text, "i32", real.lanes, operands)
+
+
+def _packed(f: FunctionEmitter, kind: Kind, words: Sequence[Value]) -> Value:
+    """Return four vectors of int32 as bytes."""
+    to_16, to_signed, to_unsigned = (f"llvm.x86.{name}" for name in _PACKS[kind.width])
+    halves: list[Value] = []
+    for n in (0, 2):
+        operands = words[n : n + 2]
+        text = f.call(to_16, f"<{kind.width // 2} x i16>", *operands)
+        halves.append(f.pure(text, "i16", kind.width // 2, operands))
+    text = f.call(to_signed if kind.result_is_signed else to_unsigned, f"<{kind.width} x i8>", *halves)
+    return f.pure(text, "i8", kind.width, halves)
