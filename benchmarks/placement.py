@@ -68,7 +68,7 @@ def raced(model: Path, tuning: ky.Tuning, file: Path, turns: int) -> tuple[str, 
     executables |= {name: ky.compile(model, backends=names) for name, names in singles().items()}
     for exe in executables.values():
         exe.threads = tuning.threads
-    feeds = made_feeds(executables[DEFAULT], tuning)
+    feeds = made_feeds(executables[DEFAULT], tuning.feeds, {})
     clock = time.thread_time if tuning.threads == 1 else time.perf_counter
     race = Race({name: partial(exe.run, feeds) for name, exe in executables.items()}, clock)
     race.warm()

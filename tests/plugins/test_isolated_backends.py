@@ -16,7 +16,7 @@ from fake_distribution import MANIFEST, install
 import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.driver.cli import main
-from kernelyard.errors import OptionError, PluginContractError
+from kernelyard.errors import OptionError, PluginContractError, UnknownBackendError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.plugins.manager import get_manager
 
@@ -166,7 +166,7 @@ def test_a_sound_plugin_gives_the_same_artifact(install_frail, monkeypatch, told
     ky.compile(model("add"), backends=["frail"]).save(tmp_path / "here.kyar")
     assert ("codegen", True) in told()
     before = len(told())
-    monkeypatch.setenv("KERNELYARD_ISOLATE", "others, frail")
+    monkeypatch.setenv("KERNELYARD_ISOLATE", "dnnl, frail")
     exe = ky.compile(model("add"), backends=["frail"], options={"frail": {"level": 3}}, strict=True)
     exe.save(tmp_path / "isolated.kyar")
     assert (tmp_path / "isolated.kyar").read_bytes() == (tmp_path / "here.kyar").read_bytes()
@@ -193,6 +193,13 @@ def test_the_command_line_isolates_for_one_command(install_frail, told: Told, tm
     refused = CliRunner().invoke(main, ["--isolate", "frial", "backends"])
     assert refused.exit_code == 1
     assert "did you mean 'frail'?" in refused.output
+
+
+def test_a_misspelt_name_in_the_variable_is_refused(install_frail, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_frail(manifest="")
+    monkeypatch.setenv("KERNELYARD_ISOLATE", "frial,")
+    with pytest.raises(UnknownBackendError, match=r"KERNELYARD_ISOLATE=frial(?s:.)*did you mean 'frail'"):
+        ky.compile(model("add"), backends=["frail"])
 
 
 def test_a_long_codegen_that_says_so_is_waited_for(install_frail, monkeypatch) -> None:

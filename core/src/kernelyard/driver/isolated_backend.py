@@ -19,7 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelyard.errors import CodegenError, OptionError, PluginCrashError, PluginError, PluginTimeoutError
+from kernelyard.errors import (
+    CodegenError,
+    OptionError,
+    PluginCrashError,
+    PluginError,
+    PluginTimeoutError,
+    UnknownBackendError,
+)
 from kernelyard.ir import IRModule, to_text
 from kernelyard.ir.printer import large_constants
 from kernelyard.ir.visitor import reachable_functions
@@ -93,12 +100,13 @@ class Question:
 def isolate(backend: Backend, manager: PluginManager, target: Target, options: Mapping[str, Any]) -> Backend:
     """Return the backend as it is or, where its manifest or the user says so, isolated.
 
-    options: those of the compile for this backend. Raises: OptionError where they cannot be handed over.
+    options: those of the compile for this backend.
+    Raises: OptionError where they cannot be handed over, UnknownBackendError where the variable names no plugin.
     """
     plugin = next((each for each in manager.plugins if each.name == backend.name and each.entry is not None), None)
     if plugin is None or plugin.manifest is None:
         return backend
-    wanted = _isolated.union(name.strip() for name in VARIABLE.get().split(","))
+    wanted = _isolated | _names_of_variable(manager)
     if not (plugin.manifest.isolate or wanted & {backend.name, ALL}):
         return backend
     try:
@@ -111,6 +119,17 @@ def isolate(backend: Backend, manager: PluginManager, target: Target, options: M
             f"options of {backend.name}, which is isolated, are no JSON", found=options, expected=expected
         )
     return IsolatedBackend(backend, target, options, _megabytes())
+
+
+def _names_of_variable(manager: PluginManager) -> set[str]:
+    names = {name.strip() for name in VARIABLE.get().split(",")} - {""}
+    for name in sorted(names - {ALL}):
+        try:
+            manager.check_name(name)
+        except UnknownBackendError as error:
+            error.where = f"{VARIABLE}={VARIABLE.get()}"
+            raise
+    return names
 
 
 class IsolatedBackend(Backend):

@@ -19,12 +19,12 @@ BATCH, OTHER = 1, 64  # sizes of symbols that nobody names: of a first dimension
 
 
 def made_feeds(
-    executable: Executable, given: Mapping[str, np.ndarray], values: Mapping[str, int]
+    executable: Executable, given: Mapping[str, np.ndarray], sizes: Mapping[str, int]
 ) -> dict[str, np.ndarray]:
     """Return the feeds that are given, and random ones for the rest, the same in every process: standard normal floats,
     and integers 0 and 1.
 
-    values: sizes of symbols, of all of them (`sizes_of`).
+    sizes: of symbols, as `sizes_of` takes them.
     Raises: TuneError for a name that is none of the model's, or sizes that make a negative one.
     """
     random = np.random.default_rng(0)
@@ -32,6 +32,7 @@ def made_feeds(
     unknown = [name for name in given if name not in names]
     if unknown:
         raise TuneError(f"no input is called {unknown[0]!r}", expected=", ".join(names) or "this model has no input")
+    values = sizes_of([[_dim(dim) for dim in info.shape] for info in executable.inputs], sizes)
     return {
         info.name: np.asarray(given[info.name])
         if info.name in given
