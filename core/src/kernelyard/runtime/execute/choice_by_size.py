@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernelyard.runtime.abi.solve_symbols import solve_symbols
 from kernelyard.runtime.lru import LRU, CacheInfo, sum_infos
@@ -60,10 +60,8 @@ class SizedRunner:
         self._models = models
         self._runners = runners
         self._chosen: LRU[Shapes, FunctionRunner] = LRU(max_plans)
-
-    def try_fast_path(self, values: Sequence[Any]) -> Sequence[AnyArray] | None:
-        """See `FunctionRunner.try_fast_path`. The latest runner's takes its place: further calls cost nothing more."""
-        return None
+        # That of the runner that ran last, so that calls of the same sizes cost no more than without a choice.
+        self.try_fast_path = runners[0].try_fast_path
 
     def run(
         self,
@@ -74,7 +72,7 @@ class SizedRunner:
     ) -> Sequence[AnyArray]:
         """See `FunctionRunner.run`."""
         runner = self._runner_at(tuple([array.shape for array in arrays]))
-        self.__dict__["try_fast_path"] = runner.try_fast_path
+        self.try_fast_path = runner.try_fast_path
         return runner.run(arrays, symbols, limit, outputs)
 
     def prepare(self, sets: Sequence[Shapes], callers: int = 1) -> None:
