@@ -27,7 +27,7 @@ _LATE = "it took longer than its limit"
 
 @dataclass(frozen=True)
 class Machine:
-    """A worker's machine. kind: what a decision holds for. slots: how many measurements it makes at once."""
+    """Describe a worker's machine. kind: the facts that decisions hold for. slots: how many measurements fit."""
 
     kind: Mapping[str, str]
     slots: int

@@ -21,7 +21,10 @@ Clock = Callable[[], float]
 
 @dataclass
 class Racer:
-    """A program, and its seconds of a call in each turn: the least of the turn, which other work disturbs least."""
+    """Hold a program and its times.
+
+    calls: in each turn. seconds: of a call, for each turn the least of that turn, which other work disturbs least.
+    """
 
     name: str
     call: Callable[[], object]
@@ -30,7 +33,7 @@ class Racer:
 
 
 class Race:
-    """Programs that take turns.
+    """Run programs in turns.
 
     calls: by name, the simplest first. clock: seconds of what is measured.
     """
@@ -59,7 +62,7 @@ class Race:
         """Take turns until it is known which is the quickest, or until the deadline by `time.monotonic`; but as many as
         can show a difference.
 
-        step: is told what goes on.
+        step: called with a line of progress.
         """
         self.warm()
         for number in range(MOST_TURNS):
@@ -82,11 +85,11 @@ class Race:
         return min(among, key=lambda racer: float(np.median(racer.seconds)))
 
     def winner(self) -> Racer:
-        """Return the first, and so simplest, program that is as quick as the quickest, as far as can be told."""
+        """Return the first, and so simplest, of `winners`."""
         return self.winners()[0]
 
     def winners(self) -> list[Racer]:
-        """Return all programs that are as quick as the quickest, as far as can be told, the simplest first."""
+        """Return all programs that are not significantly slower than the quickest, the simplest first."""
         ran = [racer for racer in self.running if racer.seconds]
         if not ran:
             return self.racers[:1]

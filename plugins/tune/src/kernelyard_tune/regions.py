@@ -22,7 +22,7 @@ COPIED_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class Measured:
-    """A whole placement that was compiled, and the times of its steps."""
+    """Hold the report of a whole placement, and the times of its steps."""
 
     report: Report
     profile: Profile
@@ -36,8 +36,8 @@ def measure_steps(executable: Executable, feeds: Mapping[str, np.ndarray], calls
 def region_candidates(measured: Sequence[Measured], generator: str, backends: Sequence[str]) -> list[PlacementDecision]:
     """Return placements that mix backends, each the cheapest for another guess of what it costs to hand values over.
 
-    measured: whole placements, the simplest first. generator: the name of what runs the rest. None come of a model
-    whose operators cannot be told apart.
+    measured: whole placements, the simplest first. generator: the name of what runs the rest. There are none
+    for a model in which two operators have one key.
     """
     graph = _Graph(measured[0].report.nodes)
     if not graph.is_ordered:
@@ -59,7 +59,8 @@ def region_candidates(measured: Sequence[Measured], generator: str, backends: Se
 
 
 class _Graph:
-    """The operators of a report by key, the same in every placement of a model; views cost nothing and are left out.
+    """Number the operators of a report by key, which is the same in every placement of a model. Views cost nothing, and
+    are left out.
 
     edges: bytes that are handed over, at most: no more than either operator moves. views: keys of those in a kernel.
     """

@@ -48,7 +48,7 @@ def tune_on(
 ) -> Tuned:
     """Return the quickest placement of each model on the most frequent kind of machine in a pool; it is remembered.
 
-    step: is told what goes on. Raises: PoolError for a pool without workers.
+    step: called with a line of progress. Raises: PoolError for a pool without workers.
     """
     return _Spread(pool, len(models), step).run(models)
 

@@ -30,7 +30,7 @@ from kernelyard_tune.regions import measure_steps, region_candidates
 Feeds: TypeAlias = Mapping[str, np.ndarray]
 
 PROFILING = 0.2  # the part of the budget that may go into times of regions; they are left out where less is left
-CALLS_OF_PROFILE, MOST_PROFILED = 6, 10  # calls that it takes to time the steps of one; and how many of these at most
+CALLS_OF_PROFILE, MOST_PROFILED = 6, 10  # a profile of n calls takes as long as 6 n calls; n is at most 10
 
 
 def tune(request: TuneRequest) -> PlacementDecision:
@@ -50,7 +50,7 @@ def tune(request: TuneRequest) -> PlacementDecision:
 
 
 class Found(NamedTuple):
-    """A decision that was measured. is_complete: False where Ctrl-C ended the measuring."""
+    """Hold a measured decision. is_complete: False where Ctrl-C ended the measuring."""
 
     decision: PlacementDecision
     is_complete: bool
@@ -72,7 +72,7 @@ def facts_of_run(request: TuneRequest) -> dict[str, str]:
 
 
 class _Run(NamedTuple):
-    """Sizes of a model's symbols, inputs of these sizes, and about the seconds of a call with them."""
+    """Hold sizes of a model's symbols, inputs of these sizes, and about the seconds of a call with them."""
 
     sizes: Mapping[str, int]
     feeds: Feeds

@@ -29,7 +29,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Work:
-    """A model to measure, and which of its candidates.
+    """Describe a measurement: a model, and which of its candidates.
 
     model: the text of the imported module (`kernelyard.ir.to_text`). how: arguments of `compile`. share: (i, n) takes
     every n-th candidate from the i-th on, beside the default. names: of the candidates to take; None: by the share.
