@@ -6,6 +6,7 @@ import gc
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ GOLDEN = Path(__file__).parent / "tests" / "golden"
 SETTINGS = "_hypothesis_internal_use_settings"  # of a property test
 
 
+# Tests start Python hundreds of times: its modules are compiled to bytecode once, whatever the environment asks for.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Tests compile; what they are to find in a cache they put there.
 os.environ["KERNELYARD_CACHE_MB"] = "0"
 # Nor is each plugin to be tried out anew, for want of a cache; tests of that turn it on.
