@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -67,6 +68,22 @@ def test_a_job_that_is_done_computes_nothing(
     monkeypatch.setattr(supervisor, "_Worker", None)  # none is started
     again = predict_table(artifact, table, tmp_path / "out", keep=["id"], workers=1, shard_rows=300)
     assert (again.parts, again.resumed) == (first.parts, 4)
+
+
+def test_an_artifact_is_read_once_for_its_digest(
+    artifact: Path, compiled: Callable[..., Path], table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "served.kyar"
+    path.write_bytes(artifact.read_bytes())
+    reads: list[object] = []
+    digest = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda *given: reads.append(given) or digest(*given))
+    for folder in ("first", "second"):
+        predict_table(path, table, tmp_path / folder, keep=["id"], executor=ThreadPoolExecutor(1))
+    assert len(reads) == 1
+    compiled(lambda b: b.op("exp", b.input("x", (2, 4))), "other").replace(path)
+    with pytest.raises(BatchJobError, match="not that of this job"):
+        predict_table(path, table, tmp_path / "first", keep=["id"], executor=ThreadPoolExecutor(1))
 
 
 # --- what is killed ---------------------------------------------------------------------------------------------------

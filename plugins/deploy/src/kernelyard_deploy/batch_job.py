@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,11 +102,19 @@ def plan(
 
 
 def _digest(path: Path) -> str:
+    """Return the SHA-256 of an artifact; a file that stays as it is, is read once per process."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        status = path.stat()
+        return _digest_of(path.absolute(), status.st_ino, status.st_size, status.st_mtime_ns)
     except OSError as error:
         raise BatchJobError("the artifact cannot be read", where=str(path), found=error.strerror) from error
+
+
+@lru_cache(maxsize=64)
+def _digest_of(path: Path, inode: int, nbytes: int, modified_ns: int) -> str:
+    """Return the SHA-256 of a file; its inode, size and time of modification tell one content from another."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _claim(job: Job) -> None:
