@@ -1,14 +1,19 @@
 """Measure batch jobs on Dask and on Ray: two workers beside one, and one beside a plain loop.
 
-    python benchmarks/batch_jobs.py [--rounds 5] [--rows 4096] [--engines dask ray]
+    python benchmarks/batch_jobs.py [--rows 130000] [--rounds 1] [--what loops dask ray] [--width 512]
 
-Needs `pip install 'dask[distributed]' 'ray[data]' pyarrow`. All of them compute the same rows of one Parquet file, 256
-in a call, on one thread for each worker, and write results; each engine is set up anew, and runs once before it counts.
+Needs `pip install 'dask[distributed]' 'ray[data]' pyarrow`. Each worker computes `--rows` rows: two workers are given
+twice the rows of one, 256 in a call, on one thread each, from Parquet to Parquet. They should take a worker 20 s or
+more. An engine is set up, and has run a small job, before it counts: starting processes is not part of any figure.
 
-Where other processes want the processors, time on the clock tells more of them than of the engines. Overhead is
-therefore in processor time of all the engine's processes, less what they take while there is nothing to do; and workers
-are said to be busy for as long as they compute or wait for a processor (Linux' schedstat). Two that are as busy as one,
-and take as much processor time for a row, do twice its rows where there are processors for them: "by busy time".
+Rows per second are all rows of a job, divided by the time from the call that begins it to its return. "Of parts" leaves
+out what an engine does once for a job (Ray's actors start and load the model for each): the rows of all parts of
+results but the first of each worker, divided by the time from the last of those to the last of all.
+
+`loops` are the same rows by loops written by hand, in processes of their own: two at once do not have twice the rows
+per second of one where they share memory, and no engine can do better. With 24 layers of 512 x 512 the weights fit the
+last cache of many processors; with 12 of 1024 x 1024 (`--width 1024 --layers 12`) they need not. Overhead is in
+processor time of all the engine's processes, less what they take while idle, beside a plain loop in the same run.
 """
 
 from __future__ import annotations
@@ -32,33 +37,34 @@ from serve_load import model_file
 import kernelyard as ky
 from kernelyard_deploy import Predictor, predict_table
 
-WIDTH, LAYERS, BATCH = 1024, 12, 256
-Job = Callable[[Path], int]
-"""A job writes its results into a folder, and returns how many rows there are."""
+BATCH, SHARD = 256, 512
+Job = Callable[[list[Path], Path], int]
+"""A job writes the results of tables into a folder, and returns how many rows there are."""
+
+
+class Load(NamedTuple):
+    """An artifact, and a table of the rows of one worker; `width` and `layers` of the perceptron."""
+
+    artifact: Path
+    table: Path
+    rows: int
+    width: int
+    layers: int
 
 
 # --- processor time ---------------------------------------------------------------------------------------------------
-class Used(NamedTuple):
-    """Hold seconds of threads, by process and thread: on a processor, and on one or waiting for one."""
-
-    running: dict[tuple[int, int], float]
-    busy: dict[tuple[int, int], float]
-
-    @staticmethod
-    def now() -> Used:
-        """Return those of this process and of all that descend from it, since they began."""
-        parents: dict[int, int] = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it has ended meanwhile
-                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        used = Used({}, {})
-        for pid in parents:
-            for thread in Path(f"/proc/{pid}/task").glob("*") if os.getpid() in _line(pid, parents) else ():
-                with suppress(OSError):
-                    running, waiting, _ = map(int, (thread / "schedstat").read_text().split())
-                    used.running[pid, int(thread.name)] = 1e-9 * running
-                    used.busy[pid, int(thread.name)] = 1e-9 * (running + waiting)
-        return used
+def processor_seconds() -> dict[tuple[int, int], float]:
+    """Return seconds on a processor of all threads of this process and its descendants, by process and thread."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    found: dict[tuple[int, int], float] = {}
+    for pid in parents:
+        for thread in Path(f"/proc/{pid}/task").glob("*") if os.getpid() in _line(pid, parents) else ():
+            with suppress(OSError):
+                found[pid, int(thread.name)] = 1e-9 * int((thread / "schedstat").read_text().split()[0])
+    return found
 
 
 def _line(pid: int, parents: dict[int, int]) -> Iterator[int]:
@@ -68,169 +74,182 @@ def _line(pid: int, parents: dict[int, int]) -> Iterator[int]:
 
 
 class Figures(NamedTuple):
-    """Hold seconds of a run: on the clock, of processors, and for which the busiest thread of each process was busy."""
+    """Hold a run: rows per second as a whole and of parts alone, and seconds of processors for a row."""
 
-    clock: float
-    running: float
-    busy: list[float]
-
-
-@contextmanager
-def measured(figures: list[Figures]) -> Iterator[None]:
-    """Append the figures of what is done inside. Threads that end meanwhile count as far as they were seen."""
-    begin, before = time.perf_counter(), Used.now()
-    yield
-    after, seconds = Used.now(), time.perf_counter() - begin
-    running = sum(value - before.running.get(key, 0.0) for key, value in after.running.items())
-    busy: dict[int, float] = {}
-    for (pid, thread), value in after.busy.items():
-        busy[pid] = max(busy.get(pid, 0.0), value - before.busy.get((pid, thread), 0.0))
-    figures.append(Figures(seconds, running, sorted(busy.values(), reverse=True)))
+    rate: float
+    rate_of_parts: float
+    used: float
 
 
 # --- the jobs ---------------------------------------------------------------------------------------------------------
-def plain(artifact: Path, table: Path) -> Job:
+def plain(load: Load) -> Job:
     """Return a loop in this process, as one writes it by hand."""
-    exe = ky.load(artifact, 1)
+    exe = ky.load(load.artifact, 1)
 
-    def run(folder: Path) -> int:
+    def run(tables: list[Path], folder: Path) -> int:
         done = 0
-        for number, batch in enumerate(pq.ParquetFile(table).iter_batches(BATCH)):
-            x = np.asarray(batch.column("h0").flatten()).reshape(-1, WIDTH)
-            y = exe.run({"h0": x})[f"h{LAYERS}"].numpy()
-            pq.write_table(
-                pa.table({"y": pa.FixedSizeListArray.from_arrays(y.ravel(), WIDTH)}), folder / f"{number}.pq"
-            )
-            done += len(y)
+        for table in tables:
+            for batch in pq.ParquetFile(table).iter_batches(BATCH):
+                x = np.asarray(batch.column("h0").flatten()).reshape(-1, load.width)
+                y = exe.run({"h0": x})[f"h{load.layers}"].numpy()
+                column = pa.FixedSizeListArray.from_arrays(y.ravel(), load.width)
+                pq.write_table(pa.table({"y": column}), folder / f"{done:09}.parquet")
+                done += len(y)
         return done
 
     return run
 
 
-def two_loops(artifact: Path, table: Path, rows: int) -> float:
-    """Return how many times the rows per second of one plain loop two at once have, in a process each.
-
-    That is what the processors and their memory give; no engine can have more.
-    """
+def loops_rate(load: Load, count: int) -> float:
+    """Return the rows per second of so many plain loops at once, in a process each."""
     context = multiprocessing.get_context("spawn")
-    seconds: dict[int, list[float]] = {}
-    for count in (1, 2):
-        start, found = context.Barrier(count), context.Queue()
-        given = artifact, table, start, found
-        processes = [context.Process(target=_timed_loop, args=given) for _ in range(count)]
-        for process in processes:
-            process.start()
-        seconds[count] = [found.get() for _ in processes]
-        for process in processes:
-            process.join()
-    return sum(rows / each for each in seconds[2]) / (rows / seconds[1][0])
+    start, found = context.Barrier(count), context.Queue()
+    processes = [context.Process(target=_timed_loop, args=(load, start, found)) for _ in range(count)]
+    for process in processes:
+        process.start()
+    seconds = [found.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return sum(load.rows / each for each in seconds)
 
 
-def _timed_loop(artifact: Path, table: Path, start: Any, found: Any) -> None:
-    run = plain(artifact, table)
+def _timed_loop(load: Load, start: Any, found: Any) -> None:
+    run = plain(load)
     with tempfile.TemporaryDirectory() as folder:
-        run(Path(folder))
+        run([small_table(load.table)], Path(folder))
         start.wait()
         before = time.perf_counter()
-        run(Path(folder))
+        run([load.table], Path(folder))
         found.put(time.perf_counter() - before)
 
 
 @contextmanager
-def dask(artifact: Path, table: Path, workers: int) -> Iterator[Job]:
+def dask(load: Load, workers: int) -> Iterator[Job]:
     """Yield a batch job by Dask's executor."""
     from distributed import Client, LocalCluster
 
     local = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0")
     with local as cluster, Client(cluster) as client:
 
-        def run(folder: Path) -> int:
-            given = artifact, table, folder
+        def run(tables: list[Path], folder: Path) -> int:
+            given = load.artifact, tables, folder
             executor = client.get_executor()
-            return predict_table(*given, executor=executor, threads=1, shard_rows=2 * BATCH, batch_rows=BATCH).rows
+            return predict_table(*given, executor=executor, threads=1, shard_rows=SHARD, batch_rows=BATCH).rows
 
         yield run
 
 
 @contextmanager
-def ray(artifact: Path, table: Path, workers: int) -> Iterator[Job]:
-    """Yield a pipeline of Ray Data; its actors end with each run, and so load the model for each.
-
-    The table is files of two calls each: of one file its reader makes one task, whatever it is told.
-    """
+def ray(load: Load, workers: int) -> Iterator[Job]:
+    """Yield a pipeline of Ray Data; its reader makes large blocks, which are cut so that actors have equal shares."""
     import ray.data
 
-    files = table.with_suffix("")
-    if not files.exists():
-        files.mkdir()
-        for number, batch in enumerate(pq.ParquetFile(table).iter_batches(2 * BATCH)):
-            pq.write_table(pa.Table.from_batches([batch]), files / f"{number:04}.parquet")
-
-    def run(folder: Path) -> int:
-        rows = ray.data.read_parquet(str(files))
+    def run(tables: list[Path], folder: Path) -> int:
+        rows = ray.data.read_parquet(list(map(str, tables)))
+        rows = rows.repartition(target_num_rows_per_block=4 * SHARD)
         pool = ray.data.ActorPoolStrategy(size=workers)
-        rows.map_batches(
-            Predictor, fn_constructor_args=(str(artifact), 1), compute=pool, batch_size=BATCH, num_cpus=1
-        ).write_parquet(str(folder))
+        given = (str(load.artifact), 1)
+        rows = rows.map_batches(Predictor, fn_constructor_args=given, compute=pool, batch_size=BATCH, num_cpus=1)
+        rows.write_parquet(str(folder))
         return sum(pq.ParquetFile(each).metadata.num_rows for each in folder.glob("*.parquet"))
 
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # a cluster of its own, on this machine alone
     ray.init("local", num_cpus=workers + 1, include_dashboard=False, log_to_driver=False)  # one for reading and writing
     ray.data.DataContext.get_current().enable_progress_bars = False
-    yield run
-    ray.shutdown()
+    try:
+        yield run
+    finally:
+        ray.shutdown()
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+def write_tables(load: Load) -> None:
+    """Write the table of a worker's rows, and a small one, with a shard in each row group."""
+    random = np.random.default_rng(0)
+    for path, rows in ((load.table, load.rows), (small_table(load.table), 2 * SHARD)):
+        with pq.ParquetWriter(path, pa.schema([("h0", pa.list_(pa.float32(), load.width))])) as whole:
+            for start in range(0, rows, SHARD):
+                x = random.standard_normal(min(SHARD, rows - start) * load.width, np.float32)
+                columns = {"h0": pa.FixedSizeListArray.from_arrays(x, load.width)}
+                whole.write_table(pa.table(columns, whole.schema), SHARD)
+
+
+def small_table(table: Path) -> Path:
+    """Return the table of a job that only starts what has to start."""
+    return table.with_name(f"small-{table.name}")
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
-def run_of(job: Job, rows: int) -> Figures:
-    """Return the figures of a run, after one that starts what has to start, without what takes time in any case."""
-    idle: list[Figures] = []
-    found: list[Figures] = []
-    for figures in ([], found):
-        with tempfile.TemporaryDirectory() as folder, measured(figures):
-            assert job(Path(folder)) == rows
-    with measured(idle):
-        time.sleep(3)
-    run, rate = found[0], idle[0].running / idle[0].clock
-    return run._replace(running=run.running - rate * run.clock)
+def run_of(job: Job, load: Load, workers: int, idle: float) -> Figures:
+    """Return the figures of a run, after a small one. idle: seconds of waiting that show what processes take anyway."""
+    with tempfile.TemporaryDirectory() as folder:
+        job([small_table(load.table)] * workers, Path(folder))
+    before = processor_seconds()
+    time.sleep(idle)
+    at_rest = _since(before) / idle if idle else 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        begin, before = time.perf_counter(), processor_seconds()
+        rows = job([load.table] * workers, Path(folder))
+        seconds = time.perf_counter() - begin
+        used = _since(before) - at_rest * seconds
+        ends = sorted(part.stat().st_mtime for part in Path(folder).glob("*.parquet"))
+    assert rows == workers * load.rows
+    later = (len(ends) - workers) / len(ends) * rows
+    return Figures(rows / seconds, later / (ends[-1] - ends[workers - 1]) if later else np.nan, used / rows)
 
 
-def measure(engine: str, artifact: Path, table: Path, rows: int, rounds: int) -> None:
+def _since(before: dict[tuple[int, int], float]) -> float:
+    """Return the seconds of processors since then; threads that have ended count as far as they were seen."""
+    return sum(value - before.get(key, 0.0) for key, value in processor_seconds().items())
+
+
+def measure_loops(load: Load, rounds: int) -> None:
+    """Print the rows per second of two plain loops beside those of one."""
+    found = [(loops_rate(load, 1), loops_rate(load, 2)) for _ in range(rounds)]
+    one, two = (statistics.median(each[i] for each in found) for i in (0, 1))
+    ratio = statistics.median(two / one for one, two in found)
+    print(f"loops: {one:.0f} rows/s, two at once {two:.0f}: {ratio:.2f} times", flush=True)
+
+
+def measure_engine(name: str, load: Load, rounds: int) -> None:
     """Print one engine's figures."""
-    make = {"dask": dask, "ray": ray}[engine]
-    found: dict[str, list[Figures]] = {"plain": [], "1": [], "2": []}
-    alone = plain(artifact, table)
-    at_best: list[float] = []
+    make = {"dask": dask, "ray": ray}[name]
+    found: dict[str, list[Figures]] = {"loop": [], "1": [], "2": []}
+    alone = plain(load)
     for _ in range(rounds):
-        at_best.append(two_loops(artifact, table, rows))
-        found["plain"].append(run_of(alone, rows))
+        found["loop"].append(run_of(alone, load, 1, 0.0))
         for workers in (1, 2):
-            with make(artifact, table, workers) as job:
-                found[str(workers)].append(run_of(job, rows))
-    used = {name: 1e6 * statistics.median(each.running for each in runs) / rows for name, runs in found.items()}
-    busy = {n: statistics.median(sum(each.busy[:n]) / n / each.clock for each in found[str(n)]) for n in (1, 2)}
-    clock = statistics.median(one.clock / two.clock for one, two in zip(found["1"], found["2"], strict=True))
-    by_busy = 2 * busy[2] / busy[1] * used["1"] / used["2"]
-    print(f"{engine}: 2 workers / 1: {clock:.2f} on the clock, {by_busy:.2f} by busy time")
-    print(f"  two plain loops at once / 1: {statistics.median(at_best):.2f} on the clock")
-    print(f"  busy: {100 * busy[1]:.0f} % with one worker, {100 * busy[2]:.0f} % with two")
-    above = ", ".join(f"{100 * (used[name] / used['plain'] - 1):.1f} % with {name}" for name in ("1", "2"))
-    print(f"  processor time of a row: {used['plain']:.0f} us in the loop, above it {above}", flush=True)
+            with make(load, workers) as job:
+                found[str(workers)].append(run_of(job, load, workers, 2.0))
+    base = statistics.median(each.used for each in found["loop"])
+    for key, runs in found.items():
+        rate, parts, used = (statistics.median(each[i] for each in runs) for i in range(3))
+        above = f"{100 * (used / base - 1):+.1f} %"
+        print(f"{name}, {key}: {rate:.0f} rows/s, of parts {parts:.0f}; {1e6 * used:.0f} us of a processor, {above}")
+    for title, i in (("rows/s", 0), ("of parts", 1)):
+        ratio = statistics.median(two[i] / one[i] for one, two in zip(found["1"], found["2"], strict=True))
+        print(f"{name}: 2 workers / 1: {ratio:.2f} ({title})", flush=True)
 
 
 def main() -> None:
     """See the module's text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=4096)
-    parser.add_argument("--engines", nargs="+", default=["dask", "ray"], choices=["dask", "ray"])
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rows", type=int, default=130_000, help="of each worker")
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--what", nargs="+", default=["loops", "dask", "ray"], choices=["loops", "dask", "ray"])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        ky.compile(model_file(folder, WIDTH, LAYERS)).save(folder / "net.kyar")
-        x = np.random.default_rng(0).standard_normal(args.rows * WIDTH, np.float32)
-        pq.write_table(pa.table({"h0": pa.FixedSizeListArray.from_arrays(x, WIDTH)}), folder / "rows.parquet", 512)
-        for engine in args.engines:
-            measure(engine, folder / "net.kyar", folder / "rows.parquet", args.rows, args.rounds)
+        load = Load(folder / "net.kyar", folder / "rows.parquet", args.rows, args.width, args.layers)
+        ky.compile(model_file(folder, load.width, load.layers)).save(load.artifact)
+        write_tables(load)
+        for each in args.what:
+            if each == "loops":
+                measure_loops(load, args.rounds)
+            else:
+                measure_engine(each, load, args.rounds)
 
 
 if __name__ == "__main__":
