@@ -61,7 +61,7 @@ test-cuda-libs: $(VENV)/cuda-libs  ## what needs CUDA's libraries (2 GB), but no
 test-view: $(VENV)/browser  ## the tests that open pages in the system's chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -q -m browser plugins/view/tests plugins/llm/tests
 
-test-deploy: $(VENV)/deploy  ## MLflow, BentoML, Dask, Ray, Beam, Parquet, skopeo themselves (700 MB; apt-get install skopeo)
+test-deploy: $(VENV)/deploy  ## MLflow, BentoML, Dask, Ray, Spark, Beam, Parquet, skopeo themselves (1.2 GB; apt-get install skopeo default-jre-headless)
 	$(BIN)/python -m pytest -q -n 2 --durations=10 -m deploy_tools
 
 test-aarch64: $(VENV)/test  ## 64-bit ARM in an emulator: Python whole, and C programs (apt-get install qemu-user gcc-aarch64-linux-gnu)
@@ -140,7 +140,7 @@ $(VENV)/site: $(VENV)/test
 	touch $@
 
 $(VENV)/deploy: $(VENV)/test
-	$(PIP) mlflow-skinny pandas pyarrow distributed apache-beam 'ray[client,data]' bentoml
+	$(PIP) mlflow-skinny pandas pyarrow distributed apache-beam 'ray[client,data,serve]' pyspark bentoml
 	touch $@
 
 # It pins older releases of what others need, and so has a folder of its own.

@@ -1,6 +1,6 @@
 """Measure batch jobs on Dask and on Ray: two workers beside one, and one beside a plain loop.
 
-    python benchmarks/batch_jobs.py [--rows 130000] [--rounds 1] [--what loops dask ray] [--width 512]
+    python benchmarks/batch_jobs.py [--rows 130000] [--what loops loop dask ray] [--width 512]
 
 Needs `pip install 'dask[distributed]' 'ray[data]' pyarrow`. Each worker computes `--rows` rows: two workers are given
 twice the rows of one, 256 in a call, on one thread each, from Parquet to Parquet. They should take a worker 20 s or
@@ -13,7 +13,7 @@ results but the first of each worker, divided by the time from the last of those
 `loops` are the same rows by loops written by hand, in processes of their own: two at once do not have twice the rows
 per second of one where they share memory, and no engine can do better. With 24 layers of 512 x 512 the weights fit the
 last cache of many processors; with 12 of 1024 x 1024 (`--width 1024 --layers 12`) they need not. Overhead is in
-processor time of all the engine's processes, less what they take while idle, beside a plain loop in the same run.
+processor time of all the engine's processes, less what they take while idle, beside that of one plain `loop`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ from serve_load import model_file
 import kernelyard as ky
 from kernelyard_deploy import Predictor, predict_table
 
-BATCH, SHARD = 256, 512
+BATCH, SHARD = 256, 2048
+WHAT = ["loops", "loop", "dask", "ray"]
+# By default Dask watches its event loops every 20 ms and stacks every 10, which takes 5 % of a processor.
+LONG_TASKS = {"distributed.admin.tick.interval": "500ms", "distributed.worker.profile.enabled": False}
 Job = Callable[[list[Path], Path], int]
 """A job writes the results of tables into a folder, and returns how many rows there are."""
 
@@ -126,10 +129,11 @@ def _timed_loop(load: Load, start: Any, found: Any) -> None:
 @contextmanager
 def dask(load: Load, workers: int) -> Iterator[Job]:
     """Yield a batch job by Dask's executor."""
+    from dask.config import set as configured
     from distributed import Client, LocalCluster
 
-    local = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0")
-    with local as cluster, Client(cluster) as client:
+    local = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with configured(LONG_TASKS), LocalCluster(**local) as cluster, Client(cluster) as client:
 
         def run(tables: list[Path], folder: Path) -> int:
             given = load.artifact, tables, folder
@@ -146,7 +150,7 @@ def ray(load: Load, workers: int) -> Iterator[Job]:
 
     def run(tables: list[Path], folder: Path) -> int:
         rows = ray.data.read_parquet(list(map(str, tables)))
-        rows = rows.repartition(target_num_rows_per_block=4 * SHARD)
+        rows = rows.repartition(target_num_rows_per_block=SHARD)
         pool = ray.data.ActorPoolStrategy(size=workers)
         given = (str(load.artifact), 1)
         rows = rows.map_batches(Predictor, fn_constructor_args=given, compute=pool, batch_size=BATCH, num_cpus=1)
@@ -180,10 +184,11 @@ def small_table(table: Path) -> Path:
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
-def run_of(job: Job, load: Load, workers: int, idle: float) -> Figures:
+def run_of(job: Job, load: Load, workers: int, idle: float, is_first_small: bool = True) -> Figures:
     """Return the figures of a run, after a small one. idle: seconds of waiting that show what processes take anyway."""
-    with tempfile.TemporaryDirectory() as folder:
-        job([small_table(load.table)] * workers, Path(folder))
+    if is_first_small:
+        with tempfile.TemporaryDirectory() as folder:
+            job([small_table(load.table)] * workers, Path(folder))
     before = processor_seconds()
     time.sleep(idle)
     at_rest = _since(before) / idle if idle else 0.0
@@ -211,24 +216,32 @@ def measure_loops(load: Load, rounds: int) -> None:
     print(f"loops: {one:.0f} rows/s, two at once {two:.0f}: {ratio:.2f} times", flush=True)
 
 
-def measure_engine(name: str, load: Load, rounds: int) -> None:
-    """Print one engine's figures."""
+def measure_loop(load: Load, rounds: int) -> float:
+    """Print the figures of one plain loop, and return its seconds of a processor for a row."""
+    found = [run_of(plain(load), load, 1, 0.0) for _ in range(rounds)]
+    _print_figures("loop", found, 0.0)
+    return statistics.median(each.used for each in found)
+
+
+def measure_engine(name: str, load: Load, rounds: int, base: float) -> None:
+    """Print one engine's figures. base: what `measure_loop` found, 0 where it was not asked."""
     make = {"dask": dask, "ray": ray}[name]
-    found: dict[str, list[Figures]] = {"loop": [], "1": [], "2": []}
-    alone = plain(load)
+    found: dict[int, list[Figures]] = {1: [], 2: []}
     for _ in range(rounds):
-        found["loop"].append(run_of(alone, load, 1, 0.0))
-        for workers in (1, 2):
-            with make(load, workers) as job:
-                found[str(workers)].append(run_of(job, load, workers, 2.0))
-    base = statistics.median(each.used for each in found["loop"])
-    for key, runs in found.items():
-        rate, parts, used = (statistics.median(each[i] for each in runs) for i in range(3))
-        above = f"{100 * (used / base - 1):+.1f} %"
-        print(f"{name}, {key}: {rate:.0f} rows/s, of parts {parts:.0f}; {1e6 * used:.0f} us of a processor, {above}")
+        for workers, figures in found.items():
+            with make(load, workers) as job:  # Ray's actors start anew for each job, whatever ran before
+                figures.append(run_of(job, load, workers, 2.0, is_first_small=name != "ray"))
+    for workers, figures in found.items():
+        _print_figures(f"{name}, {workers}", figures, base)
     for title, i in (("rows/s", 0), ("of parts", 1)):
-        ratio = statistics.median(two[i] / one[i] for one, two in zip(found["1"], found["2"], strict=True))
+        ratio = statistics.median(two[i] / one[i] for one, two in zip(found[1], found[2], strict=True))
         print(f"{name}: 2 workers / 1: {ratio:.2f} ({title})", flush=True)
+
+
+def _print_figures(name: str, found: list[Figures], base: float) -> None:
+    rate, parts, used = (statistics.median(each[i] for each in found) for i in range(3))
+    above = f", {100 * (used / base - 1):+.1f} %" if base else ""
+    print(f"{name}: {rate:.0f} rows/s, of parts {parts:.0f}; {1e6 * used:.0f} us of a processor{above}", flush=True)
 
 
 def main() -> None:
@@ -238,18 +251,21 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=130_000, help="of each worker")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=24)
-    parser.add_argument("--what", nargs="+", default=["loops", "dask", "ray"], choices=["loops", "dask", "ray"])
+    parser.add_argument("--what", nargs="+", default=WHAT, choices=WHAT)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         load = Load(folder / "net.kyar", folder / "rows.parquet", args.rows, args.width, args.layers)
         ky.compile(model_file(folder, load.width, load.layers)).save(load.artifact)
         write_tables(load)
+        base = 0.0
         for each in args.what:
             if each == "loops":
                 measure_loops(load, args.rounds)
+            elif each == "loop":
+                base = measure_loop(load, args.rounds)
             else:
-                measure_engine(each, load, args.rounds)
+                measure_engine(each, load, args.rounds, base)
 
 
 if __name__ == "__main__":

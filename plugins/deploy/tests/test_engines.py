@@ -187,7 +187,7 @@ import ray.data
 from kernelyard_deploy import Predictor
 
 x = np.random.default_rng(0).standard_normal((1000, 4)).astype(np.float32)
-ray.init(num_cpus=3, include_dashboard=False)
+ray.init('local', num_cpus=3, include_dashboard=False)
 pq.write_table(pa.table({"x": x.tolist()}), sys.argv[2])
 rows = ray.data.read_parquet(sys.argv[2], override_num_blocks=4)
 pool = ray.data.ActorPoolStrategy(size=2)
@@ -200,6 +200,62 @@ order = [np.lexsort(each.T) for each in (found, wanted)]
 np.testing.assert_allclose(found[order[0]], wanted[order[1]], rtol=1e-5)
 """
     run(code, artifact, tmp_path / "rows.parquet")
+
+
+@pytest.mark.deploy_tools
+def test_ray_serve_itself(artifact: Path) -> None:
+    """A deployment of Ray Serve makes the predictor in its replica; a handle sends it feeds."""
+    code = """
+import sys
+import numpy as np
+import ray
+from ray import serve
+from kernelyard_deploy import Predictor
+
+x = np.random.default_rng(0).standard_normal((5, 4))
+ray.init('local', num_cpus=2, include_dashboard=False)
+handle = serve.run(serve.deployment(Predictor).bind(sys.argv[1]), route_prefix=None)
+found = [handle.remote({"x": x[: i + 1]}) for i in range(5)]
+for i, response in enumerate(found):
+    wanted = Predictor(sys.argv[1])({"x": x[: i + 1]})["output_0"]
+    np.testing.assert_allclose(response.result(timeout_s=60)["output_0"], wanted, rtol=1e-5, atol=1e-6)
+serve.shutdown()
+ray.shutdown()
+"""
+    run(code, artifact)
+
+
+@pytest.mark.deploy_tools
+def test_spark_itself(artifact: Path) -> None:
+    """Python workers of Spark run the model on batches of rows, and read columns of lists as rows."""
+    code = """
+import os
+import sys
+import numpy as np
+from pyspark.ml.functions import predict_batch_udf
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, FloatType
+import kernelyard
+from kernelyard_deploy import Predictor
+
+x = np.random.default_rng(0).standard_normal((300, 4)).astype(np.float32)
+os.environ["PYSPARK_PYTHON"] = sys.executable
+settings = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+builder = SparkSession.builder.master("local[2]")
+for name, value in settings.items():
+    builder = builder.config(name, value)
+session = builder.getOrCreate()
+frame = session.createDataFrame([(i, row) for i, row in enumerate(x.tolist())], "id int, x array<float>").repartition(3)
+predict = predict_batch_udf(
+    kernelyard.spark_predict_fn(sys.argv[1]), return_type=ArrayType(FloatType()), batch_size=64, input_tensor_shapes=[[4]]
+)
+rows = sorted(frame.select("id", predict("x").alias("y")).collect())
+session.stop()
+assert [row.id for row in rows] == list(range(300))
+wanted = Predictor(sys.argv[1])({"x": x})["output_0"]
+np.testing.assert_allclose(np.array([row.y for row in rows], np.float32), wanted, rtol=1e-5, atol=1e-6)
+"""
+    run(code, artifact)
 
 
 @pytest.mark.deploy_tools

@@ -1,7 +1,7 @@
 """Batch jobs: the rows of tables through a model, in shards; each shard is one file, there whole or not at all.
 
 A job's folder has `job.json`, which says what is computed of what, and a part for each shard that is done. A job that
-was stopped, by whatever, goes on where it was: parts that are there are not computed again. A part takes its name by a
+was stopped or killed goes on where it was: parts that are there are not computed again. A part takes its name by a
 rename, so that a worker that is killed leaves nothing that counts, and a shard that two workers compute is there once.
 """
 
@@ -28,7 +28,7 @@ SCHEMA = 1
 
 
 class Shard(NamedTuple):
-    """Some rows of a table, and the number of the part that they become."""
+    """Name some rows of a table, and the number of the part that holds their results."""
 
     number: int
     source: int
@@ -53,7 +53,7 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """The rows of all tables."""
+        """Return how many rows all tables have."""
         return sum(shard.piece.rows for shard in self.shards)
 
     def part(self, shard: Shard) -> Path:
@@ -151,7 +151,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def run_shard(job: Job, shard: Shard) -> int:
-    """Compute a shard, in whatever process this is; returns its rows. Raises: BatchJobError, and as `Predictor`."""
+    """Compute a shard in this process, and return its rows. Raises: BatchJobError, and as `Predictor`."""
     path, nbytes = Path(job.sources[shard.source][0]), job.sources[shard.source][1]
     if not path.exists() or path.stat().st_size != nbytes:
         raise BatchJobError("a table is not what it was when the job was begun", where=str(path))

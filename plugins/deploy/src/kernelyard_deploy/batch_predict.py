@@ -54,7 +54,7 @@ def predict_table(
 ) -> BatchReport:
     """Run a model over the rows of Parquet or `.npz` tables, into a folder with a file of results for each shard.
 
-    Columns are the model's inputs by name. Run again after it was stopped, by whatever, it goes on where it was; each
+    Columns are the model's inputs by name. Run again after it was stopped or killed, it goes on where it was; each
     row is in the results once. keep: columns that results carry on, such as keys. workers: processes on this machine,
     as many as processors unless said otherwise, each with `threads`; or executor: whose `submit` runs shards elsewhere
     (`ProcessPoolExecutor`, `dask.distributed.Client(...).get_executor()`), on files under the same paths. shard_rows:

@@ -16,7 +16,7 @@ from kernelyard_deploy.staging import staged
 
 @dataclass(frozen=True)
 class Form:
-    """A form that artifacts are exported in.
+    """Describe a form that artifacts are exported in.
 
     summary: what another system finds in the folder. write: makes the folder, of a manifest and an artifact.
     inside: the folder is one of the model's name in the one that was given, which may hold other models.

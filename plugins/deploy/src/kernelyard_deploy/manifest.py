@@ -23,7 +23,7 @@ CORE = "kernelyard"  # the distribution that every artifact needs
 
 @dataclass(frozen=True)
 class Requirement:
-    """A distribution, at this version or newer, that runs a part of the artifact."""
+    """Name a distribution that runs a part of the artifact, and its oldest version that does."""
 
     distribution: str
     version: str
@@ -34,7 +34,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class EntryFunction:
-    """A function that callers run by name, with its tensors."""
+    """Describe a function that callers run by name: its inputs and outputs."""
 
     name: str
     inputs: tuple[TensorInfo, ...]
@@ -42,7 +42,7 @@ class EntryFunction:
 
     @property
     def symbols(self) -> frozenset[str]:
-        """The symbolic sizes of the inputs."""
+        """Return the symbolic sizes of the inputs."""
         return frozenset(name for info in self.inputs for dim in info.shape for name in symbols_of(dim))
 
 
@@ -51,9 +51,8 @@ class Manifest:
     """Describe an artifact: the facts that were given, and those that follow from the file.
 
     variants: further targets that it holds code for. requires: distributions whose runtime halves run it, or one of its
-    variants. needs: CPU features and libraries, a text for each module of the
-    target that asks for the least.
-    sha256, nbytes: of the file.
+    variants. needs: CPU features and libraries, a text for each module of the target that needs the least. sha256,
+    nbytes: of the file.
     """
 
     facts: Facts
@@ -68,7 +67,7 @@ class Manifest:
 
     @property
     def main(self) -> EntryFunction:
-        """The function that servers run. Raises: ExportError where there are several, and none is "main"."""
+        """Return the function that servers run. Raises: ExportError where there are several, and none is "main"."""
         named = [each for each in self.functions if each.name == MAIN] or list(self.functions)
         if len(named) != 1:
             raise ExportError("the artifact has several entry functions and no main", found=[f.name for f in named])
@@ -76,7 +75,7 @@ class Manifest:
 
     @property
     def requirements(self) -> tuple[Requirement, ...]:
-        """The distributions to install, the core among them, as new as the one that exports."""
+        """Return the distributions to install, with the core in the version that exports, or a newer one."""
         named = {each.distribution for each in self.requires}
         return (*([] if CORE in named else [Requirement(CORE, ky.__version__)]), *self.requires)
 
@@ -162,7 +161,7 @@ def _read_info(value: Any, where: str) -> TensorInfo:
 
 
 def _check_facts(manifest: Manifest) -> None:
-    """Raises: ExportError for facts about sizes that no function has, or that lie outside of their bounds."""
+    """Raise ExportError for facts about sizes that no function has, or that lie outside of their bounds."""
     facts = manifest.facts
     known = frozenset().union(*(each.symbols for each in manifest.functions))
     named = {facts.batch} - {""} | set(facts.sizes) | {name for values in facts.warm_up for name in values}

@@ -53,7 +53,7 @@ class Predictor:
 
     @property
     def executable(self) -> Executable:
-        """The loaded artifact. Raises: as `kernelyard.load`."""
+        """Return the loaded artifact. Raises: as `kernelyard.load`."""
         return self._find().executable
 
     @property

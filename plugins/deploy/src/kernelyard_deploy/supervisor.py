@@ -20,7 +20,7 @@ _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Done(NamedTuple):
-    """A shard's end: its rows, or what went wrong, and whether it is tried again."""
+    """Report how a shard ended: its rows, or what went wrong, and whether it is tried again."""
 
     shard: Shard
     rows: int = 0
@@ -48,7 +48,7 @@ def supervised(job: Job, shards: Sequence[Shard], workers: int, retries: int) ->
 
 
 class _Worker:
-    """A process, and the shard that it computes."""
+    """Hold a process, and the shard that it computes."""
 
     def __init__(self, job: Job) -> None:
         environment = {**os.environ, **dict.fromkeys(_POOLS, str(job.threads))}
@@ -65,7 +65,7 @@ class _Worker:
             _opened(self.process.stdin).flush()
 
     def end(self) -> None:
-        """Let the process go, at once."""
+        """Kill the process, and wait for its end."""
         self.process.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             with suppress(BrokenPipeError):

@@ -21,21 +21,21 @@ PARQUET, NPZ = ".parquet", ".npz"
 
 
 class Piece(NamedTuple):
-    """Some rows of a table: numbers of Parquet's row groups, or the first row and the end in a `.npz` file."""
+    """Locate some rows of a table: numbers of Parquet's row groups, or the first row and the end in a `.npz` file."""
 
     rows: int
     parts: tuple[int, ...]
 
 
 class Column(NamedTuple):
-    """A column to read, and the shape that its rows have: () for numbers."""
+    """Name a column to read, and the shape of its rows: () for numbers."""
 
     name: str
     shape: tuple[int, ...] = ()
 
 
 class Format(NamedTuple):
-    """How tables of one kind are cut, read and written.
+    """Cut, read and write tables of one kind.
 
     cut: the pieces of a table, of about so many rows. read: batches of a piece's columns. write: batches, to a file.
     """

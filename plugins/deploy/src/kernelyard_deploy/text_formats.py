@@ -32,11 +32,11 @@ def _value(value: Any, indent: int) -> str:
 
 
 class Message(list[tuple[str, Any]]):
-    """Fields of a protocol buffer, in order; one that repeats stands there several times."""
+    """List the fields of a protocol buffer, in order; a repeated field has an entry for each value."""
 
 
 class Enumerator(str):
-    """A value of an enumeration, which text has without quotes."""
+    """Mark a value of an enumeration, which is written without quotes."""
 
 
 def to_pbtxt(message: Message, indent: int = 0) -> str:

@@ -86,7 +86,7 @@ class TritonPythonModel:
         return [_response(triton, result) for result in self._predictor.run_together(feeds)]
 
     def finalize(self) -> None:
-        """Let the artifact go."""
+        """Release the artifact."""
         del self._predictor
 
 

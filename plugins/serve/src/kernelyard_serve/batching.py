@@ -33,7 +33,7 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class BatchPolicy:
-    """How requests become calls.
+    """Set how requests become calls.
 
     max_rows: the most rows, along the first axis of every input, that requests are joined to; 1 joins none. max_delay:
     for how many seconds a request waits for others while a caller is free. max_queue: how many requests may wait.
@@ -50,11 +50,11 @@ class BatchObserver(Protocol):
     """Observe every call of a batcher."""
 
     def called(self, waited: Sequence[float], rows: int, seconds: float) -> None:
-        """Take down a call: for how long each of its requests waited, its rows, and how long it took."""
+        """Record a call: for how long each of its requests waited, its rows, and how long it took."""
 
 
 class Request:
-    """One request from its arrival to its answer; it lies in a lane until it is run."""
+    """Hold one request from its arrival to its answer; it waits in a lane until it is run."""
 
     __slots__ = ("arrived", "deadline", "feeds", "future", "key", "lane", "rows", "running", "timer")
 
@@ -69,7 +69,7 @@ class Request:
 
 
 class Lane:
-    """Requests that may be run together, oldest first: all their shapes are the same but for the rows."""
+    """Queue requests that may be run together, oldest first: their shapes are the same but for the rows."""
 
     def __init__(self) -> None:
         self.requests: deque[Request] = deque()
@@ -86,7 +86,7 @@ class Lane:
         request.lane = None
 
     def take(self, max_rows: int) -> list[Request]:
-        """Take out the oldest requests, as many as have so many rows together; at least one."""
+        """Remove and return the oldest requests that together have at most so many rows; at least one."""
         taken: list[Request] = []
         rows = 0
         while self.requests and (not taken or rows + self.requests[0].rows <= max_rows):
@@ -98,7 +98,7 @@ class Lane:
 
 
 class RunningBatch:
-    """Requests that are being run as one call."""
+    """Hold the requests that are being run as one call."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self.requests = requests
@@ -114,7 +114,7 @@ class RunningBatch:
 
 
 class Batcher:
-    """Runs requests of one executable: `await batcher.submit(feeds)`.
+    """Run requests of one executable: `await batcher.submit(feeds)`.
 
     batched: rows do not depend on one another, so that requests may be joined. executor: the threads that call.
     """
@@ -223,7 +223,7 @@ class Batcher:
         self._executor.submit(self._work, batch, asyncio.get_running_loop())
 
     def _done(self, request: Request, future: asyncio.Future[Arrays]) -> None:
-        """Take a request out whose answer nobody waits for any more, and cancel a call that nobody waits for."""
+        """Remove a request that nobody waits for any more, and cancel its call where nobody waits for that."""
         if request.timer is not None:
             request.timer.cancel()
         if request.lane is not None:

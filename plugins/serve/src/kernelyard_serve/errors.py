@@ -119,7 +119,7 @@ _STATUS: dict[type[KernelyardError], Status] = {
     StoppingError: Status(503, "UNAVAILABLE"),
     CallTimeoutError: Status(504, "DEADLINE_EXCEEDED"),
 }
-RETRY_SECONDS = 1.0  # where nothing tells how long it takes
+RETRY_SECONDS = 1.0  # where the time that it takes is not known
 
 
 def status_of(error: KernelyardError) -> Status:

@@ -23,7 +23,7 @@ Command: TypeAlias = "Callable[[int], Sequence[str]]"
 
 
 class Worker:
-    """One process, and the connections to it."""
+    """Hold one process, and the connections to it."""
 
     def __init__(self, process: Process, path: str) -> None:
         self.process, self._path = process, path
@@ -82,7 +82,7 @@ class Worker:
 
 
 class Fleet:
-    """As many workers as were asked for; who dies is replaced.
+    """Keep a number of workers running: one that dies is replaced.
 
     command: of a worker, by the number of its open socket. folder: for sockets; others must not be able to enter it.
     ready_path: what a worker answers with 200 once it is ready.
@@ -179,7 +179,7 @@ class Fleet:
             listening.listen(2048)
             process = await asyncio.create_subprocess_exec(
                 *self._command(listening.fileno()),
-                stdin=asyncio.subprocess.PIPE,  # its end tells a worker that the front is gone
+                stdin=asyncio.subprocess.PIPE,  # its end shows a worker that the front is gone
                 stdout=asyncio.subprocess.PIPE,
                 pass_fds=[listening.fileno()],
                 start_new_session=True,  # Ctrl-C is for the front, which then stops its workers
@@ -219,7 +219,7 @@ class Fleet:
         raise ServeSetupError("a worker ended before it was ready", found=status, hint="see its output for the reason")
 
     async def _read(self, process: Process, is_first: bool) -> None:
-        """Take in what a worker prints: how models were placed, of the first one alone, and what failed."""
+        """Pass on what a worker prints: what failed, and how models were placed, the latter of the first one alone."""
         assert process.stdout is not None
         async for data in process.stdout:
             line = data.decode(errors="replace").rstrip()

@@ -33,14 +33,14 @@ _CONTROLS = ("load", "unload")
 
 
 class Front:
-    """The ASGI application of a server with workers."""
+    """Answer requests as the ASGI application of a server with workers."""
 
     def __init__(self, fleet: Fleet, bodies: BodyReader) -> None:
         self._fleet, self._bodies = fleet, bodies
         self._refused: Counter[int] = Counter()
         self._retried = 0
-        self._known: dict[Worker, Counter[str]] = {}  # what workers have told of their counts
-        self._gone: Counter[str] = Counter()  # and those that are gone
+        self._known: dict[Worker, Counter[str]] = {}  # counts that workers have reported
+        self._gone: Counter[str] = Counter()  # counts of workers that are gone
         self.stopping = False
         fleet.ended = self._keep_counts
 

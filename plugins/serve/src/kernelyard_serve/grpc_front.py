@@ -16,7 +16,7 @@ _CONTROLS = ("RepositoryModelLoad", "RepositoryModelUnload")
 
 
 class GRPCFront:
-    """Answers clients of gRPC by the workers of a front."""
+    """Answer clients of gRPC by the workers of a front."""
 
     def __init__(self, front: Front, fleet: Fleet) -> None:
         self._front, self._fleet = front, fleet

@@ -19,7 +19,7 @@ Answerer: TypeAlias = "Callable[[str, bytes, Deadline], Awaitable[bytes]]"
 
 
 class GRPCRefusedError(Exception):
-    """A request is refused with a status of gRPC's, by name, its text, and what the trailing metadata say."""
+    """A request is refused: the name of gRPC's status, its text, and pairs for the trailing metadata."""
 
     def __init__(self, status: str, text: str, details: tuple[tuple[str, str], ...]) -> None:
         super().__init__(text)
@@ -27,7 +27,7 @@ class GRPCRefusedError(Exception):
 
 
 class GRPCServer:
-    """A server that listens; `await GRPCServer.start(answer, bodies, host, port, connections)`."""
+    """Serve messages over gRPC: `await GRPCServer.start(answer, bodies, host, port, connections)`."""
 
     def __init__(self, server: Any, port: int) -> None:
         self._server, self.port = server, port

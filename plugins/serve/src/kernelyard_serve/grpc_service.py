@@ -1,4 +1,4 @@
-"""The methods of the Open Inference Protocol over gRPC, from message to message, whatever brings them."""
+"""The methods of the Open Inference Protocol over gRPC, from message to message, over any transport."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parsed(method: str, data: bytes) -> Any:
 
 
 class Service:
-    """The methods of the protocol, named as it names them; each is given the deadline of the client."""
+    """Answer the methods of the protocol, named as it names them; each gets the deadline of the client."""
 
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
@@ -62,22 +62,22 @@ class Service:
             served.metrics.answered("grpc", status, time.monotonic() - start)
 
     async def ServerLive(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
-        """The process answers."""
+        """Return that the process answers."""
         return message("ServerLiveResponse")(live=True)
 
     async def ServerReady(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
-        """All models are loaded and warm, and the server is not stopping."""
+        """Return whether all models are loaded and warm, and the server is not stopping."""
         return message("ServerReadyResponse")(ready=self._repository.is_ready)
 
     async def ServerMetadata(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
-        """Metadata of the server."""
+        """Return the metadata of the server."""
         return message("ServerMetadataResponse")(name=NAME, version=ky.__version__, extensions=EXTENSIONS)
 
     def _served(self, request: Any) -> ServedModel:
         return self._repository.get(request.name, request.version)
 
     async def ModelReady(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
-        """A model is loaded and warm."""
+        """Return whether a model is loaded and warm."""
         try:
             self._served(request)
         except KernelyardError:
@@ -85,14 +85,14 @@ class Service:
         return message("ModelReadyResponse")(ready=True)
 
     async def ModelMetadata(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
-        """Metadata of a model."""
+        """Return the metadata of a model."""
         served = self._served(request)
         facts = served.metadata(self._repository.versions(served.name))
         del facts["placement"]  # as text among the properties
         return message("ModelMetadataResponse")(**facts)
 
     async def RepositoryIndex(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
-        """All versions of all models, with their states."""
+        """Return all versions of all models, with their states."""
         entries = [each for each in self._repository.index() if each.state == READY or not request.ready]
         return message("RepositoryIndexResponse")(models=[each._asdict() for each in entries])
 

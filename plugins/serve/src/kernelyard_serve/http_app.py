@@ -70,7 +70,7 @@ def create_app(repository: ModelRepository, bodies: BodyReader, *, has_front: bo
 
 
 class _Quick:
-    """Send what is asked most straight to its endpoint, and all else by way of Starlette.
+    """Send inference requests straight to their endpoint, and all others by way of Starlette.
 
     Which takes 5 to 10 of the 40 to 50 us that an inference takes beside the server's own reading and writing.
     """
@@ -96,7 +96,7 @@ class _Quick:
 
 
 class Inference:
-    """The endpoint of inference requests, an ASGI application of its own: it is what has to be quick."""
+    """Answer inference requests, as an ASGI application of its own: this path has to be quick."""
 
     def __init__(self, repository: ModelRepository, bodies: BodyReader, refused: Counter[int], has_front: bool) -> None:
         self._repository, self._bodies, self._refused = repository, bodies, refused
@@ -138,7 +138,7 @@ class Inference:
 
 
 class Pages:
-    """All other endpoints: health, metadata, the repository, and counts."""
+    """Answer all other requests: health, metadata, the repository, and counts."""
 
     def __init__(self, repository: ModelRepository, bodies: BodyReader) -> None:
         self._repository, self._bodies = repository, bodies
@@ -160,7 +160,7 @@ class Pages:
         return _Application(page)
 
     async def unknown(self, request: Request, error: Exception) -> Response:
-        """Say that there is no such path, or method."""
+        """Answer that there is no such path, or method."""
         assert isinstance(error, HTTPException)
         self.refused[error.status_code] += 1
         found = f"{request.method} {request.url.path}"[:200]
@@ -168,21 +168,21 @@ class Pages:
         return Response(to_json(error_facts(ours)), error.status_code, {**(error.headers or {}), **_JSON_HEADERS})
 
     async def live(self, request: Request) -> Response:
-        """The process answers."""
+        """Answer that the process lives."""
         return _json({"live": True})
 
     async def ready(self, request: Request) -> Response:
-        """All models are loaded and warm, and the server is not stopping."""
+        """Answer whether all models are loaded and warm, and the server is not stopping."""
         if not self._repository.is_ready:
             raise ModelNotReadyError("the server is not ready", found="models are being loaded, or it is stopping")
         return _json({"ready": True})
 
     async def server(self, request: Request) -> Response:
-        """Metadata of the server."""
+        """Answer with the metadata of the server."""
         return _json({"name": NAME, "version": ky.__version__, "extensions": EXTENSIONS})
 
     async def models(self, request: Request) -> Response:
-        """Names of the models."""
+        """Answer with the names of the models."""
         return _json({"models": self._repository.names})
 
     def _served(self, request: Request) -> ServedModel:
@@ -190,16 +190,16 @@ class Pages:
         return self._repository.get(where["model"], where.get("version", ""))
 
     async def model(self, request: Request) -> Response:
-        """Metadata of a model."""
+        """Answer with the metadata of a model."""
         served = self._served(request)
         return _json(served.metadata(self._repository.versions(served.name)))
 
     async def model_ready(self, request: Request) -> Response:
-        """A model is loaded and warm."""
+        """Answer whether a model is loaded and warm."""
         return _json({"name": self._served(request).name, "ready": True})
 
     async def index(self, request: Request) -> Response:
-        """All versions of all models, with their states."""
+        """Answer with all versions of all models, and their states."""
         asked = await self._asked(request)
         entries = [entry._asdict() for entry in self._repository.index()]
         return _json([each for each in entries if each["state"] == READY or asked.get("ready") is not True])
@@ -217,7 +217,7 @@ class Pages:
         return _json({"name": name})
 
     async def metrics(self, request: Request) -> Response:
-        """Counts and times for Prometheus."""
+        """Answer with counts and times for Prometheus."""
         gauges = {**self._repository.gauges(), "held_bytes": {"": self._bodies.held}}
         gauges["resident_bytes"] = {"": metrics.resident_bytes()}
         text = metrics.text(self._repository.metrics(), gauges, self.refused)
@@ -240,7 +240,7 @@ class Pages:
 
 
 class _Application:
-    """Tells Starlette that a function is an ASGI application, and no function of a request."""
+    """Mark a function as an ASGI application, which Starlette would else call with a request."""
 
     def __init__(self, function: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
         self._function = function

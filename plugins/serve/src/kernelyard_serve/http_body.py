@@ -62,7 +62,7 @@ def waited(scope: Scope) -> float:
 
 
 class BodyReader:
-    """Reads bodies of requests within limits; what it read is held until `release`.
+    """Read bodies of requests within limits; what it read is held until `release`.
 
     max_size: bytes of one body. seconds: until it has arrived. max_held: bytes of all together: no connection alone may
     send too much, but many of them could.
@@ -85,7 +85,7 @@ class BodyReader:
             self.held -= len(body)
 
     def release(self, body: bytes) -> None:
-        """Let go of a body, whose request is answered."""
+        """Count a body as held no longer: its request is answered."""
         self.held -= len(body)
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
@@ -112,7 +112,7 @@ class BodyReader:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _read(self, receive: Receive, parts: list[bytes]) -> None:
-        """Collect the parts of a body; what is refused is read, too: clients send all before they read."""
+        """Collect the parts of a body; one that is refused is read, too, as clients send all before they read."""
         size, more = 0, True
         refused: KernelyardError | None = None
         while more:
@@ -150,7 +150,7 @@ async def answer(send: Send, status: int, body: bytes, kind: bytes = JSON, heade
 
 
 def error_facts(error: KernelyardError) -> Mapping[str, object]:
-    """Return what a client is told of an error: what the protocol wants to know is text, the same facts follow."""
+    """Return the JSON of an error: the text that the protocol asks for, then the same facts as members."""
     return {**error.to_json(), "error": str(error), "kind": type(error).__name__}
 
 

@@ -35,7 +35,7 @@ Parameters = dict[str, Any]
 
 
 class InputTensor(msgspec.Struct):
-    """A tensor of a request; its data are JSON, or bytes after the JSON."""
+    """Hold a tensor of a request; its data are JSON, or bytes after the JSON."""
 
     name: str
     datatype: str
@@ -45,14 +45,14 @@ class InputTensor(msgspec.Struct):
 
 
 class RequestedOutput(msgspec.Struct):
-    """An output that a request asks for."""
+    """Name an output that a request asks for."""
 
     name: str
     parameters: Parameters = {}
 
 
 class InferenceBody(msgspec.Struct):
-    """The JSON of an inference request."""
+    """Hold the JSON of an inference request."""
 
     inputs: list[InputTensor]
     id: str = ""

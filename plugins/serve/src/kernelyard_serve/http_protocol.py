@@ -11,7 +11,7 @@ HEAD_BYTES = 1 << 16
 
 
 class HTTPProtocol(HttpToolsProtocol):
-    """One connection. head_seconds: until the head of a request has arrived; a client that sends none is as slow."""
+    """Read requests of one connection. head_seconds: in which the head of a request has to arrive."""
 
     def __init__(self, head_seconds: float, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -59,7 +59,7 @@ class HTTPProtocol(HttpToolsProtocol):
         self._refuse(b"408 Request Timeout", f"the head did not arrive within {self._head_seconds:g} s")
 
     def _refuse(self, status: bytes, message: str) -> None:
-        """Say why, and end the connection: nothing after it could be told apart from the head."""
+        """Answer why, and end the connection: what follows cannot be distinguished from the head."""
         self._end_head()
         if self.transport.is_closing():
             return

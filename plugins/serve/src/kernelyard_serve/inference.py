@@ -18,7 +18,7 @@ MAX_RANK = 32
 
 
 class InferenceRequest(NamedTuple):
-    """One request: feeds in the order of the model's inputs, the outputs that are wanted, and what it is called.
+    """Hold one request: feeds in the order of the model's inputs, the outputs that are wanted, and its id.
 
     timeout: seconds that the client waits, None for the server's own limit. binary: names of outputs that are sent as
     bytes. waited: seconds that have passed since the server took it in, where another process was asked before.
@@ -33,7 +33,7 @@ class InferenceRequest(NamedTuple):
 
 
 class Deadline(NamedTuple):
-    """Hold until when a client of gRPC waits: the seconds that remain, None for no end.
+    """Hold how long a client of gRPC waits: the seconds that remain, None for no end.
 
     waited: as that of InferenceRequest.
     """

@@ -21,7 +21,7 @@ REMAINING, STATUS, CODE, RETRY = b"kernelyard-remaining", b"kernelyard-status", 
 
 
 class MessageBridge:
-    """The ASGI application of a worker whose front may speak gRPC; `others` answers everything else."""
+    """Answer the messages that a front passes on for clients of gRPC; `others` answers all other requests."""
 
     def __init__(self, service: Service, bodies: BodyReader, others: ASGIApp) -> None:
         self._service, self._bodies, self._others = service, bodies, others

@@ -13,7 +13,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Histogram:
-    """Counts of values up to each of some bounds."""
+    """Count values up to each of some bounds."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -35,7 +35,7 @@ class Histogram:
 
 
 class ModelMetrics:
-    """Counts of one version of a model."""
+    """Count answers and calls of one version of a model."""
 
     def __init__(self, model: str, version: str) -> None:
         self.model, self.version = model, version
@@ -45,12 +45,12 @@ class ModelMetrics:
         self.call_seconds, self.call_rows = Histogram(SECONDS), Histogram(ROWS)
 
     def answered(self, protocol: str, status: int, seconds: float) -> None:
-        """Take down an answer: its status of HTTP, and how long it took from the request's arrival."""
+        """Record an answer: its status of HTTP, and how long it took from the request's arrival."""
         self.answers[protocol, status] += 1
         self.request_seconds.add(seconds)
 
     def called(self, waited: Sequence[float], rows: int, seconds: float) -> None:
-        """Take down a call: for how long each of its requests waited, its rows, and how long it took."""
+        """Record a call: for how long each of its requests waited, its rows, and how long it took."""
         for each in waited:
             self.queue_seconds.add(each)
         self.call_rows.add(rows)

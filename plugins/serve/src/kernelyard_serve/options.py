@@ -13,12 +13,12 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Options of a server; all its models share them.
+    """Set how a server serves; all its models share these options.
 
     batch: how requests become calls. timeout: seconds until a request is given up that does not say. max_body: bytes of
-    a request's body. body_timeout: seconds in which a body has to arrive. max_held: bytes of all
-    bodies together. threads: of one call (None: the processors).
-    warm: sets of sizes by symbol that are prepared before the server is ready. control: clients may load and unload.
+    a request's body. body_timeout: seconds in which a body has to arrive. max_held: bytes of all bodies together.
+    threads: of one call (None: the processors). warm: sets of sizes by symbol that are prepared before the server is
+    ready. control: clients may load and unload.
     """
 
     batch: BatchPolicy = field(default_factory=BatchPolicy)

@@ -31,7 +31,7 @@ Artifacts: TypeAlias = dict[str, dict[str, Path]]
 
 
 class IndexEntry(NamedTuple):
-    """One version of a model in the index of a repository; state: READY, LOADING or UNAVAILABLE, which has a reason."""
+    """Describe one version of a model in the index; state: READY, LOADING or UNAVAILABLE, which has a reason."""
 
     name: str
     version: str
@@ -89,7 +89,7 @@ def _versions(folder: Path) -> dict[str, Path]:
 
 # --- what is served ---------------------------------------------------------------------------------------------------
 class ModelRepository:
-    """The models of a server; it belongs to one event loop.
+    """Load, find and unload the models of a server; it belongs to one event loop.
 
     find: returns the artifacts as they are now, whenever a model is loaded again. A version whose file has not changed
     stays as it is; one that has is exchanged when the new one is warm. Requests that have begun end with the one that
@@ -109,12 +109,12 @@ class ModelRepository:
 
     @property
     def names(self) -> list[str]:
-        """The names of all models, those that are not served included."""
+        """Return the names of all models, those that are not served included."""
         return list(self._served)
 
     @property
     def is_ready(self) -> bool:
-        """True while every model is loaded, or was unloaded on purpose, and the server is not stopping."""
+        """Return whether every model is loaded or was unloaded on purpose, and the server is not stopping."""
         return self.loaded and not self.stopping
 
     def get(self, name: str, version: str = "") -> ServedModel:

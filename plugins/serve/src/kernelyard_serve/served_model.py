@@ -1,4 +1,4 @@
-"""ServedModel: one version of a model, loaded and warm, with what is told about it."""
+"""ServedModel: one version of a model, loaded and warm, with its metadata."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLATFORM = "kernelyard"
 
 
 class FileStamp(NamedTuple):
-    """Identify the content of a file, to see whether it is another one than it was."""
+    """Identify the content of a file, to see whether it was replaced."""
 
     inode: int
     modified: int
@@ -39,7 +39,7 @@ class FileStamp(NamedTuple):
 
 
 class ServedModel:
-    """A version of a model: `await served.infer(request)`.
+    """Run and describe one version of a model: `await served.infer(request)`.
 
     Example:
         >>> served = ServedModel.load(Path("net.kyar"), ModelMetrics("net", "1"), options, threads)  # doctest: +SKIP
@@ -93,7 +93,7 @@ class ServedModel:
         return self.batcher.submit(request.feeds, start + min(limits) if limits else None)
 
     def metadata(self, versions: list[str]) -> dict[str, Any]:
-        """Return what the protocol tells of a model, and where its operators run. versions: all that are served."""
+        """Return the protocol's metadata of the model, and where its operators run. versions: all that are served."""
         return {
             "name": self.name,
             "versions": versions,

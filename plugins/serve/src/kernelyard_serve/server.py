@@ -45,12 +45,12 @@ class Address:
 
     @property
     def url_host(self) -> str:
-        """The host as addresses on the web write it."""
+        """Return the host as URLs write it."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
 
 class HTTPServer(uvicorn.Server):
-    """uvicorn's server, which tells when it is asked to stop, and ends the process with 0 then."""
+    """Run uvicorn's server; call back when it is asked to stop, and end the process with 0 then."""
 
     def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
         super().__init__(config)

@@ -53,7 +53,7 @@ def asked_again(request: bytes, seconds: float) -> bytes:
 
 
 class WorkerConnection(asyncio.Protocol):
-    """One connection. ended: is called when it is lost."""
+    """Send requests over one connection. ended: is called when it is lost."""
 
     def __init__(self, ended: Callable[[WorkerConnection], None]) -> None:
         self._ended = ended
@@ -76,7 +76,7 @@ class WorkerConnection(asyncio.Protocol):
         return self._waiting
 
     def close(self) -> None:
-        """End the connection; a worker that still computes takes it for a client that left."""
+        """Close the connection; a worker that still computes cancels the call, as for a client that left."""
         if self._transport is not None:
             self._transport.abort()
 
