@@ -6,9 +6,10 @@ Needs `pip install 'dask[distributed]' 'ray[data]' pyarrow`. Each worker compute
 twice the rows of one, 256 in a call, on one thread each, from Parquet to Parquet. They should take a worker 20 s or
 more. An engine is set up, and has run a small job, before it counts: starting processes is not part of any figure.
 
-Rows per second are all rows of a job, divided by the time from the call that begins it to its return. "Of parts" leaves
-out what an engine does once for a job (Ray's actors start and load the model for each): the rows of all parts of
-results but the first of each worker, divided by the time from the last of those to the last of all.
+Rows per second are all rows of a job, divided by the time from the call that begins it to its return. "Steady" leaves
+out what an engine does once for a job. On Dask it is the rows of all parts of results but the first of each worker,
+divided by the time from the last of those to the last of all; on Ray, whose actors start and load the model for each
+job, the rows of calls while all actors computed.
 
 `loops` are the same rows by loops written by hand, in processes of their own: two at once do not have twice the rows
 per second of one where they share memory, and no engine can do better. With 24 layers of 512 x 512 the weights fit the
@@ -77,10 +78,10 @@ def _line(pid: int, parents: dict[int, int]) -> Iterator[int]:
 
 
 class Figures(NamedTuple):
-    """Hold a run: rows per second as a whole and of parts alone, and seconds of processors for a row."""
+    """Hold a run: rows per second as a whole and while steady, and seconds of processors for a row."""
 
     rate: float
-    rate_of_parts: float
+    steady_rate: float
     used: float
 
 
@@ -148,12 +149,23 @@ def ray(load: Load, workers: int) -> Iterator[Job]:
     """Yield a pipeline of Ray Data; its reader makes large blocks, which are cut so that actors have equal shares."""
     import ray.data
 
+    calls = calls_of(load)
+
+    class Timed(Predictor):
+        """Note when each call ended: parts are written in bursts, long after."""
+
+        def __call__(self, feed: Any) -> Any:
+            result = super().__call__(feed)
+            with calls.open("a") as file:
+                file.write(f"{os.getpid()} {time.time()} {len(next(iter(feed.values())))}\n")
+            return result
+
     def run(tables: list[Path], folder: Path) -> int:
         rows = ray.data.read_parquet(list(map(str, tables)))
         rows = rows.repartition(target_num_rows_per_block=SHARD)
         pool = ray.data.ActorPoolStrategy(size=workers)
         given = (str(load.artifact), 1)
-        rows = rows.map_batches(Predictor, fn_constructor_args=given, compute=pool, batch_size=BATCH, num_cpus=1)
+        rows = rows.map_batches(Timed, fn_constructor_args=given, compute=pool, batch_size=BATCH, num_cpus=1)
         rows.write_parquet(str(folder))
         return sum(pq.ParquetFile(each).metadata.num_rows for each in folder.glob("*.parquet"))
 
@@ -197,10 +209,28 @@ def run_of(job: Job, load: Load, workers: int, idle: float, is_first_small: bool
         rows = job([load.table] * workers, Path(folder))
         seconds = time.perf_counter() - begin
         used = _since(before) - at_rest * seconds
-        ends = sorted(part.stat().st_mtime for part in Path(folder).glob("*.parquet"))
+        parts = sorted(part.stat().st_mtime for part in Path(folder).glob("*.parquet"))
     assert rows == workers * load.rows
-    later = (len(ends) - workers) / len(ends) * rows
-    return Figures(rows / seconds, later / (ends[-1] - ends[workers - 1]) if later else np.nan, used / rows)
+    if calls_of(load).exists():  # Ray's, whose actors have ended with their processor time
+        return Figures(rows / seconds, steady_rate(calls_of(load)), np.nan)
+    later = (len(parts) - workers) / len(parts) * rows
+    return Figures(rows / seconds, later / (parts[-1] - parts[workers - 1]) if later else np.nan, used / rows)
+
+
+def calls_of(load: Load) -> Path:
+    """Return the file that has a line for each call: process, end in seconds, rows."""
+    return load.table.with_name("calls.txt")
+
+
+def steady_rate(calls: Path) -> float:
+    """Return the rows per second while all processes computed, and forget the calls."""
+    found = [line.split() for line in calls.read_text().splitlines()]
+    calls.unlink()
+    ends: dict[str, list[float]] = {}
+    for pid, end, _ in found:
+        ends.setdefault(pid, []).append(float(end))
+    start, stop = max(map(min, ends.values())), min(map(max, ends.values()))
+    return sum(int(rows) for _, end, rows in found if start < float(end) <= stop) / (stop - start)
 
 
 def _since(before: dict[tuple[int, int], float]) -> float:
@@ -233,15 +263,16 @@ def measure_engine(name: str, load: Load, rounds: int, base: float) -> None:
                 figures.append(run_of(job, load, workers, 2.0, is_first_small=name != "ray"))
     for workers, figures in found.items():
         _print_figures(f"{name}, {workers}", figures, base)
-    for title, i in (("rows/s", 0), ("of parts", 1)):
+    for title, i in (("rows/s", 0), ("steady", 1)):
         ratio = statistics.median(two[i] / one[i] for one, two in zip(found[1], found[2], strict=True))
         print(f"{name}: 2 workers / 1: {ratio:.2f} ({title})", flush=True)
 
 
 def _print_figures(name: str, found: list[Figures], base: float) -> None:
-    rate, parts, used = (statistics.median(each[i] for each in found) for i in range(3))
+    rate, steady, used = (statistics.median(each[i] for each in found) for i in range(3))
     above = f", {100 * (used / base - 1):+.1f} %" if base else ""
-    print(f"{name}: {rate:.0f} rows/s, of parts {parts:.0f}; {1e6 * used:.0f} us of a processor{above}", flush=True)
+    processors = f"; {1e6 * used:.0f} us of a processor{above}" if used == used else ""
+    print(f"{name}: {rate:.0f} rows/s, steady {steady:.0f}{processors}", flush=True)
 
 
 def main() -> None:
