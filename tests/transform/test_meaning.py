@@ -12,6 +12,7 @@ from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import modules
 from kernelyard.transform import (
     ConvertLayout,
+    CropConvolutions,
     FoldScaleAxis,
     FuseTransposeMatmul,
     GatherScales,
@@ -23,6 +24,7 @@ from kernelyard.transform.pipelines import get_pipeline
 
 PASSES = [
     ConvertLayout(),
+    CropConvolutions(),
     FoldScaleAxis(),
     FuseTransposeMatmul(),
     GatherScales(),

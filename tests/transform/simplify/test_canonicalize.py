@@ -282,6 +282,23 @@ def test_what_no_element_is_below_is_padding_of_a_maximum(check):
     assert pooled(check, "max", before="nn.relu", dilation=(2, 2))[0] == ["nn.relu", "pad", "nn.max_pool2d"]
 
 
+@pytest.mark.parametrize(
+    ("attrs", "op"),
+    [
+        ({}, "max"),
+        ({"padding": (1, 1)}, "nn.max_pool1d"),
+        ({"pool_size": (5,)}, "nn.max_pool1d"),
+        ({"pool_size": (3,), "dilation": (2,)}, "nn.max_pool1d"),
+    ],
+    ids=str,
+)
+def test_the_maximum_of_a_whole_sequence_is_a_reduction(check, attrs, op):
+    def build(b, x):
+        return b.op("nn.max_pool1d", x, **{"pool_size": (6,), "strides": (1,), **attrs})
+
+    assert check.ops(check(PASS, check.of(build, shape=(2, 3, 6)))) == [op]
+
+
 def test_windows_over_the_edge_keep_their_number(check):
     for kind in ("avg", "max"):
         pooled(check, kind, before="nn.relu", ceil_mode=True)

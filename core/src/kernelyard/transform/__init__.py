@@ -43,6 +43,7 @@ _HOME = {
     "ComposeOps": "compose.compose_ops",
     "ComposeQuantizedProducts": "quantization.compose_quantized_products",
     "ConvertLayout": "layout.convert_layout",
+    "CropConvolutions": "algebraic.crop_convolutions",
     "DeadCodeElimination": "simplify.dead_code_elimination",
     "EliminateCommonSubexpr": "simplify.eliminate_common_subexpr",
     "FlattenEntryTuples": "interprocedural.flatten_entry_tuples",

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec
 from kernelyard.errors import PassError, did_you_mean
 from kernelyard.ir import Call
 from kernelyard.patterns.registry import MatchRecorder, PatternLike
+from kernelyard.transform.algebraic.crop_convolutions import CropConvolutions
 from kernelyard.transform.algebraic.fold_batch_norm import FoldBatchNorm
 from kernelyard.transform.algebraic.fold_scale_axis import FoldScaleAxis
 from kernelyard.transform.algebraic.gather_scales import GatherScales
@@ -150,6 +151,7 @@ def simplify() -> Sequence[Pass]:
         DeadCodeElimination(),
         SinkReshape(),
         SinkConcat(),
+        CropConvolutions(),
         FoldBatchNorm(),
         DeadCodeElimination(),
         FoldScaleAxis(),

@@ -142,6 +142,15 @@ def _padding_of_maximum(mutator: FunctionMutator, call: Call) -> Expr | None:
     return _with_padding(call, pad) if is_least or _pads_with(pad, -math.inf) else None
 
 
+def _maximum_of_sequence(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """Return the maximum of whole sequences as a reduction, which generated convolutions take in; over an image it
+    stays a pool, which keeps the layout of convolutions."""
+    x, attrs = call.args[0], call.attrs
+    if attrs["pool_size"] != x.tensor_type.shape[2:] or any((*attrs["padding"], *(d - 1 for d in attrs["dilation"]))):
+        return None
+    return make("max", x, axes=(2,), keepdims=True)
+
+
 def _is_nonnegative(mutator: FunctionMutator, x: Expr) -> bool:
     if defining_call(mutator, x, "nn.relu", "sigmoid") is not None:
         return True
@@ -171,7 +180,7 @@ def _with_padding(call: Call, pad: Call, **attrs: bool) -> Expr | None:
 
 _CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _AVERAGES = ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
-_MAXIMA = ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
+_MAXIMA_OF_IMAGES = ("nn.max_pool2d", "nn.max_pool3d")
 _REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 
 SHAPE_RULES: dict[str, tuple[Rule, ...]] = {
@@ -186,6 +195,7 @@ SHAPE_RULES: dict[str, tuple[Rule, ...]] = {
     "flip": (_flip_nothing,),
     **dict.fromkeys(_CONVOLUTIONS, (_padding_of_convolution,)),
     **dict.fromkeys(_AVERAGES, (_padding_of_average,)),
-    **dict.fromkeys(_MAXIMA, (_padding_of_maximum,)),
+    "nn.max_pool1d": (_padding_of_maximum, _maximum_of_sequence),
+    **dict.fromkeys(_MAXIMA_OF_IMAGES, (_padding_of_maximum,)),
     **dict.fromkeys(_REDUCTIONS, (_explicit_axes, _reduce_ones)),
 }
