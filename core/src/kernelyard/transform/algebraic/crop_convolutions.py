@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from kernelyard.dims import Dim
 from kernelyard.ir import Binding, Call, Expr, Function, IRModule, Op, Var, get_op, operands
@@ -36,8 +37,10 @@ class CropConvolutions(FunctionPass):
 
 @dataclass(frozen=True)
 class _Crop:
-    """A slice, and how it is computed in place of it. chain: from the convolution to what is sliced. padding: the
-    convolution's. begin, size: by axis, those of a slice that stays.
+    """Describe what takes the place of a slice.
+
+    chain: the variables from the convolution to what is sliced. padding: the convolution's. rest: begin and end of the
+    slice that stays, by axis.
     """
 
     chain: Sequence[Var]
@@ -48,8 +51,8 @@ class _Crop:
 def _crops(function: Function) -> dict[Var, _Crop]:
     """Return the slices that become cropped convolutions, by their variables."""
     values = {binding.var: binding.value for binding in function.bindings}
-    reads = Counter(operand for value in values.values() for operand in operands(value))
-    reads.update(result_vars(function))
+    read = [operand for value in values.values() for operand in operands(value)]
+    reads = Counter([*read, *result_vars(function)])
     found: dict[Var, _Crop] = {}
     for binding in function.bindings:
         value = binding.value
@@ -62,11 +65,11 @@ def _crops(function: Function) -> dict[Var, _Crop]:
     return found
 
 
-def _is_call(value: Expr, *names: str) -> bool:
+def _is_call(value: Expr, *names: str) -> TypeGuard[Call]:
     return isinstance(value, Call) and isinstance(value.op, Op) and value.op_name in names
 
 
-def _chain(sliced: Expr, values: dict[Var, Expr], reads: Counter, axes: Sequence[int]) -> list[Var]:
+def _chain(sliced: Expr, values: dict[Var, Expr], reads: Counter[Expr], axes: Sequence[int]) -> list[Var]:
     """Return the variables from a convolution to what is sliced, each of which is read once; none where there are
     other operators between."""
     chain: list[Var] = []
@@ -75,7 +78,7 @@ def _chain(sliced: Expr, values: dict[Var, Expr], reads: Counter, axes: Sequence
         chain.append(sliced)
         if _is_call(value, *CONVOLUTIONS):
             return chain[::-1]
-        if not isinstance(value, Call) or not _is_call(value, *ELEMENTWISE):
+        if not _is_call(value, *ELEMENTWISE):
             return []
         whole = [arg for arg in value.args if _varies(arg, value.tensor_type.rank, axes)]
         if len(whole) != 1:
@@ -92,7 +95,7 @@ def _varies(operand: Expr, rank: int, axes: Sequence[int]) -> bool:
 
 
 def _crop(cut: Call, chain: Sequence[Var], convolution: Expr) -> _Crop | None:
-    """Return how a slice is made by less padding; None where it cuts nothing off that padding made."""
+    """Return what a slice becomes; None where it cuts nothing off that padding made."""
     assert isinstance(convolution, Call)
     strides, padding = convolution.attrs["strides"], list(convolution.attrs["padding"])
     shape, count, rest = cut.args[0].tensor_type.shape, len(strides), {}
