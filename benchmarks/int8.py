@@ -2,12 +2,13 @@
 
     python benchmarks/int8.py [NAME ...] [--schemes QDQ dynamic QOperator] [--threads 1] [--rounds 8] [--json FILE]
 
-The files are made by onnxruntime's tools (recipes/quantized.py). Each engine runs in a process of its own; they take
-turns in short bursts. Times are the 10th percentile of all calls: of one thread, the processor's time, which does not
-count what others do on the cores. Columns: how many times as fast ours is as onnxruntime, as OpenVINO, and as our own
-float32 of the same network (above 1: ours in 8 bits is quicker); the share of results at most one quantum from
-onnxruntime's without its optimisations, and from its optimised ones, a quantum being a 255th of the results' range;
-seconds to compile over float32's.
+The files are made by onnxruntime's tools (recipes/quantized.py); NAME/SCHEME stands for files of your own in the
+folder of --models: NAME.onnx, its inputs NAME.npz, and NAME_SCHEME.onnx with NAME_SCHEME.npz. Each engine runs in a
+process of its own; they take turns in short bursts. Times are the 10th percentile of all calls: of one thread, the
+processor's time, which does not count what others do on the cores. Columns: how many times as fast ours is as
+onnxruntime, as OpenVINO, and as our own float32 of the same network (above 1: ours in 8 bits is quicker); the share
+of results at most one quantum from onnxruntime's without its optimisations, and from its optimised ones, a quantum
+being a 255th of the results' range; seconds to compile over float32's.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def made(network: str, schemes: Sequence[str], folder: Path) -> None:
 def main() -> None:
     """See the module's text."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(NETWORKS)}")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(NETWORKS)}, or NAME/SCHEME in --models")
     parser.add_argument("--schemes", nargs="+", choices=SCHEMES, help="QDQ; dynamic, too, for transformers")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=8)
@@ -140,9 +141,11 @@ def main() -> None:
         f"{'':24}{'ms':>9}  {'onnxruntime':>11}  {'OpenVINO':>11}  {'our float32':>11}  "
         f"{'1 quantum':>9} {'optimised':>9}  compile"
     )
-    for name in args.names or (*CNNS, *TRANSFORMERS):
-        schemes = args.schemes or (("QDQ", "dynamic") if name in TRANSFORMERS else ("QDQ",))
-        made(name, schemes, args.models)
+    for word in args.names or (*CNNS, *TRANSFORMERS):
+        name, _, own = word.partition("/")
+        schemes = (own,) if own else args.schemes or (("QDQ", "dynamic") if name in TRANSFORMERS else ("QDQ",))
+        if not own:
+            made(name, schemes, args.models)
         for threads in args.threads:
             for scheme in schemes:
                 how = How(args.rounds, args.burst, 0, args.patience)

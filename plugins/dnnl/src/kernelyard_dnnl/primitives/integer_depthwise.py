@@ -28,7 +28,7 @@ from kernelyard_llvm.byte_depthwise import QUAD, STEP, WIDTHS, Field, Kind, byte
 WEIGHTS = enums.ARG["weights"]
 VNNI_512 = 0x67  # bits of `dnnl_cpu_isa_t`: AVX-512 with VNNI
 LOADS = 16  # what a vector costs beside its channels: a window's addresses, and cutting off
-PRODUCTS_PER_SECOND = 5e10
+PRODUCTS_PER_SECOND = 2e10
 # Of fewer channels and smaller windows, the addresses of the pixels take longer than oneDNN does altogether.
 MANY_CHANNELS, LARGE_WINDOW = 64, 20
 OUTSIDE = -(1 << 40)  # where the pixels are that fill up a window's last four
