@@ -72,6 +72,19 @@ def test_errors_have_codes(folder: str | None, message: str, model: Path) -> Non
     assert message in result.output
 
 
+def test_pictures_alone_are_no_feeds(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for name in ("0.PNG", "1.jpg"):
+        (folder / name).write_bytes(b"a picture")
+    output = model.with_name("q.onnx")
+    result = CliRunner().invoke(main, ["quantize", str(model), "--data", str(folder), "-o", str(output)])
+    assert "[KY701]" in result.output
+    assert "0.PNG and 1 more" in result.output
+    assert "numpy.save" in result.output
+    assert not output.exists()
+
+
 @pytest.mark.parametrize("name", ["model.onnx", "no/such/folder/q.onnx"])
 def test_where_it_cannot_write_is_known_before_the_work(name: str, model: Path, data: Path) -> None:
     before = model.read_bytes()

@@ -56,7 +56,7 @@ def _check_operators(function: Function) -> None:
         raise ExportError(
             "the model has operators that cannot be written as ONNX",
             found=", ".join(f"{name} ({count})" for name, count in sorted(missing.items())),
-            hint="save it compiled: kernelyard.compile(model).save('model.kyar')",
+            hint="save it compiled: kernelyard.compile(model).save('model.kyar'), or on the command line -o model.kyar",
         )
 
 

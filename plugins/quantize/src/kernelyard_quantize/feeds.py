@@ -11,6 +11,7 @@ import numpy as np
 
 from kernelyard_quantize.errors import CalibrationError
 
+PICTURES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 Feed: TypeAlias = "Mapping[str, np.ndarray]"
 
 
@@ -76,9 +77,19 @@ class Feeds:
 def read_folder(folder: Path) -> Sequence[Path]:
     """Return the files of a folder that hold feeds, in the order of their names: .npz, and .npy for one input.
 
-    Raises: CalibrationError when there is none.
+    Raises: CalibrationError when there is none, which says what to make of pictures.
     """
-    files = sorted(path for path in folder.glob("*") if path.suffix in (".npz", ".npy")) if folder.is_dir() else []
+    there = sorted(folder.glob("*")) if folder.is_dir() else []
+    files = [path for path in there if path.suffix in (".npz", ".npy")]
+    pictures = [path for path in there if path.suffix.lower() in PICTURES]
+    if pictures and not files:
+        raise CalibrationError(
+            "the folder has pictures, and how the model wants its numbers is not known",
+            where=str(folder),
+            found=f"{pictures[0].name} and {len(pictures) - 1} more" if pictures[1:] else pictures[0].name,
+            expected="files .npz with an array for each input, or .npy for a model of one input",
+            hint="resize, scale and transpose each as for the model itself, and write it with numpy.save(path, array)",
+        )
     if not files:
         raise CalibrationError(
             "the folder has no calibration data",
