@@ -69,7 +69,7 @@ def python(site: Path, code: str, **variables: str) -> subprocess.CompletedProce
         **variables,
     }
     command = [sys.executable, "-W", "ignore", "-c", code]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def install_bad(site: Path, name: str) -> str:
