@@ -71,7 +71,7 @@ class LanguageModel:
             raise LanguageModelError("the context must have room for a token", found=context)
         self.stats: Stats | None = None
         self.scores: list[Scored] | None = None
-        self._lock = threading.Lock()
+        self._lock, self._making = threading.Lock(), threading.Lock()
         self._state = State(VirtualMachine(executable, contexts=1), self.config, self.context)
         self._tokenizer: Tokenizer | None = None
         self._template: ChatTemplate | None = None
@@ -80,8 +80,9 @@ class LanguageModel:
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, built when it is first used."""
-        if self._tokenizer is None:
-            self._tokenizer = self.description.tokenizer()
+        with self._making:  # one that many threads ask for at once is built once
+            if self._tokenizer is None:
+                self._tokenizer = self.description.tokenizer()
         return self._tokenizer
 
     @property
