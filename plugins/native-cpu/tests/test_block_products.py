@@ -123,6 +123,13 @@ def test_rows_of_a_number_that_is_known_only_then(bits: int, of_rows: int) -> No
         np.testing.assert_array_equal(machine(x).numpy(), exe(x).numpy())
 
 
+def test_weights_are_prefetched_by_tiles_that_read_them_in_order() -> None:
+    plan = plan_of_product(layer((dims.symbol("m"),), Weight(1024, 64)), AVX512_VNNI)
+    by_height = {each.tiles[0][1]: each for each in (plan, *plan.for_fewer_rows)}
+    assert {height: each.unroll for height, each in by_height.items()} == {12: 1, 8: 1, 4: 2, 2: 4, 1: 4}
+    assert {height for height, each in by_height.items() if each.stream is not None} == {2, 1}
+
+
 def test_weights_are_stored_once_for_one_row_and_for_many() -> None:
     weight = Weight(512, 640)
     b = FunctionBuilder()

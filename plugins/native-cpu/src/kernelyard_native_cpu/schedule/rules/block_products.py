@@ -90,8 +90,11 @@ def _height(rows: int, most: int) -> int:
 
 def _of_height(loops: Loops, plan: Plan, axis: str | None, height: int, product: ByteProduct) -> Plan:
     widest = max(1, min(_WIDEST, _MOST_SUMS[loops.machine.vector_registers] // height))
-    width = even_parts(loops.vectors(str(plan.vector)), widest)
-    stream = _stream(plan, product) if height <= 8 else None
+    vectors = loops.vectors(str(plan.vector))
+    width = even_parts(vectors, widest)
+    # Tiles narrower than a block of columns read it several times, each time some of its lines: what they prefetch
+    # comes out of turn, and made products of four rows take twice as long.
+    stream = _stream(plan, product) if width == vectors else None
     return replace(plan, tiles=((axis, height),) if axis else (), unroll=width, stream=stream)
 
 
