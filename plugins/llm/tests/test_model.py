@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -223,3 +225,14 @@ def test_other_products_are_refused(llama_file: Callable[[str], Path]) -> None:
         kernelyard_llm.load(llama_file("Q4_1"), products="int3")  # pyright: ignore[reportArgumentType]
     with pytest.raises(LanguageModelError, match="no such kind of products"):
         kernelyard.compile(str(llama_file("Q4_1")), options={"llm": {"products": 8}})
+
+
+def test_the_tokenizer_is_built_once_for_all_threads(llama: LanguageModel) -> None:
+    model, together = LanguageModel(llama.executable, llama.description), Barrier(8)
+
+    def ask(_: int) -> object:
+        together.wait(30)
+        return model.tokenizer
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(map(id, threads.map(ask, range(8))))) == 1
