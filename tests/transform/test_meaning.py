@@ -11,11 +11,11 @@ from kernelyard.ir import parse_module, to_text, verify
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import modules
 from kernelyard.transform import (
+    CombineScales,
     ConvertLayout,
     CropConvolutions,
     FoldScaleAxis,
     FuseTransposeMatmul,
-    GatherScales,
     HoistStrides,
     SimplifyInference,
     SinkReshape,
@@ -27,7 +27,7 @@ PASSES = [
     CropConvolutions(),
     FoldScaleAxis(),
     FuseTransposeMatmul(),
-    GatherScales(),
+    CombineScales(),
     HoistStrides(),
     SimplifyInference(),
     SinkReshape(),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 import kernelyard as ky
 from kernelyard.ir import Call, Constant, FunctionBuilder, IRModule, verify
 from kernelyard.ir.types import tensors_of
-from kernelyard.patterns.decoded import narrow_weights
+from kernelyard.patterns.dequantized import narrow_weights
 from kernelyard.testing.reference import evaluate
 from kernelyard.testing.strategies import modules
 from kernelyard.transform import DeadCodeElimination, WidenFloats

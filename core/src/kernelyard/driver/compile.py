@@ -289,11 +289,13 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
     """
     module = without_fallbacks(generated.module)
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
-    home, reference = _home(modules), len(modules)  # the number that the reference module will have
+    module_of, reference = _module_indices(modules), len(modules)  # the number that the reference module will have
     entries, names = module.entry_functions(), vm_function_names(module)
-    programs = {n: lower(n, f, home, reference, checks.get(n, ())) for n, f in entries.items() if n not in names}
-    vm_functions = {n: lower_vm_function(n, module, home, reference, checks.get(n, ())) for n in entries if n in names}
-    fallbacks = lower_fallbacks(generated.module, home, reference)
+    programs = {n: lower(n, f, module_of, reference, checks.get(n, ())) for n, f in entries.items() if n not in names}
+    vm_functions = {
+        n: lower_vm_function(n, module, module_of, reference, checks.get(n, ())) for n in entries if n in names
+    }
+    fallbacks = lower_fallbacks(generated.module, module_of, reference)
     reference_calls: dict[str, Call] = {}
     constants: dict[str, np.ndarray] = {}
     for each in (*programs.values(), *vm_functions.values(), *fallbacks.values()):
@@ -331,13 +333,13 @@ def _is_slow(call: Call) -> bool:
     return not introduces_symbols(call) and (bool(call.args) or call.tensor_type.numel != 1)
 
 
-def _home(modules: Sequence[RuntimeModule]) -> dict[str, int]:
+def _module_indices(modules: Sequence[RuntimeModule]) -> dict[str, int]:
     """Return the number of the module that has each symbol."""
-    home: dict[str, int] = {}
+    module_of: dict[str, int] = {}
     for number, each in enumerate(modules):
         for symbol in each.symbols():
-            if symbol in home:
-                kinds = f"{modules[home[symbol]].kind} and {each.kind}"
+            if symbol in module_of:
+                kinds = f"{modules[module_of[symbol]].kind} and {each.kind}"
                 raise PluginContractError(f"two modules define the symbol {symbol!r}", found=kinds, expected="one")
-            home[symbol] = number
-    return home
+            module_of[symbol] = number
+    return module_of

@@ -39,12 +39,14 @@ def without_fallbacks(module: IRModule) -> IRModule:
     return module.without_functions({n for n, f in module.graph_functions().items() if FALLBACK_OF in f.attrs})
 
 
-def lower_fallbacks(module: IRModule, home: Mapping[str, int], reference_module: int) -> dict[str, Lowered[Program]]:
+def lower_fallbacks(
+    module: IRModule, module_of: Mapping[str, int], reference_module: int
+) -> dict[str, Lowered[Program]]:
     """Lower the functions that `attach_fallbacks` added, by the region's symbol; the arguments are those of `lower`."""
     functions = [function for function in module.entry_functions().values() if FALLBACK_OF in function.attrs]
     lowered: dict[str, Lowered[Program]] = {}
     for function in functions:
         symbol: str = function.attrs[FALLBACK_OF]
         symbols = symbols_of(binding.var.type for binding in function.bindings)
-        lowered[symbol] = lower(symbol, function, home, reference_module, symbols=symbols)
+        lowered[symbol] = lower(symbol, function, module_of, reference_module, symbols=symbols)
     return lowered

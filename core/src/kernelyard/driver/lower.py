@@ -40,20 +40,20 @@ class Lowered(Generic[Code]):
 def lower(
     name: str,
     function: Function,
-    home: Mapping[str, int],
+    module_of: Mapping[str, int],
     reference_module: int,
     checks: tuple[SizeCheck, ...] = (),
     symbols: Collection[str] = (),
 ) -> Lowered[Program]:
     """Lower a function without control flow.
 
-    home: the module number of each compiled symbol. reference_module: the number that the reference module will have.
+    module_of: the index of each compiled symbol's module. reference_module: that of the reference module.
     checks: what the sizes of the inputs must satisfy (`kernelyard.ops.size_checks`). symbols: those whose values come
     with a call, beside those of the inputs.
     Raises: CodegenError for a call of a function that no module has, IRError when the function's names of inputs or
     outputs do not fit.
     """
-    lowering = _Lowering(name, home, reference_module)
+    lowering = _Lowering(name, module_of, reference_module)
     inputs, output_names = entry_specs(name, function)
     for index, (param, spec) in enumerate(zip(function.params, inputs, strict=True)):
         lowering.of[param] = (lowering.add(Register(spec.shape, spec.dtype, "input", index=index)),)
@@ -103,7 +103,7 @@ def _names(names: Sequence[str], count: int, function: str, side: str) -> Sequen
 @dataclass
 class _Lowering(OperandTable):
     function: str
-    home: Mapping[str, int]
+    module_of: Mapping[str, int]
     reference_module: int
     registers: list[Register] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -139,9 +139,11 @@ class _Lowering(OperandTable):
         if isinstance(call.op, Op) and call.op.name in COMPILED:
             target, *args = call.args
             symbol = target.symbol if isinstance(target, ExternFunc) else getattr(target, "name", "")
-            if symbol not in self.home:
-                raise CodegenError(f"no module has the function {symbol!r}", expected=", ".join(self.home) or "none")
-            return symbol, self.home[symbol], args
+            if symbol not in self.module_of:
+                raise CodegenError(
+                    f"no module has the function {symbol!r}", expected=", ".join(self.module_of) or "none"
+                )
+            return symbol, self.module_of[symbol], args
         if isinstance(call.op, GlobalVar):
             raise CodegenError(
                 f"the function @{call.op.name} was not compiled", hint="run RunCodegen or LegalizeOps first"

@@ -73,7 +73,7 @@ def has_closures(type_: Type) -> bool:
 def lower_vm_function(
     name: str,
     module: IRModule,
-    home: Mapping[str, int],
+    module_of: Mapping[str, int],
     reference_module: int,
     checks: tuple[SizeCheck, ...] = (),
 ) -> Lowered[VMFunction]:
@@ -82,7 +82,7 @@ def lower_vm_function(
     Raises: as `lower`.
     """
     function = module.entry_functions()[name]
-    lowering = _VMFunctionLowering(name, function, module, home, reference_module, checks)
+    lowering = _VMFunctionLowering(name, function, module, module_of, reference_module, checks)
     private = bool(function.attrs.get(PRIVATE))
     if private:
         lowering.of.update((param, lowering.add_all(param.type)) for param in function.params)
@@ -122,7 +122,7 @@ class _VMFunctionLowering(OperandTable):
     name: str
     function: Function
     module: IRModule
-    home: Mapping[str, int]
+    module_of: Mapping[str, int]
     reference_module: int
     checks: tuple[SizeCheck, ...]
     values: list[TensorSpec] = field(default_factory=list)
@@ -241,7 +241,7 @@ class _VMFunctionLowering(OperandTable):
             return
         self.checks = tuple(check for check in self.checks if check not in bounds)
         nothing = Function(self.function.params, [], Tuple([]), {"input_names": tuple(input_names), "output_names": ()})
-        lowered = lower(f"{self.name}.{len(self.blocks)}", nothing, self.home, self.reference_module, bounds)
+        lowered = lower(f"{self.name}.{len(self.blocks)}", nothing, self.module_of, self.reference_module, bounds)
         self.emit(RUN, self.operands(self.function.params), (), len(self.blocks))
         self.blocks.append(lowered)
 
@@ -271,7 +271,7 @@ class _VMFunctionLowering(OperandTable):
         self._unchecked = [check for check in unchecked if check not in checks]
         name = f"{self.name}.{len(self.blocks)}"
         # All of them: which ones a kernel needs beside those of its operands, its call does not tell.
-        return lower(name, block, self.home, self.reference_module, checks, known)
+        return lower(name, block, self.module_of, self.reference_module, checks, known)
 
 
 def _last_uses(function: Function) -> dict[Var, int]:

@@ -10,12 +10,12 @@ from kernelyard.collector import collector_paused
 from kernelyard.errors import OptionError, PluginContractError, describe, did_you_mean
 from kernelyard.ir import IRModule
 from kernelyard.ir.verify import verify
-from kernelyard.patterns.decoded import narrow_weights
+from kernelyard.patterns.dequantized import narrow_weights
 from kernelyard.patterns.op_rules import op_rule_patterns
 from kernelyard.patterns.registry import FusionPattern, get_patterns
 from kernelyard.placement.float_weights import FloatWeights, split
 from kernelyard.placement.near_misses import record_near_misses
-from kernelyard.placement.prune import RegionJudge, merge_regions
+from kernelyard.placement.prune import RegionAcceptance, merge_regions
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.settings import PlacementSettings
 from kernelyard.plugins.backend import Backend
@@ -44,8 +44,8 @@ def partition(module: IRModule, backends: Sequence[Backend], settings: Placement
             patterns = _patterns(backend, settings.target)
             names += [pattern.name for pattern in patterns]
             with collector_paused():
-                judge = RegionJudge(backend, settings.policy)
-                placed = _in_time(judge, module, patterns, settings, attempt)
+                acceptance = RegionAcceptance(backend, settings.policy)
+                placed = _in_time(acceptance, module, patterns, settings, attempt)
             if (changed := before.violation()) is not None:
                 raise changed
             if settings.strict and len(attempt.violations) > len(recorder.violations):
@@ -72,7 +72,7 @@ def _patterns(backend: Backend, target: Target) -> tuple[FusionPattern, ...]:
 
 
 def _in_time(
-    judge: RegionJudge,
+    acceptance: RegionAcceptance,
     module: IRModule,
     patterns: Sequence[FusionPattern],
     settings: PlacementSettings,
@@ -80,8 +80,8 @@ def _in_time(
 ) -> IRModule:
     """Run all of a backend's checks in one limited time: a limit for each would take longer than most checks do."""
     count = sum(len(function.bindings) for function in module.graph_functions().values())
-    what = f"offering the model to {judge.backend.name}"
-    return within_time(what, lambda: _offer(module, judge, patterns, settings, recorder), count)
+    what = f"offering the model to {acceptance.backend.name}"
+    return within_time(what, lambda: _offer(module, acceptance, patterns, settings, recorder), count)
 
 
 def partition_for(
@@ -124,22 +124,22 @@ def _with_params(module: IRModule, params: Mapping[str, Any]) -> IRModule:
 
 def _offer(
     module: IRModule,
-    judge: RegionJudge,
+    acceptance: RegionAcceptance,
     patterns: Sequence[FusionPattern],
     settings: PlacementSettings,
     recorder: Recorder,
 ) -> IRModule:
-    backend, excluded = judge.backend, frozenset(settings.exclude_patterns)
+    backend, excluded = acceptance.backend, frozenset(settings.exclude_patterns)
     wanted = [pattern for pattern in patterns if pattern.name not in excluded]
     recorder.offered(backend.name, patterns)
     prepared = _prepare(backend, module)
-    judged, annotate = judge.judged(wanted), not backend.merge_composites
+    checked, annotate = acceptance.checked_patterns(wanted), not backend.merge_composites
     weights = FloatWeights()
-    fused = _match(prepared, weights, judged, annotate, settings, recorder)
+    fused = _match(prepared, weights, checked, annotate, settings, recorder)
     left_out = [pattern for pattern in patterns if pattern.name in excluded]
     record_near_misses(prepared, fused, backend.name, wanted, left_out, recorder)
     # A region that is not wanted gives back products with the weights that it was offered.
-    return weights.restored(merge_regions(fused, judge, wanted, recorder)) if backend.merge_composites else fused
+    return weights.restored(merge_regions(fused, acceptance, wanted, recorder)) if backend.merge_composites else fused
 
 
 def _match(

@@ -87,17 +87,18 @@ class LeastCost:
 
     def decide(self, backend: Backend, work: Match | Region, cost: Cost | None) -> Answer:
         """See `Policy.decide`."""
-        rival = self._generated(work)
-        if rival is None or rival.seconds is None:
+        alternative = self._generated(work)
+        if alternative is None or alternative.seconds is None:
             return Accept(cost)
         name = self.generator.name
         if cost is None:
             hint = f'backends=["{backend.name}"] or tune= would use it'
             return Decline(UNMEASURED, f"{backend.name} states no cost, and {name} has a kernel; {hint}")
-        if not rival.is_sure or (cost.seconds is not None and cost.seconds <= rival.seconds):
+        if not alternative.is_sure or (cost.seconds is not None and cost.seconds <= alternative.seconds):
             return Accept(cost)
         return Decline(
-            GENERATED, f"{name} expects to be quicker: {cost.reason or rival.reason or _compared(cost, rival)}"
+            GENERATED,
+            f"{name} expects to be quicker: {cost.reason or alternative.reason or _compared(cost, alternative)}",
         )
 
     def _generated(self, work: Match | Region) -> Cost | None:
@@ -111,8 +112,8 @@ class LeastCost:
             return None
 
 
-def _compared(cost: Cost, rival: Cost) -> str:
-    mine, its = (each.seconds or 0.0 for each in (rival, cost))
+def _compared(cost: Cost, alternative: Cost) -> str:
+    mine, its = (each.seconds or 0.0 for each in (alternative, cost))
     return f"{mine * 1e6:.3g} us, not {its * 1e6:.3g}"
 
 

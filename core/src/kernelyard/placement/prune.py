@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RegionJudge:
-    """Judge matches and regions: the backend's check first, then the policy of the compile."""
+class RegionAcceptance:
+    """Accept or decline matches and regions: by the backend's check first, then by the policy of the compile."""
 
     backend: Backend
     policy: Policy
@@ -33,8 +33,8 @@ class RegionJudge:
         """Accept or decline a region; a plugin that raises does not get it."""
         return self._decided(_ask(self.backend, region), region)
 
-    def judged(self, patterns: Sequence[FusionPattern]) -> list[FusionPattern]:
-        """Return the patterns, whose matches the policy decides over."""
+    def checked_patterns(self, patterns: Sequence[FusionPattern]) -> list[FusionPattern]:
+        """Return the patterns with checks that consult the policy, too."""
         return list(patterns) if isinstance(self.policy, TakeAll) else [self._with_policy(each) for each in patterns]
 
     def _with_policy(self, pattern: FusionPattern) -> FusionPattern:
@@ -48,17 +48,17 @@ class RegionJudge:
 
 
 def merge_regions(
-    module: IRModule, judge: RegionJudge, patterns: Sequence[FusionPattern], recorder: Recorder
+    module: IRModule, acceptance: RegionAcceptance, patterns: Sequence[FusionPattern], recorder: Recorder
 ) -> IRModule:
     """Return the module with a backend's composites in regions; those of regions that are declined are operators again.
 
     patterns: those that the composites were made from. recorder: has their matches, and records the declined ones.
     """
     declined: dict[Binding, Decline] = {}
-    name = judge.backend.name
+    name = acceptance.backend.name
 
     def is_wanted(function: Function, members: Sequence[Binding]) -> bool:
-        answer = judge.answer(Region(name, name, function, module))
+        answer = acceptance.answer(Region(name, name, function, module))
         if isinstance(answer, Decline):
             declined.update(dict.fromkeys(members, answer))
         return isinstance(answer, Accept)

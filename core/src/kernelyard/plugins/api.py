@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from kernelyard.patterns.constructors import is_var as is_var
     from kernelyard.patterns.constructors import wildcard as wildcard
     from kernelyard.patterns.cost import Cost as Cost
-    from kernelyard.patterns.decoded import is_decoded as is_decoded
+    from kernelyard.patterns.dequantized import is_dequantized as is_dequantized
     from kernelyard.patterns.match_result import Match as Match
     from kernelyard.patterns.matcher import match as match
     from kernelyard.patterns.pattern import Pattern as Pattern
@@ -153,7 +153,7 @@ _HOME = {
     "kernelyard.patterns.constructors": "is_call_dps_packed is_call_tir is_const is_expr is_extern is_function "
     "is_op is_shape is_tuple is_tuple_get_item is_var wildcard",
     "kernelyard.patterns.cost": "Cost",
-    "kernelyard.patterns.decoded": "is_decoded",
+    "kernelyard.patterns.dequantized": "is_dequantized",
     "kernelyard.patterns.match_result": "Match",
     "kernelyard.patterns.matcher": "match",
     "kernelyard.patterns.pattern": "Pattern",

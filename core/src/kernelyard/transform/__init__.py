@@ -51,7 +51,7 @@ _HOME = {
     "FoldConstants": "simplify.fold_constants",
     "FoldScaleAxis": "algebraic.fold_scale_axis",
     "FoldWeights": "simplify.fold_constants",
-    "GatherScales": "algebraic.gather_scales",
+    "CombineScales": "algebraic.combine_scales",
     "HoistStrides": "algebraic.hoist_strides",
     "InferTypes": "simplify.infer_types",
     "InlinePrivateFunctions": "interprocedural.inline_private_functions",

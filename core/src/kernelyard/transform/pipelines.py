@@ -14,10 +14,10 @@ from typing import Any, ParamSpec
 from kernelyard.errors import PassError, did_you_mean
 from kernelyard.ir import Call
 from kernelyard.patterns.registry import MatchRecorder, PatternLike
+from kernelyard.transform.algebraic.combine_scales import CombineScales
 from kernelyard.transform.algebraic.crop_convolutions import CropConvolutions
 from kernelyard.transform.algebraic.fold_batch_norm import FoldBatchNorm
 from kernelyard.transform.algebraic.fold_scale_axis import FoldScaleAxis
-from kernelyard.transform.algebraic.gather_scales import GatherScales
 from kernelyard.transform.algebraic.hoist_strides import HoistStrides
 from kernelyard.transform.algebraic.merge_parallel_convolutions import MergeParallelConvolutions
 from kernelyard.transform.algebraic.sink_concat import SinkConcat
@@ -34,7 +34,7 @@ from kernelyard.transform.interprocedural.flatten_entry_tuples import FlattenEnt
 from kernelyard.transform.interprocedural.inline_private_functions import InlinePrivateFunctions
 from kernelyard.transform.interprocedural.invoke_known_closures import InvokeKnownClosures
 from kernelyard.transform.interprocedural.outline_continuations import OutlineContinuations
-from kernelyard.transform.layout.agree_border_layouts import AgreeBorderLayouts, Ask
+from kernelyard.transform.layout.agree_border_layouts import AgreeBorderLayouts, PreferredLayouts
 from kernelyard.transform.layout.pack_constants import ChoosePackings, PackConstants, no_packings
 from kernelyard.transform.lowering.annotate_tir_op_pattern import AnnotateTIROpPattern
 from kernelyard.transform.lowering.decompose_data_dependent import DecomposeDataDependent
@@ -43,7 +43,7 @@ from kernelyard.transform.lowering.legalize_ops import LegalizeOps
 from kernelyard.transform.partition.fuse_ops_by_pattern import FuseOpsByPattern
 from kernelyard.transform.partition.merge_composite_functions import MergeCompositeFunctions
 from kernelyard.transform.partition.optimize_regions import Optimize, OptimizeRegions
-from kernelyard.transform.partition.region_merging import Wanted
+from kernelyard.transform.partition.region_merging import RegionFilter
 from kernelyard.transform.partition.run_codegen import Caller, Codegen, RunCodegen, ViolationRecorder, call_directly
 from kernelyard.transform.pass_infra.pass_base import Pass, Repeat, Sequential, WhereChanged
 from kernelyard.transform.precision.widen_floats import NARROW, WidenFloats
@@ -159,7 +159,7 @@ def simplify() -> Sequence[Pass]:
         MergeParallelConvolutions(),
         SliceChannels(),
         DeadCodeElimination(),
-        GatherScales(),
+        CombineScales(),
         SimplifyInference(),
         HoistStrides(),
         *clean().passes,
@@ -234,7 +234,7 @@ def match(
 
 
 @pipeline("merge")
-def merge(backend: str | None = None, is_wanted: Wanted | None = None) -> Sequence[Pass]:
+def merge(backend: str | None = None, is_wanted: RegionFilter | None = None) -> Sequence[Pass]:
     """Put neighbouring composites of a backend into one region, where it wants that region."""
     return [MergeCompositeFunctions([backend] if backend is not None else None, is_wanted)]
 
@@ -247,7 +247,7 @@ def codegen(
     recorder: ViolationRecorder | None = None,
     strict: bool = False,
     call: Caller = call_directly,
-    layouts: Mapping[str, Ask] = NONE,
+    layouts: Mapping[str, PreferredLayouts] = NONE,
 ) -> Sequence[Pass]:
     """Have backends rewrite their regions, agree on what these hand each other, and make RuntimeModules of them."""
     return [

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from kernelyard.dims import Dim
-from kernelyard.plugins.api import Call, Expr, Match, TensorType, Var, is_decoded
+from kernelyard.plugins.api import Call, Expr, Match, TensorType, Var, is_dequantized
 from kernelyard_dnnl.composite import Composite, kind_that_made, read_composite
 from kernelyard_dnnl.memory_order import expected_order
 from kernelyard_dnnl.primitive_kind import Refusal
@@ -73,9 +73,9 @@ class Candidate:
         """Return True for what the program is given."""
         return isinstance(value, Var)
 
-    def is_decoded(self, value: Expr) -> bool:
+    def is_dequantized(self, value: Expr) -> bool:
         """Return True for weights that a kernel would decode as it reads them."""
-        return is_decoded(value, self.match.value_of)
+        return is_dequantized(value, self.match.value_of)
 
     def order_of(self, operand: Expr) -> tuple[int, ...] | None:
         """See `expected_order`."""

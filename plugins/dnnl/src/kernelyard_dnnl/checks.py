@@ -58,7 +58,7 @@ def _inner_operands(candidate: Candidate) -> Refusal | None:
 
 
 def _decoding(candidate: Candidate) -> Refusal | None:
-    if candidate.is_decoded(candidate.match.root):
+    if candidate.is_dequantized(candidate.match.root):
         return Refusal("slow", "it dequantizes weights, which a generated kernel fuses into its loads")
     return None
 

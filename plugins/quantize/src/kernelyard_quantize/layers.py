@@ -9,7 +9,7 @@ import numpy as np
 
 from kernelyard.ir import Call, Constant, Expr, Function, Var
 from kernelyard.ir.visitor import definitions
-from kernelyard.patterns.decoded import CONVOLUTIONS, PRODUCTS
+from kernelyard.patterns.dequantized import CONVOLUTIONS, PRODUCTS
 from kernelyard.plugins.quantization_scheme import QuantizationScheme
 
 FLOAT = "float32"

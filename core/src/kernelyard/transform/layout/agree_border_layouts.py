@@ -54,7 +54,7 @@ class BorderLayouts:
     writes: tuple[Order, ...]
 
 
-Ask: TypeAlias = Callable[[Region], "BorderLayouts | None"]
+PreferredLayouts: TypeAlias = Callable[[Region], "BorderLayouts | None"]
 
 
 class Port(NamedTuple):
@@ -78,7 +78,7 @@ class AgreeBorderLayouts(Pass):
     name = "agree_border_layouts"
 
     def __init__(
-        self, layouts: Mapping[str, Ask], recorder: ViolationRecorder | None = None, strict: bool = False
+        self, layouts: Mapping[str, PreferredLayouts], recorder: ViolationRecorder | None = None, strict: bool = False
     ) -> None:
         self.layouts = layouts
         self.recorder = recorder

@@ -37,9 +37,9 @@ from kernelyard.patterns.registry import (
     backend_of,
 )
 from kernelyard.tir.primfunc import PrimFunc
-from kernelyard.transform.pass_infra.chosen_entries import chosen_entries
 from kernelyard.transform.pass_infra.fresh_names import FreshNames
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext, place_of
+from kernelyard.transform.pass_infra.select_entries import select_entries
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class FuseOpsByPattern(Pass):
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         lifting = _Lifting(module, self.bind_constants, self.annotate_codegen)
-        for name, given in chosen_entries(module, self.entry_functions).items():
+        for name, given in select_entries(module, self.entry_functions).items():
             function = without_aliases(given)
             groups = self._groups(function, name, module, context)
             if not groups:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernelyard.ir import Call, Expr, GlobalVar, IRModule
 from kernelyard.patterns.composite import COMPOSITE
 from kernelyard.patterns.registry import backend_of
-from kernelyard.transform.partition.region_merging import RegionMerging, Wanted
+from kernelyard.transform.partition.region_merging import RegionFilter, RegionMerging
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 
 
@@ -24,7 +24,7 @@ class MergeCompositeFunctions(Pass):
     name = "MergeCompositeFunctions"
     is_required = True
 
-    def __init__(self, backends: Sequence[str] | None = None, is_wanted: Wanted | None = None) -> None:
+    def __init__(self, backends: Sequence[str] | None = None, is_wanted: RegionFilter | None = None) -> None:
         self.backends = backends
         self.is_wanted = is_wanted
 

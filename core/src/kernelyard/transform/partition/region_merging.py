@@ -26,7 +26,7 @@ from kernelyard.patterns.dataflow import Dataflow, without_aliases
 from kernelyard.patterns.regions import convex_regions
 from kernelyard.transform.pass_infra.fresh_names import FreshNames
 
-Wanted: TypeAlias = Callable[[Function, Sequence[Binding]], bool]
+RegionFilter: TypeAlias = Callable[[Function, Sequence[Binding]], bool]
 
 
 class RegionMerging:
@@ -42,7 +42,7 @@ class RegionMerging:
         module: IRModule,
         backend_of_call: Callable[[Expr], str | None],
         finished: Callable[[Function], Function] = lambda function: function,
-        is_wanted: Wanted | None = None,
+        is_wanted: RegionFilter | None = None,
     ) -> None:
         self.module = module
         self._backend = backend_of_call

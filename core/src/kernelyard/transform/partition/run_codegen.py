@@ -19,8 +19,8 @@ from kernelyard.runtime.installed.distributions import package_line
 from kernelyard.transform.interprocedural.inline_functions import inline_functions, inline_into
 from kernelyard.transform.partition.module_contract import check_module
 from kernelyard.transform.partition.snapshot import Snapshot
-from kernelyard.transform.pass_infra.chosen_entries import chosen_entries
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
+from kernelyard.transform.pass_infra.select_entries import select_entries
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class RunCodegen(Pass):
         self.call = call
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
-        entries = list(chosen_entries(module, self.entry_functions))
+        entries = list(select_entries(module, self.entry_functions))
         regions = _called_regions(module, entries)
         if not regions:
             return module

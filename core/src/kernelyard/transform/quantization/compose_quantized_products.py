@@ -10,7 +10,7 @@ import numpy as np
 from kernelyard.dims import Dim
 from kernelyard.dtypes import to_numpy
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Var
-from kernelyard.patterns.decoded import CONVOLUTIONS, PRODUCTS
+from kernelyard.patterns.dequantized import CONVOLUTIONS, PRODUCTS
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
 from kernelyard.transform.pass_infra.rewrite_rule import defining_call, make
 

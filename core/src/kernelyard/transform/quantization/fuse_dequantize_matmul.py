@@ -9,7 +9,7 @@ import numpy as np
 
 from kernelyard.dims import Shape
 from kernelyard.ir import Call, Constant, Expr, FunctionMutator, IRModule, TensorType, Var
-from kernelyard.patterns.decoded import is_decoded
+from kernelyard.patterns.dequantized import is_dequantized
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import Axis, binary, cast, index, select
@@ -70,7 +70,7 @@ class _Fuser(FunctionMutator):
         if not isinstance(value, Call) or value.op_name != "matmul" or value.tensor_type.dtype != "float32":
             return value
         left, right = value.args
-        if right.tensor_type.rank != 2 or not is_decoded(right, self.value_of):
+        if right.tensor_type.rank != 2 or not is_dequantized(right, self.value_of):
             return value
         if right not in self.operands:
             stored = stored_weights(right, self.value_of)

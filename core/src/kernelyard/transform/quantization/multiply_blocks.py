@@ -10,7 +10,7 @@ import numpy as np
 from kernelyard.ir import Call, Constant, Expr, FunctionMutator, IRModule, TensorType, TupleGetItem, TupleType, Var
 from kernelyard.legalize.quantization import code_of, quantize_blocks
 from kernelyard.ops.quantization import LARGEST_CODES
-from kernelyard.patterns.decoded import is_decoded
+from kernelyard.patterns.dequantized import is_dequantized
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.byte_products import PER_WORD, byte_of
@@ -85,7 +85,7 @@ class _Multiplier(FunctionMutator):
         rounded = self.value_of(left)
         if not isinstance(rounded, Call) or rounded.op_name != "fake_quantize":
             return value
-        if right.tensor_type.rank != 2 or not is_decoded(right, self.value_of):
+        if right.tensor_type.rank != 2 or not is_dequantized(right, self.value_of):
             return value
         if right not in self.weights:
             self.weights[right] = _weights(stored_weights(right, self.value_of))

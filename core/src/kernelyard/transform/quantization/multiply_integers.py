@@ -10,7 +10,7 @@ import numpy as np
 from kernelyard import dims
 from kernelyard.dims import Shape
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, TensorType, Var
-from kernelyard.patterns.decoded import CONVOLUTIONS, is_decoded
+from kernelyard.patterns.dequantized import CONVOLUTIONS, is_dequantized
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.byte_products import PER_WORD, SIGN, byte_of, unsigned_byte
@@ -115,7 +115,7 @@ class _Multiplier(FunctionMutator):
 
     def _matrix(self, right: Expr) -> _Weights | None:
         shape = right.tensor_type.shape
-        if len(shape) != 2 or not is_decoded(right, self.value_of):
+        if len(shape) != 2 or not is_dequantized(right, self.value_of):
             return None
         if not isinstance(shape[1], int) or shape[1] < LEAST_COLUMNS:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelyard.ir import Call, Expr, Function, FunctionMutator, IRModule, Var
-from kernelyard.patterns.decoded import PRODUCTS
+from kernelyard.patterns.dequantized import PRODUCTS
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
 
 

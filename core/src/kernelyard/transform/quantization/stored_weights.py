@@ -72,7 +72,7 @@ class WeightConstants:
 def stored_weights(matrix: Expr, value_of: Values) -> StoredWeights | None:
     """Return the quantized weights that a float32 matrix (K, N) dequantizes; None where it is not of this form.
 
-    matrix: see `kernelyard.patterns.decoded.is_decoded`. value_of: what a variable is bound to.
+    matrix: see `kernelyard.patterns.dequantized.is_dequantized`. value_of: what a variable is bound to.
     """
     named = _named(value_of(matrix)) or _blocked(value_of(matrix), value_of)
     if named is not None:

@@ -14,7 +14,7 @@ from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRMod
 from kernelyard.ir.op import Op
 from kernelyard.ir.types import TensorType, Type, tensors_of
 from kernelyard.ir.visitor import definitions
-from kernelyard.patterns.decoded import CONVOLUTIONS, PRODUCTS, is_decoded, made_of_constants, narrow_weights
+from kernelyard.patterns.dequantized import CONVOLUTIONS, PRODUCTS, is_dequantized, made_of_constants, narrow_weights
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
 
 Folded: TypeAlias = "dict[tuple[object, ...], tuple[Call, Expr]]"
@@ -63,7 +63,7 @@ def computed_weights(function: Function) -> set[Var]:
 
     calls = (value for value in values.values() if isinstance(value, Call) and value.op_name in _WITH_WEIGHTS)
     weights = [arg for call in calls for arg in call.args if isinstance(arg, Var) and arg in constant]
-    return _with_sources((v for v in weights if not (_spreads(values[v]) or is_decoded(v, value_of))), values)
+    return _with_sources((v for v in weights if not (_spreads(values[v]) or is_dequantized(v, value_of))), values)
 
 
 def _with_sources(wanted: Iterable[Var], values: Mapping[Var, Expr]) -> set[Var]:

@@ -33,7 +33,7 @@ def check(product: Candidate) -> Refusal | None:
     if product.result.rank == 0:
         return Refusal("rank", "a matmul of two vectors")
     weight = product.call.args[1]
-    if product.composite.decoders or not product.is_decoded(weight):
+    if product.composite.decoders or not product.is_dequantized(weight):
         return None
     return Refusal("slow", "its weights are dequantized, which a generated kernel fuses into its loads", at=weight)
 

@@ -9,7 +9,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Var, get_op
 from kernelyard.ir.visitor import read_once
-from kernelyard.patterns.decoded import is_decoded
+from kernelyard.patterns.dequantized import is_dequantized
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
 from kernelyard.transform.pass_infra.rewrite_rule import defining_call, uniform_value
 
@@ -17,7 +17,7 @@ from kernelyard.transform.pass_infra.rewrite_rule import defining_call, uniform_
 _DTYPES = ("float32", "float64")
 
 
-class GatherScales(FunctionPass):
+class CombineScales(FunctionPass):
     """`matmul(x * a, y * b)` becomes `matmul(x * (a * b), y)`, or `matmul(x, y * (a * b))` where y is smaller.
 
     a, b: scalars, as decomposed attention has them on queries and on keys. One alone moves to the other operand where
@@ -26,7 +26,7 @@ class GatherScales(FunctionPass):
     and scales of quantized weights: kernels dequantize those on the way.
     """
 
-    name = "gather_scales"
+    name = "combine_scales"
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
         return _Gatherer(function).mutate(function)
@@ -41,7 +41,7 @@ class _Gatherer(FunctionMutator):
         if not isinstance(value, Call) or value.op_name != "matmul":
             return value
         dtype = value.args[0].tensor_type.dtype
-        if dtype not in _DTYPES or any(is_decoded(operand, self.value_of) for operand in value.args):
+        if dtype not in _DTYPES or any(is_dequantized(operand, self.value_of) for operand in value.args):
             return value
         (x, a), (y, b) = map(self._scaled, value.args)
         place = _place(x, y) if a is None or b is None else int(_is_smaller(y, x))

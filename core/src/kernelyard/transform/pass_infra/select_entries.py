@@ -10,7 +10,7 @@ from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.visitor import reachable_functions
 
 
-def chosen_entries(module: IRModule, names: Sequence[str] | None) -> dict[str, Function]:
+def select_entries(module: IRModule, names: Sequence[str] | None) -> dict[str, Function]:
     """Return the entry functions of these names, with the branches and bodies of loops that they call; None: all of
     them.
 

@@ -21,7 +21,7 @@ _STORED = {"dequantize": ("int8", "uint8"), "astype": ("float16", "bfloat16")}
 _MOST_VALUES = 64  # a dequantization is short; the answer takes no longer in a long chain of other operators
 
 
-def is_decoded(expr: Expr, value_of: Values) -> bool:
+def is_dequantized(expr: Expr, value_of: Values) -> bool:
     """Return True for a value that dequantizing operators compute from constants alone: each run would do it again.
 
     value_of: what a variable is bound to.
@@ -33,7 +33,7 @@ def is_decoded(expr: Expr, value_of: Values) -> bool:
         >>> b = FunctionBuilder()
         >>> w = b.op("dequantize", np.ones((4, 2), np.int8), np.float32(0.5), np.int8(0))
         >>> values = definitions(b.function(w))
-        >>> is_decoded(w, lambda expr: values.get(expr, expr))
+        >>> is_dequantized(w, lambda expr: values.get(expr, expr))
         True
     """
     value = value_of(expr)

@@ -8,11 +8,11 @@ import pytest
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule, verify
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform.algebraic.gather_scales import GatherScales
+from kernelyard.transform.algebraic.combine_scales import CombineScales
 from kernelyard.transform.pass_infra.pass_base import Sequential
 from kernelyard.transform.simplify.dead_code_elimination import DeadCodeElimination
 
-PASS = Sequential([GatherScales(), DeadCodeElimination()])
+PASS = Sequential([CombineScales(), DeadCodeElimination()])
 N = dims.symbol("n")
 
 
@@ -107,7 +107,7 @@ def test_a_vector_of_factors_stays():
     x, y = b.input("x", (4, 8)), b.input("y", (8, 6))
     scaled = b.op("multiply", y, np.arange(6, dtype=np.float32))
     module = IRModule({"main": b.function(b.op("matmul", x, scaled))})
-    assert GatherScales()(module) is module
+    assert CombineScales()(module) is module
 
 
 def test_scales_of_weights_of_few_bits_stay():
@@ -116,4 +116,4 @@ def test_scales_of_weights_of_few_bits_stay():
     codes = np.arange(-24, 24, dtype=np.int8).reshape(8, 6)
     weight = b.op("multiply", b.op("astype", codes, dtype="float32"), np.float32(0.01))
     module = IRModule({"main": b.function(b.op("matmul", x, weight))})
-    assert GatherScales()(module) is module
+    assert CombineScales()(module) is module
