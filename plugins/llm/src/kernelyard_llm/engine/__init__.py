@@ -1,1 +1,1 @@
-"""Many texts at once: continuous batching over a cache in pages."""
+"""Continuous batching over a paged KV cache."""

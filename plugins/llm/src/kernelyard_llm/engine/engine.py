@@ -1,4 +1,4 @@
-"""Engine: texts join and leave between steps, prompts are computed in chunks between steps of decoding."""
+"""Engine: continuous batching; prompts are computed in chunks between decoding steps."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _TURN = 256
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Limits of an engine. sequences: texts that are computed at a time; waiting: that may wait for their turn.
+    """Limits of an engine. sequences: requests in the batch; waiting: requests in the queue.
 
-    cache_tokens: of all texts together, those kept for others that begin alike included; None for 16384, or
-    the model's context where that is more.
+    cache_tokens: tokens in the KV cache, prefixes kept for later requests included; None for 16384, or the model's
+    context where that is more.
     """
 
     sequences: int = 32
@@ -50,7 +50,7 @@ class EngineCounts:
 
 
 class Engine:
-    """Continues texts of one model, many at once, in a thread of its own.
+    """Generate tokens for many requests at once, in a thread of its own.
 
     Example:
         with Engine(model) as engine:
@@ -81,17 +81,17 @@ class Engine:
 
     @property
     def is_closed(self) -> bool:
-        """True where it takes no more texts."""
+        """Return True once it accepts no more requests."""
         return self._is_closed
 
     @property
     def waiting(self) -> int:
-        """Texts that wait for their turn."""
+        """Return the number of requests in the queue."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """Texts that are computed."""
+        """Return the number of requests in the batch, or in prefill."""
         return len(self._prefilling) + len(self._decoding)
 
     # --- callers ------------------------------------------------------------------------------------------------------
@@ -103,10 +103,10 @@ class Engine:
         sampling: Sampling | None = None,
         ignore_eos: bool = False,
     ) -> Generation:
-        """Continue a text; `tell` is given its tokens and its end, in the engine's thread.
+        """Queue a request; `tell` is called with its tokens and its end, in the engine's thread.
 
-        Raises: EngineBusyError where too many wait; EngineStoppedError; LanguageModelError for tokens that there are
-        not, and for too long a text.
+        Raises: EngineBusyError where the queue is full; EngineStoppedError; LanguageModelError for unknown tokens, and
+        for a prompt longer than the context.
         """
         how = sampling or Sampling()
         self.model.check(ids, max_new_tokens)
@@ -151,13 +151,13 @@ class Engine:
             self.cancel(made)
 
     def cancel(self, made: Generation) -> None:
-        """End a text at the next step, if it has not ended."""
+        """End a request at the next step, if it has not ended."""
         made.cancel()
         with self._changed:
             self._changed.notify()
 
     def close(self) -> None:
-        """End all texts, and the thread."""
+        """End all requests, and the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -188,7 +188,7 @@ class Engine:
             self._end(made, "cancelled")
 
     def _admit(self) -> None:
-        """Begin those that wait, in their order, while there is room for all that each may need."""
+        """Admit requests from the queue, in order, while there are pages for all that each may need."""
         while self._waiting and self.running < self.options.sequences:
             made = self._waiting[0]
             made.reused = made.table.reuse(made.tokens)
@@ -204,7 +204,7 @@ class Engine:
                 self._prefilling.append(made)
 
     def _prefill_one(self) -> None:
-        """Compute a part of one prompt: all have their turn."""
+        """Compute a chunk of one prompt, in rotation."""
         if not self._prefilling:
             return
         made = self._prefilling.popleft()
@@ -220,21 +220,21 @@ class Engine:
                 self._prefilling.append(made)
                 return
             logits = self._runner.logits(hidden)
-        except Exception as error:  # whatever fails, fails this text alone, and the others go on
+        except Exception as error:  # whatever fails, fails this request alone
             self._end(made, error)
             return
         if not self._choose(made, logits[0]):
             self._decoding.append(made)
 
     def _decode_all(self) -> None:
-        """Compute the next token of all whose prompts are computed."""
+        """Compute the next token of every request in the batch."""
         batch = self._decoding
         if not batch:
             return
         self.counts.steps += 1
         try:
             logits = self._runner.decode([made.tokens[-1] for made in batch], [made.table for made in batch])
-        except Exception as error:  # a failing step ends the texts that are in it, not the engine
+        except Exception as error:  # a failing step ends the requests that are in it, not the engine
             self._decoding = []
             for made in batch:
                 self._end(made, error)
@@ -244,7 +244,7 @@ class Engine:
         self._decoding = [made for made, row in zip(batch, logits, strict=True) if not self._choose(made, row)]
 
     def _choose(self, made: Generation, logits: np.ndarray) -> bool:
-        """Choose a token and tell it; returns True where the text has ended."""
+        """Choose a token and report it; return True where the request has ended."""
         try:
             scored = made.sampler.scored(logits) if made.sampling.log_probabilities is not None else None
             chosen = scored or Scored(made.sampler.choose(logits), 0.0)

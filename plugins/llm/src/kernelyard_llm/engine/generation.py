@@ -1,4 +1,4 @@
-"""A generation: one text that an engine continues, and how it goes on."""
+"""Generation: one request of an engine, and its state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Event = Scored | Reason | Exception
 
 @dataclass(eq=False)
 class Generation:
-    """A text of an engine. tell: is given every event, in the engine's thread; it must return at once.
+    """Hold the state of one request. tell: called with every event, in the engine's thread; it must return at once.
 
     tokens: the prompt and what was chosen. ends: tokens that end it.
     """
@@ -36,7 +36,7 @@ class Generation:
 
     @property
     def rows(self) -> int:
-        """Rows that the whole text may take: the last token is never computed."""
+        """Return the rows of the cache that it may need: the last token is never computed."""
         return self.prompt + self.most - 1
 
     def cancel(self) -> None:

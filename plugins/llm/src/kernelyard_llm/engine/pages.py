@@ -1,4 +1,4 @@
-"""The cache of many sequences: pages that are shared by counting, and kept for texts that begin alike."""
+"""Share pages of the KV cache between sequences by reference counts, and keep them for prefixes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class PagePool:
 
     @property
     def available(self) -> int:
-        """Pages that can be taken."""
+        """Return the number of pages that can be taken."""
         return len(self._free) + len(self._unused)
 
     @property
     def used(self) -> int:
-        """Pages that sequences have."""
+        """Return the number of pages that sequences hold."""
         return self.count - self.available
 
     def take(self) -> int:

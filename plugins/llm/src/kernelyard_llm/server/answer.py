@@ -59,7 +59,7 @@ class Answer:
 
     @property
     def choices(self) -> int:
-        """How many there are."""
+        """Return the number of choices."""
         return len(self._made)
 
     def cancel(self) -> None:

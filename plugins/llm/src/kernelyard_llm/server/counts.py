@@ -48,10 +48,10 @@ class ServerCounts:
             yield from _head(f"{name}_total", "counter", name.replace("_", " ").capitalize() + " of the engine.")
             yield f"{_PREFIX}_{name}_total{{{label}}} {value}"
         gauges = {
-            "waiting": (engine.waiting, "Texts that wait for their turn."),
-            "running": (engine.running, "Texts that are computed."),
+            "waiting": (engine.waiting, "Requests in the queue."),
+            "running": (engine.running, "Requests in the batch."),
             "pages": (engine.pool.count, "Pages of the cache."),
-            "pages_used": (engine.pool.used, "Pages of the cache that texts have."),
+            "pages_used": (engine.pool.used, "Pages of the cache that requests hold."),
             "resident_bytes": (resident_bytes(), "Memory of the process that is resident."),
         }
         for name, (value, summary) in gauges.items():

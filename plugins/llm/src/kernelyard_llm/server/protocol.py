@@ -57,12 +57,12 @@ class Common(msgspec.Struct):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The strings at which an answer ends."""
+        """Return the strings at which generation ends."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
     def new_tokens(self) -> int:
-        """The most tokens of an answer."""
+        """Return the limit of new tokens."""
         return self.max_tokens or DEFAULT_NEW_TOKENS
 
 
@@ -74,12 +74,12 @@ class Completion(Common):
 
     @property
     def best(self) -> int | None:
-        """How many likely tokens are told besides the chosen ones; None where no probability is."""
+        """Return how many alternatives have their log-probability returned; None for no log-probabilities."""
         return self.logprobs
 
     @property
     def form(self) -> Mapping[str, Any] | None:
-        """The form of the answer."""
+        """Return the constraint on the output."""
         return None
 
 
@@ -94,17 +94,17 @@ class Chat(Common):
 
     @property
     def new_tokens(self) -> int:
-        """The most tokens of an answer."""
+        """Return the limit of new tokens."""
         return self.max_completion_tokens or self.max_tokens or DEFAULT_NEW_TOKENS
 
     @property
     def best(self) -> int | None:
-        """How many likely tokens are told besides the chosen ones; None where no probability is."""
+        """Return how many alternatives have their log-probability returned; None for no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def form(self) -> Mapping[str, Any] | None:
-        """The form of the answer."""
+        """Return the constraint on the output."""
         return self.response_format
 
     def plain(self) -> list[dict[str, str]]:
