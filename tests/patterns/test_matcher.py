@@ -282,3 +282,14 @@ def test_types_of_bindings_are_not_consulted_by_name() -> None:
     y = builder.op("multiply", a, b)
     same = wildcard()
     assert match(is_op("multiply")(same, same), y, Function([a, b], [Binding(y, builder.bindings[0].value)], y)) is None
+
+
+def test_infinities_are_no_other_numbers():
+    """A mask of -inf is not any constant, and is matched by its number."""
+    builder = FunctionBuilder()
+    x = builder.input("x", (2,))
+    masked, shifted = builder.op("add", x, np.float32(-np.inf)), builder.op("add", x, np.float32(3))
+    matcher = Matcher(builder.function(masked, shifted))
+    assert matcher.match(is_op("add")(wildcard(), is_const(-np.inf)), masked)
+    assert not matcher.match(is_op("add")(wildcard(), is_const(-np.inf)), shifted)
+    assert not matcher.match(is_op("add")(wildcard(), is_const(np.inf)), masked)

@@ -267,5 +267,5 @@ def _holds_only(constant: Constant, value: float, rtol: float) -> bool:
     if not constant.data.size:
         return False
     if dtypes.is_float(constant.tensor_type.dtype):
-        return bool(np.all(np.abs(constant.data.astype(np.float64) - value) <= rtol * abs(value)))
+        return bool(np.isclose(constant.data.astype(np.float64), value, rtol, 0.0).all())  # of infinities, too
     return bool(np.all(constant.data == value))
