@@ -1,15 +1,16 @@
 """Score the fuzzer: plant faults in the compiler, one at a time, and count those that `kernelyard fuzz` finds.
 
     python benchmarks/fuzz_mutants.py map reached.json --graphs 3000
-    python benchmarks/fuzz_mutants.py score reached.json --count 100 --seconds 60 --json score.json
+    python benchmarks/fuzz_mutants.py score reached.json --seconds 60 --json score.json [NAME ...]
 
-A fault is one change of the source, as it is imported, in a process of its own: a comparison, a bound, a sign or a
-constant is another one. Which, follows from --seed. Some change nothing that can be seen (a cost, a limit): they count,
-too.
+The faults are a list, `benchmarks/faults/`: 20 each in passes, patterns, checks, kernels and the runtime. A fault is
+one change of the source as it is imported, in a process of its own. The first 34 (7 of each file, 6 of the runtime's)
+were drawn by chance from all places where a comparison, a bound, a sign or a constant can be another one; some change
+nothing that can be seen (a cost, a message): they count, too. The others are mistakes that people make.
 
 The graphs of a campaign follow from their seeds, so that most of them need not be made to know that they do not find a
-fault: those that never reach the changed statement. `map` writes which graph reaches what; `score` tries those graphs
-alone, in order. The graph that finds a fault is the one that a campaign from seed 0 comes to after as many graphs.
+fault: those that never reach the changed statement. `map` writes which graph of a campaign, steered as it is, reaches
+what; `score` tries those graphs alone, in order.
 """
 
 from __future__ import annotations
@@ -22,46 +23,14 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from mutation import MARK, Fault, Replaced, faults, marked
+from mutation import MARK, Fault, Replaced, marked, read_faults
 
-# By layer: modules whose every line has a meaning for results; costs and texts are elsewhere.
-LAYERS = {
-    "pass": (
-        "kernelyard.transform.simplify.canonical_arithmetic",
-        "kernelyard.transform.simplify.canonical_shape",
-        "kernelyard.transform.algebraic.fold_scale_axis",
-        "kernelyard.transform.algebraic.sink_reshape",
-        "kernelyard.transform.simplify.eliminate_common_subexpr",
-        "kernelyard.transform.simplify.simplify_inference",
-        "kernelyard.transform.compose.compose_activations",
-        "kernelyard.transform.quantization.quantized_movement",
-    ),
-    "pattern": (
-        "kernelyard.patterns.match_result",
-        "kernelyard.patterns.matcher",
-        "kernelyard.patterns.legality",
-        "kernelyard.patterns.regions",
-        "kernelyard_dnnl.patterns",
-    ),
-    "check": ("kernelyard.patterns.checks", "kernelyard_dnnl.checks", "kernelyard_dnnl.integer_checks"),
-    "kernel": (
-        "kernelyard.legalize.shape",
-        "kernelyard.legalize.reduction",
-        "kernelyard.legalize.pooling",
-        "kernelyard.legalize.normalization",
-        "kernelyard_native_cpu.codegen.arithmetic",
-        "kernelyard_native_cpu.codegen.reduction",
-    ),
-    "runtime": (
-        "kernelyard.runtime.program.memory_plan",
-        "kernelyard.driver.lower",
-        "kernelyard_dnnl.lowering",
-        "kernelyard.runtime.execute.step_binder",
-    ),
-}
+FAULTS = read_faults(Path(__file__).parent / "faults")
 BATCH = 20  # graphs of one worker process
 BACKEND = "dnnl"  # whose patterns and checks have faults
 
@@ -70,38 +39,53 @@ BACKEND = "dnnl"  # whose patterns and checks have faults
 def map_reached(first: int, last: int) -> None:
     """Print, as JSON, the statements that each graph reaches, for a range of seeds."""
     reached: set[tuple[str, int]] = set()
-    modules = [module for each in LAYERS.values() for module in each]
+    modules = {fault.module for fault in FAULTS}
     names = {module: {MARK: lambda line, module=module: reached.add((module, line))} for module in modules}
     sys.meta_path.insert(0, Replaced({module: marked(module) for module in modules}, names))
     from kernelyard_debug.isolated import Finished, isolated
     from kernelyard_fuzz.campaign import all_patterns, try_seed
+    from kernelyard_fuzz.coverage import steered
     from kernelyard_fuzz.graphs import Recipe
     from kernelyard_fuzz.oracles import Fired
 
-    recipe = Recipe(patterns=all_patterns())
+    recipe, total = Recipe(patterns=all_patterns()), Fired()
     print(json.dumps({"start": sorted(reached)}), flush=True)
 
-    def of(seeds: range) -> dict[int, list[tuple[str, int]]]:
+    def of(seeds: range, recipe: Recipe) -> tuple[dict[int, list[tuple[str, int]]], Fired]:
         found: dict[int, list[tuple[str, int]]] = {}
+        fired = Fired()
         for seed in seeds:
             reached.clear()
-            try_seed(seed, recipe, Fired())
+            try_seed(seed, recipe, fired)
             found[seed] = sorted(reached)
-        return found
+        return found, fired
 
     for start in range(first, last, BATCH):
         batch = range(start, min(start + BATCH, last))
-        verdict = isolated(lambda announce, batch=batch: of(batch), 600)
-        print(json.dumps({"seeds": verdict.value if isinstance(verdict, Finished) else {}}), flush=True)
+        verdict = isolated(lambda announce, batch=batch, recipe=recipe: of(batch, recipe), 600)
+        if isinstance(verdict, Finished):
+            seeds, fired = verdict.value
+            print(json.dumps({"seeds": seeds, "favoured": sorted(recipe.favoured)}), flush=True)
+            total.counts.update(fired.counts)
+            recipe = replace(recipe, favoured=steered(total.counts, recipe))
 
 
-def attack(fault: Mapping[str, Any], seeds: Sequence[int], untaken: Sequence[str], seconds: float) -> None:
-    """Print, as JSON, what graphs of these seeds find with a fault planted, or which pattern nothing takes any more."""
-    start, graphs, spent = time.monotonic(), 0, 0.0
+def attack(
+    fault: Mapping[str, Any],
+    seeds: Sequence[int],
+    favoured: Mapping[str, Sequence[str]],
+    untaken: Sequence[str],
+    seconds: float,
+) -> None:
+    """Print, as JSON, what graphs of these seeds find with a fault planted, or which pattern nothing takes any more.
+
+    favoured: of the recipes of the seeds, by the first seed of their batch.
+    """
+    began, graphs, spent = time.monotonic(), 0, 0.0
 
     def say(found: str, seed: int = -1) -> None:
         facts = {"found": found, "seed": seed, "graphs": graphs, "cpu_seconds": round(spent, 1)}
-        print(json.dumps(facts | {"seconds": round(time.monotonic() - start, 1)}))
+        print(json.dumps(facts | {"seconds": round(time.monotonic() - began, 1)}))
 
     try:
         sys.meta_path.insert(0, Replaced({fault["module"]: compile(fault["text"], fault["module"], "exec")}, {}))
@@ -113,8 +97,8 @@ def attack(fault: Mapping[str, Any], seeds: Sequence[int], untaken: Sequence[str
     except Exception as error:  # whatever an import of a changed module raises
         say(f"start {type(error).__name__}", 0)
         return
-    for first in range(0, len(seeds), BATCH):
-        tally = try_seeds(seeds[first : first + BATCH], recipe)
+    for start, batch in groupby(seeds, key=lambda seed: str(seed - seed % BATCH)):
+        tally = try_seeds(list(batch), replace(recipe, favoured=frozenset(favoured.get(start, ()))))
         graphs, spent = graphs + tally.graphs, spent + tally.seconds
         if tally.finds:
             find = tally.finds[0]
@@ -122,7 +106,7 @@ def attack(fault: Mapping[str, Any], seeds: Sequence[int], untaken: Sequence[str
             return
         if spent >= seconds:
             break
-    if fault["layer"] not in ("pattern", "check"):
+    if fault["layer"] not in ("patterns", "checks"):
         say("")
         return
     try:
@@ -143,20 +127,22 @@ def print_untaken() -> None:
 
 
 # --- the score --------------------------------------------------------------------------------------------------------
-def _mapped(graphs: int, jobs: int) -> dict[str, list[int]]:
-    """Return the seeds that reach each statement, in processes side by side."""
-    share = -(-graphs // jobs)
+def _mapped(graphs: int, jobs: int) -> dict[str, Any]:
+    """Return the seeds that reach each statement, in processes side by side; and what was favoured, by batch."""
+    share = BATCH * -(-graphs // (jobs * BATCH))
     ranges = [(first, min(first + share, graphs)) for first in range(0, graphs, share)]
     found: dict[str, set[int]] = {"graphs": set(range(graphs))}
+    favoured: dict[str, list[str]] = {}
     with ThreadPoolExecutor(jobs) as pool:
         for lines in pool.map(lambda each: _child("reach", *map(str, each)), ranges):
             facts = [json.loads(line) for line in lines]
+            favoured |= {min(each["seeds"], key=int): each["favoured"] for each in facts if each.get("seeds")}
             for seed, places in [pair for each in facts for pair in each.get("seeds", {}).items()]:
                 for module, at in places:
                     found.setdefault(f"{module}:{at}", set()).add(int(seed))
             for module, at in [place for each in facts for place in each.get("start", ())]:
                 found[f"{module}:{at}"] = found["graphs"]  # what is done before the first graph concerns all
-    return {place: sorted(seeds) for place, seeds in sorted(found.items())}
+    return {place: sorted(seeds) for place, seeds in sorted(found.items())} | {"favoured": favoured}
 
 
 def _child(*words: str, given: str = "") -> Iterator[str]:
@@ -165,32 +151,35 @@ def _child(*words: str, given: str = "") -> Iterator[str]:
     return iter([line for line in done.stdout.splitlines() if line.startswith("{")])
 
 
-def _scored(
-    fault: Fault, reached: Mapping[str, Sequence[int]], untaken: Sequence[str], seconds: float
-) -> dict[str, Any]:
+def _scored(fault: Fault, reached: Mapping[str, Any], untaken: Sequence[str], seconds: float) -> dict[str, Any]:
     """Return a fault's facts and what found it."""
     every = reached["graphs"]
     seeds = reached.get(f"{fault.module}:{fault.statement}", ()) if fault.statement else every
     facts = {"found": "", "seed": -1, "graphs": 0, "cpu_seconds": 0.0}
     if seeds:
-        request = json.dumps(
-            {"fault": fault.to_json() | {"text": fault.text}, "seeds": list(seeds), "untaken": untaken}
-        )
+        planted = _facts(fault) | {"text": fault.text}
+        given = {"fault": planted, "seeds": list(seeds), "favoured": reached["favoured"], "untaken": untaken}
+        request = json.dumps(given)
         lines = list(_child("attack", str(seconds), given=request))
         facts = json.loads(lines[-1]) if lines else facts | {"found": "the process ended"}
-    return fault.to_json() | facts | {"reaching": len(seeds)}
+    return _facts(fault) | facts | {"reaching": len(seeds)}
+
+
+def _facts(fault: Fault) -> dict[str, Any]:
+    """Return a fault as JSON data."""
+    return {"name": fault.name, "layer": fault.layer, "module": fault.module, "line": fault.line}
 
 
 def _say(row: Mapping[str, Any]) -> None:
     outcome = row["found"] or ("not found" if row["reaching"] else "never reached")
     where = f"seed {row['seed']}" if row["found"] else f"{row['graphs']} of {row['reaching']} graphs"
-    print(f"{outcome:36} {where:22} {row['module']}:{row['line']}: {row['what']}", flush=True)
+    print(f"{outcome:36} {where:22} {row['name']} ({row['module']}:{row['line']})", flush=True)
 
 
 def score(given: argparse.Namespace) -> None:
     """Plant faults and print how many are found."""
     reached = json.loads(Path(given.map).read_text(encoding="utf-8"))
-    chosen = faults(LAYERS, given.count, given.seed)[given.skip :]
+    chosen = [fault for fault in FAULTS if not given.names or fault.name in given.names]
     untaken = json.loads(next(_child("untaken")))["untaken"]
     print(f"with no fault, nothing takes {', '.join(untaken)}", flush=True)
     rows: list[dict[str, Any]] = []
@@ -200,7 +189,7 @@ def score(given: argparse.Namespace) -> None:
             _say(row)
             if given.json:
                 Path(given.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    for layer in LAYERS:
+    for layer in sorted({fault.layer for fault in chosen}):
         mine = [row for row in rows if row["layer"] == layer]
         print(f"{layer}: {sum(bool(row['found']) for row in mine)} of {len(mine)}")
     found = sum(bool(row["found"]) for row in rows)
@@ -214,17 +203,15 @@ def main() -> None:
         return map_reached(int(sys.argv[2]), int(sys.argv[3]))
     if sys.argv[1:2] == ["attack"]:
         request = json.loads(sys.stdin.read())
-        return attack(request["fault"], request["seeds"], request["untaken"], float(sys.argv[2]))
+        return attack(**request, seconds=float(sys.argv[2]))
     if sys.argv[1:2] == ["untaken"]:
         return print_untaken()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("map", "score"))
     parser.add_argument("map", help="file with the statements that graphs reach")
     parser.add_argument("--graphs", type=int, default=3000)
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--skip", type=int, default=0, help="so many of these")
+    parser.add_argument("names", nargs="*", help="of faults; all, where none is named")
     parser.add_argument("--seconds", type=float, default=600.0, help="of processor time for one fault")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", help="file for the score")
     given = parser.parse_args()

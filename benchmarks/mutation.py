@@ -1,104 +1,71 @@
-"""Mutation: faults in the compiler's source, one node of a module's syntax each, and which statements a run reaches."""
+"""Mutation: faults in the compiler's source by name, and which statements a run reaches."""
 
 from __future__ import annotations
 
 import ast
 import importlib.abc
 import importlib.util
-import random
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.machinery import ModuleSpec
+from itertools import chain
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
-ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add}
-UNSEEN = (ast.Raise, ast.AnnAssign, ast.arg, ast.JoinedStr)  # messages and types, which no result depends on
 MARK = "__reached__"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of one node. statement: line of the statement around it; 0 outside of functions. text: of the module."""
+    """A change of a module's text: `before`, which occurs once, becomes `after`. layer: file of the list."""
 
+    name: str
     layer: str
     module: str
-    line: int
-    statement: int
-    what: str
-    text: str
+    before: str
+    after: str
 
-    @property
-    def place(self) -> str:
-        """The module and line, for people."""
-        return f"{self.module}:{self.line}"
+    @cached_property
+    def text(self) -> str:
+        """The text of the module with the fault. Raises: SystemExit where `before` is not there once."""
+        source = source_of(self.module)
+        if source.count(self.before) != 1:
+            raise SystemExit(f"{self.name}: {self.module} has {source.count(self.before)} times {self.before!r}")
+        return source.replace(self.before, self.after)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fault as JSON data, without the text."""
-        return {name: value for name, value in asdict(self).items() if name != "text"}
+    @cached_property
+    def line(self) -> int:
+        """The first line that differs."""
+        pairs = zip(source_of(self.module).splitlines(), self.text.splitlines(), strict=False)
+        return next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
 
-
-class _Changer(ast.NodeTransformer):
-    """Changes the node of a number; without one, counts the nodes that can be changed."""
-
-    def __init__(self, number: int = -1) -> None:
-        self.number, self.count = number, 0
-        self.statement, self.depth = 0, 0
-        self.done: tuple[int, int, str] | None = None
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, UNSEEN):
-            return node
-        changed = _changed(node)
-        if changed is not None:
-            self.count += 1
-            if self.count - 1 == self.number:
-                line = getattr(node, "lineno", 0)
-                self.done = line, self.statement, f"{ast.unparse(node)} -> {ast.unparse(changed)}"
-                return ast.copy_location(changed, node)
-        before = self.statement, self.depth
-        self.depth += isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        if isinstance(node, ast.stmt) and before[1]:
-            self.statement = node.lineno
-        made = self.generic_visit(node)
-        self.statement, self.depth = before
-        return made
+    @cached_property
+    def statement(self) -> int:
+        """The line of the innermost statement of a function around the change; 0 outside of functions."""
+        tree = ast.parse(source_of(self.module))
+        around = (each for each in _statements(tree) if each.lineno <= self.line <= (each.end_lineno or 0))
+        return max((each.lineno for each in around), default=0)
 
 
-def _changed(node: ast.AST) -> ast.expr | None:
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS and len(node.ops) == 1:
-        return ast.Compare(node.left, [COMPARISONS[type(node.ops[0])]()], node.comparators)
-    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC and not isinstance(node.left, ast.Constant):
-        return ast.BinOp(node.left, ARITHMETIC[type(node.op)](), node.right)
-    if isinstance(node, ast.BoolOp):
-        return ast.BoolOp(ast.And() if isinstance(node.op, ast.Or) else ast.Or(), node.values)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return node.operand
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return ast.Constant(node.value + 1)
-    return None
+def read_faults(folder: Path) -> list[Fault]:
+    """Return the faults of a folder's lists, those of different lists in turn."""
+    lists: list[list[Fault]] = []
+    for path in sorted(folder.glob("*.toml")):
+        rows = tomllib.loads(path.read_text(encoding="utf-8"))["fault"]
+        lists.append([Fault(layer=path.stem, **row) for row in rows])
+    longest = max(map(len, lists), default=0)
+    return [each[number] for number in range(longest) for each in lists if number < len(each)]
 
 
-def faults(layers: Mapping[str, Sequence[str]], count: int, seed: int) -> list[Fault]:
-    """Return different faults, the layers in turn."""
-    chooser = random.Random(seed)
-    found: dict[tuple[str, int], Fault] = {}
-    while len(found) < count:
-        layer = tuple(layers)[len(found) % len(layers)]
-        module = chooser.choice(layers[layer])
-        source = source_of(module)
-        counter = _Changer()
-        counter.visit(ast.parse(source))
-        number = chooser.randrange(counter.count) if counter.count else -1
-        if number < 0 or (module, number) in found:
-            continue
-        changer = _Changer(number)
-        changed = ast.fix_missing_locations(changer.visit(ast.parse(source)))
-        assert changer.done is not None
-        found[module, number] = Fault(layer, module, *changer.done, ast.unparse(changed))
-    return list(found.values())
+def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements of all functions, but for functions and classes in them."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    for node in chain.from_iterable(map(ast.walk, functions)):
+        if isinstance(node, ast.stmt) and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node
 
 
 def source_of(module: str) -> str:
