@@ -19,15 +19,17 @@ import kernelyard as ky
 from kernelyard.ir import Call, FunctionBuilder, IRModule, verify
 from kernelyard.ops.interpreter import run
 from kernelyard.patterns import FusionPattern, Matcher, is_op, wildcard
+from kernelyard.patterns.templates import swaps_last_two
 from kernelyard_fuzz import campaign as campaigns
 from kernelyard_fuzz import oracles, taken
 from kernelyard_fuzz.bound import expected
 from kernelyard_fuzz.campaign import all_patterns, try_seeds
 from kernelyard_fuzz.chooser import SeededChooser
 from kernelyard_fuzz.configuration import SHARES, Configuration, random_configuration
+from kernelyard_fuzz.drawn_patterns import check_drawn
 from kernelyard_fuzz.errors import FoundError
 from kernelyard_fuzz.graphs import Graph, Recipe, graph_of_seed, graphs
-from kernelyard_fuzz.idioms import IDIOMS, RefusedError, Writer
+from kernelyard_fuzz.idioms import IDIOMS
 from kernelyard_fuzz.oracles import Fired, check
 from kernelyard_fuzz.programs import called
 from kernelyard_fuzz.quantized import quantized_layers
@@ -37,6 +39,7 @@ from kernelyard_fuzz.splices import splice
 from kernelyard_fuzz.symbolic import resized, symbols, with_symbols
 from kernelyard_fuzz.taken import never_taken
 from kernelyard_fuzz.twins import RULES, _rewritten
+from kernelyard_fuzz.writer import RefusedError, Writer
 
 RECIPE = Recipe(patterns=all_patterns())
 
@@ -246,6 +249,44 @@ def test_the_bound_refuses_what_is_no_result():
     assert each.worst(right) <= 1
     assert each.worst(right + np.float32(1e-3)) > 1
     assert each.worst(right.astype(np.float64)) == each.worst(right[:2]) == each.worst(right * np.nan) == np.inf
+
+
+def test_patterns_are_spliced_with_attributes_that_fulfil_a_condition():
+    pattern = next(pattern for pattern in RECIPE.patterns if pattern.name == "dnnl.transposed_matmul")
+    found: list[tuple[int, ...]] = []
+    for seed in range(40):
+        sketch = Sketch()
+        splice(SeededChooser(seed), sketch, pattern)
+        values = [binding.value for binding in sketch.builder.bindings]
+        found += [v.attrs["axes"] for v in values if isinstance(v, Call) and v.op_name == "permute_dims"]
+    assert found
+    assert all(map(swaps_last_two, found))
+
+
+def test_drawn_patterns_match_as_a_plain_search_says():
+    for seed in range(20):
+        check_drawn(SeededChooser(seed), graph_of_seed(seed, RECIPE).module)
+
+
+def test_a_matcher_that_takes_other_constants_is_found(monkeypatch):
+    monkeypatch.setattr("kernelyard.patterns.feasibility._holds_only", lambda constant, value, rtol: True)
+
+    def draw_from_many() -> None:
+        for seed in range(200):
+            check_drawn(SeededChooser(seed), graph_of_seed(seed, RECIPE).module)
+
+    with pytest.raises(FoundError, match="a match"):
+        draw_from_many()
+
+
+def test_symbols_say_sizes_that_follow_from_others():
+    b = FunctionBuilder()
+    x, y = b.input("x", (3, 4)), b.input("y", (4, 4))
+    module = IRModule({"main": b.function(b.op("negative", x), b.op("negative", y))})
+    found = {
+        str(made["main"].params[1].type) for seed in range(80) if (made := with_symbols(SeededChooser(seed), module))
+    }
+    assert any("n + 1" in type_ for type_ in found), found
 
 
 # --- the oracles ------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ SHARES = {
     "explained": 5,
     "twin": 50,
     "text": 25,
+    "drawn": 50,
 }
 OTHERS = 8  # of 100 graphs, how many are offered to other backends than the first
 
@@ -40,8 +41,8 @@ class Configuration:
     symbols. compiled: code is generated and run; else the graph is only brought to where backends take their parts.
     saved: the executable is written and read again. deterministic: the same bits for any number of threads. again: it
     is compiled a second time, to the same bytes. explained: `explain` says what `compile` does. twin: its twin is
-    compiled in its place. text: its text is read again. each_pass: the module is interpreted after each pass, not after
-    each stage alone.
+    compiled in its place. text: its text is read again. drawn: patterns are drawn from it, and matched. each_pass: the
+    module is interpreted after each pass, not after each stage alone.
     """
 
     backends: tuple[str, ...] | str = "auto"
@@ -55,6 +56,7 @@ class Configuration:
     compiled: bool = True
     twin: bool = False
     text: bool = True
+    drawn: bool = True
     each_pass: bool = False
 
     def arguments(self) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def graphs(draw: Callable[[st.SearchStrategy[object]], object], recipe: Recipe |
 # --- growth -----------------------------------------------------------------------------------------------------------
 def _step(chooser: Chooser, sketch: Sketch, recipe: Recipe) -> None:
     """Add an operator, an idiom, a pattern, quantized layers, or a branch or loop."""
-    kind = chooser.below(22)
+    kind = chooser.below(25)
     if 15 <= kind < 20 and recipe.patterns:
         splice(chooser, sketch, _drawn(chooser, recipe.patterns, recipe.favoured_patterns))
     elif kind == 14 and sketch.values:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import permutations
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ from kernelyard_fuzz.sketch import Sketch
 
 Make: TypeAlias = Callable[[np.ndarray, tuple[int, ...]], "Expr | None"]
 TRIES = 6
+MOST_AXES = 5  # whose permutations are tried
 # Operands that hold sizes or positions of others: other numbers there mean nothing.
 TIED = ("lengths", "seqstart_q", "seqstart_k", "roots", "features", "children", "batch_indices", "sums", "zero", "p")
 SWAPS = {
@@ -57,14 +59,16 @@ def grow(
     """Add an operator that reads a value of the sketch, where it can; return its results.
 
     The other operands are values, parameters and constants whose shapes and numbers go with it as in one of the
-    operator's samples. attrs: attributes that it must have. make: makes other operands, given those of the sample and
-    the shapes that they are to have, or leaves them.
+    operator's samples. attrs: attributes that it must have, or conditions of them. make: makes other operands, given
+    those of the sample and the shapes that they are to have, or leaves them.
     """
     for _ in range(TRIES):
         before = sketch.mark()
         sample, at = _reader(chooser, op, read)
-        sample = _with_attributes(sample, attrs)
-        if read is None or at is None:
+        sample = _with_attributes(chooser, op, sample, attrs)
+        if _has_tied(op, sample) and chooser.chance(80):  # no other sizes go with it
+            made = _applied(chooser, sketch, op, sample, [array.shape for array in sample.inputs], {})
+        elif read is None or at is None:
             made = _applied(chooser, sketch, op, sample, _resized(chooser, sample), {})
         else:
             made = _reading(chooser, sketch, op, sample, at, read, make)
@@ -111,7 +115,7 @@ def grow_exactly(
     """
     fitting = [sample for sample in samples_of(op) if _takes(sample, given, wanted)]
     for _ in range(TRIES if fitting else 0):
-        sample = _with_attributes(chooser.pick(fitting), attrs)
+        sample = _with_attributes(chooser, op, chooser.pick(fitting), attrs)
         sizes: dict[int, int] = {}
         for at, operand in given.items():
             if operand.tensor_type.rank == sample.inputs[at].ndim:
@@ -153,15 +157,33 @@ def _takes(sample: Sample, given: Mapping[int, Expr], wanted: Mapping[int, Seque
     return True
 
 
-def _with_attributes(sample: Sample, attrs: Mapping[str, Any]) -> Sample:
-    return Sample(sample.inputs, {**sample.attributes, **attrs}, sample.label) if attrs else sample
+def _with_attributes(chooser: Chooser, op: Op, sample: Sample, attrs: Mapping[str, Any]) -> Sample:
+    """Return a sample with these attributes; for a condition, with any value that fulfils it, where one is known."""
+    if not attrs:
+        return sample
+    wanted = {name: value for name, value in attrs.items() if not callable(value)}
+    for name, condition in ((name, value) for name, value in attrs.items() if callable(value)):
+        fitting = [value for value in _candidates(op, sample, name) if condition(value)]
+        if fitting:
+            wanted[name] = chooser.pick(fitting)
+    return Sample(sample.inputs, {**sample.attributes, **wanted}, sample.label)
+
+
+def _candidates(op: Op, sample: Sample, name: str) -> Sequence[Any]:
+    """Return values of an attribute: those of the samples, and all permutations of axes."""
+    rank = sample.inputs[0].ndim if sample.inputs else 0
+    if name == "axes" and rank <= MOST_AXES:
+        return list(permutations(range(rank)))
+    return [each.attributes[name] for each in (sample, *samples_of(op)) if name in each.attributes]
 
 
 def _reading(
     chooser: Chooser, sketch: Sketch, op: Op, sample: Sample, at: int, read: Var, make: Make | None
 ) -> list[Var]:
     array = sample.inputs[at]
-    fitted = fit(chooser, sketch, read, array.ndim, dtypes.from_numpy(array.dtype), interval_of(array))
+    dtype, own = dtypes.from_numpy(array.dtype), read.tensor_type.dtype
+    swap = {dtype: own} if own != dtype and own in SWAPS and chooser.chance(20) else {}
+    fitted = fit(chooser, sketch, read, array.ndim, swap.get(dtype, dtype), interval_of(array))
     if fitted is None:
         return []
     sizes = _mapped(array.shape, fitted.tensor_type.shape)
@@ -170,9 +192,14 @@ def _reading(
     if chooser.chance(10):  # the same value twice
         given |= {other: fitted for other, one in enumerate(sample.inputs) if one.dtype == array.dtype}
     if make is not None and all(math.prod(shape) <= bins.LARGEST for shape in shapes):
-        others = (other for other in range(len(shapes)) if other not in given)
-        given |= {other: made for other in others if (made := make(sample.inputs[other], shapes[other])) is not None}
-    return _applied(chooser, sketch, op, sample, shapes, given)
+        given |= _made(make, sample, shapes, given)
+    return _applied(chooser, sketch, op, sample, shapes, given, swap=swap)
+
+
+def _made(make: Make, sample: Sample, shapes: Sequence[tuple[int, ...]], given: Mapping[int, Expr]) -> dict[int, Expr]:
+    """Return other operands by position, of those that `make` makes."""
+    others = {at: make(sample.inputs[at], shape) for at, shape in enumerate(shapes) if at not in given}
+    return {at: made for at, made in others.items() if made is not None}
 
 
 def fit(chooser: Chooser, sketch: Sketch, var: Var, rank: int, dtype: str, interval: Interval) -> Var | None:
@@ -233,11 +260,12 @@ def _applied(
     shapes: Sequence[tuple[int, ...]],
     given: Mapping[int, Expr],
     constants: Sequence[int] = (),
+    swap: Mapping[str, str] | None = None,
 ) -> list[Var]:
-    """Apply an operator to given operands and to others made for it."""
+    """Apply an operator to given operands and to others made for it. swap: dtypes in place of those of the sample."""
     if _is_tied(op, sample, shapes, given) or any(math.prod(shape) > bins.LARGEST for shape in shapes):
         return []
-    operands = _operands(chooser, sketch, op, sample, shapes, given)
+    operands = _operands(chooser, sketch, op, sample, shapes, given, swap)
     known = [at for at, operand in enumerate(operands) if isinstance(operand, Constant)]
     free = [at for at in known if at not in constants and at not in given]
     fed = [at for at in free if chooser.chance(50)]
@@ -254,8 +282,9 @@ def _operands(
     sample: Sample,
     shapes: Sequence[tuple[int, ...]],
     given: Mapping[int, Expr],
+    swap: Mapping[str, str] | None,
 ) -> list[Expr]:
-    swap = _swap(chooser, sample) if not given else {}
+    swap = (_swap(chooser, sample) if not given else {}) if swap is None else swap
     operands: list[Expr] = []
     for at, (array, shape) in enumerate(zip(sample.inputs, shapes, strict=True)):
         name, dtype = op.inputs[min(at, len(op.inputs) - 1)], dtypes.from_numpy(array.dtype)
@@ -266,9 +295,13 @@ def _operands(
 
 def _is_tied(op: Op, sample: Sample, shapes: Sequence[tuple[int, ...]], given: Mapping[int, Expr]) -> bool:
     """Return True where an operand is about the sizes or the order of others, and these are not the sample's."""
-    tied = [at for at, name in enumerate(op.inputs[: len(sample.inputs)]) if name in TIED]
     changed = any(array.shape != shape for array, shape in zip(sample.inputs, shapes, strict=True))
-    return bool(tied) and (changed or any(at in given for at in tied))
+    tied = (at for at, name in enumerate(op.inputs[: len(sample.inputs)]) if name in TIED)
+    return _has_tied(op, sample) and (changed or any(at in given for at in tied))
+
+
+def _has_tied(op: Op, sample: Sample) -> bool:
+    return any(name in TIED for name in op.inputs[: len(sample.inputs)])
 
 
 def _swap(chooser: Chooser, sample: Sample) -> dict[str, str]:

@@ -28,6 +28,7 @@ from kernelyard.transform.pass_infra.pass_base import Instrument, Pass, Sequenti
 from kernelyard_fuzz.bound import Expected, expected
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.configuration import Configuration
+from kernelyard_fuzz.drawn_patterns import check_drawn
 from kernelyard_fuzz.errors import FoundError, UndefinedError
 from kernelyard_fuzz.graphs import Graph
 from kernelyard_fuzz.programs import called, explained, no_violation, run_program, same_bits, saved
@@ -160,6 +161,8 @@ def check(graph: Graph, how: Configuration, chooser: Chooser, fired: Fired) -> N
         _text(graph.module)
     wanted.check("reference", run(graph.module, list(graph.feeds)))
     check_spliced(graph.module, graph.spliced)
+    if how.drawn:
+        check_drawn(chooser, graph.module)
     module = _written(graph, how, wanted, chooser, fired)
     if how.compiled:
         _ran(module, how, wanted, chooser, fired)

@@ -21,12 +21,14 @@ from kernelyard_fuzz.sketch import Sketch
 STORED = ("int8", "uint8")
 # What quantized models are made of; some of what is drawn is any other operator.
 LAYERS = (
-    *("nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv2d_transpose", "matmul", "add", "multiply", "subtract"),
+    *("nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv2d_transpose", "matmul", "add", "subtract"),
     *("nn.relu", "clip", "sigmoid", "tanh", "nn.leaky_relu", "nn.hard_swish", "nn.softmax", "nn.layer_norm"),
-    *("nn.max_pool2d", "nn.avg_pool2d", "mean", "max", "concat", "reshape", "permute_dims", "split", "pad"),
+    *("nn.max_pool2d", "nn.avg_pool2d", "mean", "max", "concat", "reshape", "permute_dims", "split", "pad", "flip"),
+    *("multiply", "strided_slice", "tile", "nn.conv1d_transpose", "nn.conv3d_transpose", "argmax"),
 )
 SHAPES = ((1, 4, 6, 6), (2, 3, 5, 7), (3, 8), (2, 5, 16), (1, 2, 9), (1, 2, 3, 4, 5))
 MOST_LAYERS = 3
+MOVED = ("reshape", "permute_dims", "pad", "strided_slice", "concat", "flip", "tile", "broadcast_to", "nn.max_pool2d")
 
 
 class Parameters(NamedTuple):
@@ -46,14 +48,14 @@ def quantized_layers(
         real = _dequantized(sketch, stored, how)
         if real is None:
             return
-        op = chooser.pick(layers if layers and chooser.chance(75) else others)
+        op = _drawn(chooser, layers, others)
         made = grow(chooser, sketch, op, real, make=partial(_weights, chooser, sketch))
         if made and chooser.chance(30):
             made = grow(chooser, sketch, chooser.pick(layers or others), made[0]) or made
         if not made or made[0].tensor_type.dtype != "float32":
             return
-        dtype, array = chooser.pick(STORED), sketch.arrays[made[0]]
-        how = _parameters(chooser, sketch, interval_of(array), dtype, array.shape)
+        is_moved = made[0].tensor_type.rank == real.tensor_type.rank and op.name in MOVED
+        dtype, how = _behind(chooser, sketch, made[0], is_moved, (stored.tensor_type.dtype, how))
         following = sketch.op("quantize", made[0], how.scale, how.zero, axis=how.axis, dtype=dtype)
         if following is None:
             return
@@ -78,6 +80,30 @@ def _first(chooser: Chooser, sketch: Sketch, read: Var | None) -> tuple[Var, Par
     return stored, _parameters(chooser, sketch, Interval(-2.0, 2.0), dtype, shape)
 
 
+def _drawn(chooser: Chooser, layers: Sequence[Op], others: Sequence[Op]) -> Op:
+    """Return one of the layers, of which some only move numbers, or any other operator."""
+    moving = [op for op in layers if op.name in MOVED]
+    if moving and chooser.chance(20):
+        return chooser.pick(moving)
+    return chooser.pick(layers if layers and chooser.chance(75) else others)
+
+
+def _behind(
+    chooser: Chooser, sketch: Sketch, real: Var, is_moved: bool, before: tuple[str, Parameters]
+) -> tuple[str, Parameters]:
+    """Return dtype and parameters by which a layer's result is stored: where it only moves numbers, often the same."""
+    array = sketch.arrays[real]
+    if is_moved and chooser.chance(50) and _has_scales_of(before[1], array.shape):
+        return before
+    dtype = chooser.pick(STORED)
+    return dtype, _parameters(chooser, sketch, interval_of(array), dtype, array.shape)
+
+
+def _has_scales_of(how: Parameters, shape: Sequence[int]) -> bool:
+    """Return True where there is one scale, or one for each element of its axis of that shape."""
+    return how.axis is None or how.scale.tensor_type.shape in ((), (shape[how.axis],))
+
+
 def _dequantized(sketch: Sketch, stored: Expr, how: Parameters) -> Var | None:
     return sketch.op("dequantize", stored, how.scale, how.zero, axis=how.axis, dtype="float32")
 
@@ -94,7 +120,7 @@ def _parameters(
         scale = (high - low) / (limits.max - limits.min)
         zero = int(np.clip(np.rint(limits.min - low / scale), limits.min, limits.max)) if scale else 0
     scales = np.asarray((scale or 0.05) * (0.5 if chooser.chance(10) else 1), np.float32)
-    axis = chooser.below(len(shape)) if shape and chooser.chance(15) else None
+    axis = chooser.below(len(shape)) if shape and chooser.chance(20) else None
     if axis is not None:
         scales = bins.array_in(chooser, (shape[axis],), "float32", Interval(0.5 * float(scales), float(scales)))
     zeros = np.full(scales.shape, zero, dtype)

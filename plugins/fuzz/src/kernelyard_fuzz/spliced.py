@@ -41,7 +41,7 @@ def check_spliced(module: IRModule, spliced: Sequence[Spliced]) -> None:
         assert matcher is not None
         ways = list(islice(matcher.matches(each.pattern.pattern, each.root), MOST_WAYS))
         for way in ways[:1]:
-            _check_match(each, way, values)
+            check_match(each.pattern.name, each.root, way, values)
         if len(ways) < MOST_WAYS and _holds(each, values) and not any(_is_as_built(each, way) for way in ways):
             raise FoundError("pattern", "values", f"{len(ways)} matches, none as it was built", each.pattern.name)
 
@@ -86,12 +86,15 @@ def _is_as_built(spliced: Spliced, way: Match) -> bool:
     return all(way.values[part] is made for part, made in spliced.parts.items() if part in way.values)
 
 
-def _check_match(spliced: Spliced, match: Match, values: Mapping[Var, Expr]) -> None:
-    """Compare what a match says of itself with what follows from its members. Raises: FoundError."""
+def check_match(name: str, root: Var, match: Match, values: Mapping[Var, Expr]) -> None:
+    """Compare what a match says of itself with what follows from its members. name: of the pattern.
+
+    Raises: FoundError.
+    """
     members = [binding.var for binding in match.bindings]
     calls = [value for var in members if isinstance(value := values[var], Call)]
     wanted = {
-        "root": match.root is spliced.root and members[-1:] == [match.root],
+        "root": match.root is root and members[-1:] in ([root], []),
         "members": match.members == frozenset(members) and list(match.members_in_order) == members,
         "calls": list(match.calls) == calls and [each.value for each in match.call_bindings] == calls,
         "ops": list(match.ops) == [call.op_name for call in calls],
@@ -99,8 +102,8 @@ def _check_match(spliced: Spliced, match: Match, values: Mapping[Var, Expr]) -> 
         "captures": _captures_hold(match, calls, values),
         "call": not isinstance(values[match.root], Call) or match.call is values[match.root],
     }
-    for name in (name for name, holds in wanted.items() if not holds):
-        raise FoundError("pattern", "values", f"{name} of a match is wrong", spliced.pattern.name)
+    for part in (part for part, holds in wanted.items() if not holds):
+        raise FoundError("pattern", "values", f"{part} of a match is wrong", name)
 
 
 def _inputs(members: Sequence[Var], values: Mapping[Var, Expr]) -> list[Expr]:

@@ -68,8 +68,7 @@ class _Splice:
 
     def _built(self, pattern: Pattern, attrs: Mapping[str, Any], like: np.ndarray | None) -> Expr:
         if isinstance(pattern, AttrPattern):
-            plain = {name: value for name, value in pattern.attrs if not callable(value)}
-            return self.build(pattern.pattern, {**attrs, **plain}, like)
+            return self.build(pattern.pattern, {**attrs, **dict(pattern.attrs)}, like)
         if isinstance(pattern, WrapperPattern):
             return self.build(pattern.pattern, attrs, like)
         if isinstance(pattern, OrPattern):

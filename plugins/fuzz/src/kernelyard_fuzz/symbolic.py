@@ -18,7 +18,8 @@ from kernelyard_fuzz.chooser import Chooser
 def with_symbols(chooser: Chooser, module: IRModule) -> IRModule | None:
     """Return the module with symbols in place of a size of its inputs; None where an operator needs to know that size.
 
-    Shapes that `reshape` states follow from the number of elements.
+    Other sizes may be said by the same symbol: one more, or twice as much. Shapes that `reshape` states follow from the
+    number of elements.
     """
     main = module["main"]
     assert isinstance(main, Function)
@@ -27,13 +28,28 @@ def with_symbols(chooser: Chooser, module: IRModule) -> IRModule | None:
     sizes = sorted({int(size) for param in main.params for size in param.tensor_type.shape if size > 1})  # pyright: ignore[reportOperatorIssue, reportArgumentType]
     if not sizes:
         return None
-    size, alone = chooser.pick(sizes), chooser.chance(50)
-    axes = [(p, a) for p, param in enumerate(main.params) for a, s in enumerate(param.tensor_type.shape) if s == size]
-    chosen = [chooser.pick(axes)] if alone else axes
+    named = _named(chooser, main, chooser.pick(sizes))
     try:
-        return IRModule({**module.functions, "main": _rebuilt(main, {axis: dims.symbol("n") for axis in chosen})})
+        return IRModule({**module.functions, "main": _rebuilt(main, named)})
     except KernelyardError:
         return None
+
+
+def _named(chooser: Chooser, main: Function, size: int) -> dict[tuple[int, int], Dim]:
+    """Return dims of a symbol for one axis of a size or for all, and now and then for what follows from that size."""
+    axes = [(p, a) for p, param in enumerate(main.params) for a, s in enumerate(param.tensor_type.shape) if s == size]
+    symbol = dims.symbol("n")
+    named: dict[tuple[int, int], Dim] = dict.fromkeys([chooser.pick(axes)] if chooser.chance(50) else axes, symbol)
+    if chooser.chance(30):
+        named |= {at: dim for at, dim in _following(main, size, symbol).items() if chooser.chance(70)}
+    return named
+
+
+def _following(main: Function, size: int, symbol: Dim) -> dict[tuple[int, int], Dim]:
+    """Return other sizes of inputs, by parameter and axis, as dims of a symbol that stands for `size`."""
+    forms = {size + 1: symbol + 1, 2 * size: symbol * 2, 2 * size + 1: symbol * 2 + 1}
+    places = ((p, a, other) for p, param in enumerate(main.params) for a, other in enumerate(param.tensor_type.shape))
+    return {(p, a): forms[other] for p, a, other in places if isinstance(other, int) and other in forms}
 
 
 def _rebuilt(function: Function, named: Mapping[tuple[int, int], Dim]) -> Function:
@@ -91,7 +107,8 @@ def resized(chooser: Chooser, module: IRModule, feeds: Sequence[np.ndarray]) -> 
         array = feed
         for axis, dim in enumerate(param.tensor_type.shape):
             for name in dims.symbols_of(dim):
-                size = known.setdefault(name, chooser.pick((1, 2, 3, *bins.around(feed.shape[axis]), 16, 17)))
-                array = array.take(np.arange(size) % feed.shape[axis], axis)
+                known.setdefault(name, chooser.pick((1, 2, 3, *bins.around(feed.shape[axis]), 16, 17)))
+            if dims.symbols_of(dim):
+                array = array.take(np.arange(dims.evaluate(dim, known)) % feed.shape[axis], axis)
         made.append(array)
     return tuple(made) if known and all(array.size <= bins.LARGEST for array in made) else ()
