@@ -154,12 +154,10 @@ class GroupWriter:
         self.memory.packed = {}
         nest = self._nest(0, plan, self.outside)
         loops = nest.outer_loops()
-        start: Points = [nest.axes]
-        for loop in (loop for loop in loops if loop.count == 1):
-            start = loop.expand(start, int_literal(0))
-        loops = [loop for loop in loops if loop.count != 1]
         if plan.parts:
-            loops = loops[:-1]  # the tiles are walked inside of the parts
+            start, loops, single = _without_single(loops[:-1], [nest.axes], 0)  # tiles are walked inside of the parts
+        else:
+            start, loops, single = _without_single(loops, [nest.axes], len(plan.tiles))
         flat = _loops_to_flatten(loops, everything=bool(plan.tiles))
         chunk = self._chunk_of_last(plan, loops, flat)
         counts = [loop.count for loop in flat]
@@ -178,9 +176,9 @@ class GroupWriter:
             if plan.parts:
                 nest.run_parts(points)
             elif chunk:
-                self._run_chunk(nest, flat[-1], indices[-1], chunk, points)
+                self._run_chunk(nest, [flat[-1], *single], indices[-1], chunk, points)
             else:
-                nest.run(loops[len(flat) :], points)
+                nest.run([*loops[len(flat) :], *single], points)
         return dims.product(counts)
 
     def _to_and_fro(self, number: Value) -> Value:
@@ -201,11 +199,28 @@ class GroupWriter:
         is_long = len(loops) == len(flat) > 1 and size_of(flat[-1].count) > _CHUNK
         return _CHUNK if is_long and not self.group.stages[0].reduce and not plan.transposed_axis else 0
 
-    def _run_chunk(self, nest: Nest, loop: OuterLoop, number: Value, chunk: int, points: Points) -> None:
+    def _run_chunk(self, nest: Nest, loops: Sequence[OuterLoop], number: Value, chunk: int, points: Points) -> None:
+        loop, *inner = loops
         begin = self.e.mul(number, chunk)
         end = self.e.intrinsic("smin", self.e.add(begin, chunk), self.memory.dim(loop.count))
         with self.e.loop(begin, end, runs=True) as (index, _):
-            nest.run([], loop.expand(points, index))
+            nest.run(inner, loop.expand(points, index))
+
+
+def _without_single(
+    loops: Sequence[OuterLoop], points: Points, tiles: int
+) -> tuple[Points, list[OuterLoop], list[OuterLoop]]:
+    """Expand points by loops of one iteration; return them, the other loops, and those to expand after all others.
+
+    These are the last of the loops over tiles, `tiles` in number: the rows of a tile are expanded after its vectors, of
+    which there may be several, so that the points are in rows.
+    """
+    last = len(loops)
+    while last > len(loops) - tiles and loops[last - 1].count == 1:
+        last -= 1
+    for loop in loops[:last]:
+        points = loop.expand(points, int_literal(0)) if loop.count == 1 else points
+    return points, [loop for loop in loops[:last] if loop.count != 1], [*loops[last:]]
 
 
 def _loops_to_flatten(loops: Sequence[OuterLoop], everything: bool) -> list[OuterLoop]:
