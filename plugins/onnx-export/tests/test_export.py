@@ -23,9 +23,12 @@ from kernelyard_onnx_export.registry import CONVERTERS
 WITHOUT_CONVERTER = {
     *("cumprod", "expm1", "log1p", "left_shift", "right_shift", "reinterpret", "round_to_format"),
     *(
-        "image.roi_align",
-        "image.roi_max_pool",
+        "image.box_candidates",
         "image.non_max_suppression",
+        "image.roi_align",
+        "image.roi_align_adaptive",
+        "image.roi_max_pool",
+        "image.suppress_boxes",
         "nn.attention_var_len",
         "nn.attention_cached",
         "nn.attention_paged",

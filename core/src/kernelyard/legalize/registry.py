@@ -90,6 +90,7 @@ FAMILIES = RegistryModules(
         "image",
         "random",
         "trees",
+        "detection",
     ),
 )
 

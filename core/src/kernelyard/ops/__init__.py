@@ -10,6 +10,7 @@ from kernelyard.ops import convolution as convolution
 from kernelyard.ops import core_calls as core_calls
 from kernelyard.ops import creation as creation
 from kernelyard.ops import data_dependent as data_dependent
+from kernelyard.ops import detection as detection
 from kernelyard.ops import elementwise as elementwise
 from kernelyard.ops import formats as formats
 from kernelyard.ops import image as image

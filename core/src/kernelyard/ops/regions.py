@@ -9,7 +9,6 @@ import numpy as np
 from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, Type
 from kernelyard.ops.declaration import declare, flops_per_output
-from kernelyard.ops.numeric import in_float64
 from kernelyard.ops.samples import floats
 from kernelyard.ops.type_rules import FLOATS, INTEGERS, require, require_dtype, require_rank, unify
 
@@ -23,6 +22,12 @@ def _roi_align_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
         require_rank(type_, rank, what)
     unify(rois.shape[1], 4, "the corners of a region")
     _require_grid(attrs["sizes"])
+    require(
+        attrs.get("sampling_ratio", 1) > 0,
+        "there is no sample",
+        found=attrs.get("sampling_ratio"),
+        expected="1 or more",
+    )
     return TensorType((unify(rois.shape[0], batch.shape[0], "regions"), x.shape[1], *attrs["sizes"]), x.dtype)
 
 
@@ -35,12 +40,16 @@ def _positions(start: float, cell: float, cells: int, taps: int) -> np.ndarray:
     return start + (np.arange(cells)[:, None] + (np.arange(taps) + 0.5) / max(taps, 1)) * cell
 
 
-def _weights(positions: np.ndarray, size: int) -> np.ndarray:
-    """Return linear interpolation weights of `size` elements at each position, shape (..., size)."""
-    inside = (positions >= -1) & (positions <= size)
+def _neighbours(positions: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of the two elements around each position, and their weights, both of shape (..., 2).
+
+    Outside of the image weights are 0.
+    """
     at = np.clip(positions, 0, size - 1)
-    distance = np.abs(at[..., None] - np.arange(size))
-    return np.maximum(1 - distance, 0) * inside[..., None]
+    low = np.floor(at)
+    indices = np.minimum(np.stack([low, low + 1], -1), size - 1).astype(np.int64)
+    inside = (positions >= -1) & (positions <= size)
+    return indices, np.stack([1 - (at - low), at - low], -1) * inside[..., None]
 
 
 def _roi_align(
@@ -49,66 +58,99 @@ def _roi_align(
     batch: np.ndarray,
     *,
     sizes: tuple[int, int],
-    sampling_ratio: int,
+    sampling_ratio: int = 0,
     spatial_scale: float,
     mode: str,
     half_pixel: bool,
 ) -> np.ndarray:
     result = np.zeros((len(rois), x.shape[1], *sizes), x.dtype)
     offset = 0.5 if half_pixel else 0.0
-    for number, (region, image) in enumerate(zip(rois * spatial_scale - offset, batch.tolist(), strict=True)):
-        weights = []
+    regions = rois.astype(np.float64) * spatial_scale - offset
+    for number, (region, image) in enumerate(zip(regions, batch.tolist(), strict=True)):
+        neighbours = []
         for axis, (first, last) in enumerate(((region[1], region[3]), (region[0], region[2]))):
             extent = last - first if half_pixel else max(last - first, 1.0)
             cell = extent / sizes[axis]
             taps = sampling_ratio if sampling_ratio > 0 else max(int(np.ceil(cell)), 0)
-            weights.append(_weights(_positions(first, cell, sizes[axis], taps), x.shape[2 + axis]))
-        rows, columns = weights
-        if mode == "avg":
-            taps = max(rows.shape[1] * columns.shape[1], 1)
-            result[number] = np.einsum("ph,chw,qw->cpq", rows.sum(1), x[image], columns.sum(1)) / taps
-        elif rows.shape[1] and columns.shape[1]:
-            result[number] = _largest_term(x[image], rows, columns)
+            neighbours.append(_neighbours(_positions(first, cell, sizes[axis], taps), x.shape[2 + axis]))
+        if all(indices.size for indices, _ in neighbours):
+            result[number] = (_mean_of_samples if mode == "avg" else _largest_term)(x[image], *neighbours)
     return result
 
 
-def _largest_term(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+_Neighbours = tuple[np.ndarray, np.ndarray]  # (cells, samples, 2): indices of elements, and their weights
+
+
+def _mean_of_samples(image: np.ndarray, rows: _Neighbours, columns: _Neighbours) -> np.ndarray:
+    """Return the mean of the samples of each cell, (channels, rows, columns): products with the part of the image that
+    has a weight.
+    """
+    used, weights = [], []
+    for indices, weight in (rows, columns):
+        first, last = indices.min(), indices.max() + 1
+        dense = np.zeros((len(indices), last - first))
+        np.add.at(dense, (np.arange(len(indices))[:, None, None], indices - first), weight / indices.shape[1])
+        used.append(slice(first, last))
+        weights.append(dense)
+    return weights[0] @ image[:, *used].astype(np.float64) @ weights[1].T
+
+
+def _largest_term(image: np.ndarray, rows: _Neighbours, columns: _Neighbours) -> np.ndarray:
     """Return the largest of the weighted elements that the samples of a cell are made of."""
-    terms = np.full((image.shape[0], rows.shape[0], columns.shape[0]), -np.inf)
-    for p, q in np.ndindex(rows.shape[0], columns.shape[0]):
-        for row in rows[p]:
-            for column in columns[q]:
-                pairs = np.outer(row, column)
-                used = np.nonzero(pairs)
-                products = image[:, *used] * pairs[used]
-                largest = products.max(1) if products.size else np.zeros(len(image))
-                terms[:, p, q] = np.maximum(terms[:, p, q], largest)
+    terms = np.empty((len(image), len(rows[0]), len(columns[0])))
+    for p, q in np.ndindex(terms.shape[1:]):
+        (y, u), (x, v) = (
+            (indices[n].ravel(), weights[n].ravel()) for n, (indices, weights) in ((p, rows), (q, columns))
+        )
+        terms[:, p, q] = (image[:, y[:, None], x] * np.outer(u, v)).max((1, 2))
     return terms
 
 
-def _roi_align_samples() -> Iterator[Sample]:
+def _images_and_regions() -> tuple[np.ndarray, ...]:
     regions = np.array([[0, 0, 6, 5], [1.5, 2, 4, 4.5], [-2, -2, 9, 9]], np.float32)
-    inputs = (floats(2, 3, 7, 8), regions, np.array([0, 1, 1]))
-    for mode in ("avg", "max"):
-        yield Sample(inputs, {"sizes": (2, 3), "sampling_ratio": 2, "mode": mode}, mode)
-    yield Sample(inputs, {"sizes": (3, 2), "spatial_scale": 0.5, "half_pixel": True}, "as many samples as elements")
+    return floats(2, 3, 7, 8), regions, np.array([0, 1, 1])
 
+
+def _roi_align_samples() -> Iterator[Sample]:
+    for mode in ("avg", "max"):
+        yield Sample(_images_and_regions(), {"sizes": (2, 3), "sampling_ratio": 2, "mode": mode}, mode)
+    how = {"sizes": (3, 2), "sampling_ratio": 1, "spatial_scale": 0.5, "half_pixel": True}
+    yield Sample(_images_and_regions(), how, "half a pixel")
+
+
+def _roi_align_adaptive_samples() -> Iterator[Sample]:
+    for mode in ("avg", "max"):
+        how = {"sizes": (3, 2), "spatial_scale": 0.5, "half_pixel": True, "mode": mode}
+        yield Sample(_images_and_regions(), how, mode)
+
+
+_ROI_ALIGN_ATTRIBUTES = {
+    "sizes": Attribute("ints"),
+    "spatial_scale": Attribute("float", 1.0),
+    "mode": Attribute("str", "avg", ("avg", "max")),
+    "half_pixel": Attribute("bool", False),
+}
 
 declare(
     "image.roi_align",
     ("x", "rois", "batch_indices"),
     _roi_align_type,
-    in_float64(_roi_align),
-    attributes={
-        "sizes": Attribute("ints"),
-        "sampling_ratio": Attribute("int", 0),
-        "spatial_scale": Attribute("float", 1.0),
-        "mode": Attribute("str", "avg", ("avg", "max")),
-        "half_pixel": Attribute("bool", False),
-    },
+    _roi_align,
+    attributes={**_ROI_ALIGN_ATTRIBUTES, "sampling_ratio": Attribute("int")},
     samples=_roi_align_samples,
     flops=flops_per_output(16),
     summary="the mean of x (N, C, H, W) sampled in the cells of regions (x1, y1, x2, y2): (regions, C, *sizes)",
+)
+
+declare(
+    "image.roi_align_adaptive",
+    ("x", "rois", "batch_indices"),
+    _roi_align_type,
+    _roi_align,
+    attributes=_ROI_ALIGN_ATTRIBUTES,
+    samples=_roi_align_adaptive_samples,
+    flops=flops_per_output(16),
+    summary="roi_align with about one sample for each element of x in a cell",
 )
 
 

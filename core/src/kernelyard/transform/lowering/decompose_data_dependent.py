@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.ir import Call, Constant, Expr, FunctionMutator, IRModule, Tuple, TupleGetItem, Var, get_op
-from kernelyard.ir.types import TensorType, TupleType
+from kernelyard.ir.types import TensorType, TupleType, symbols_of
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 
 # Slices of more elements are compared by the interpreter: there would be a sort for each element.
@@ -17,7 +18,7 @@ _MOST_COLUMNS = 16
 
 
 class DecomposeDataDependent(Pass):
-    """Replace `nonzero` and `unique` by operators that code generators have kernels for.
+    """Replace `nonzero`, `unique` and `image.non_max_suppression` by operators that code generators have kernels for.
 
     What is kept is moved to the front of a vector of known size, `tensor_to_shape` makes the number of what is kept a
     size, and what follows reads that many elements. Done in entry functions, which `OutlineContinuations` can divide
@@ -39,18 +40,35 @@ class DecomposeDataDependent(Pass):
     is_required = True
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
-        mutated = {name: _Decomposer().mutate(each) for name, each in module.entry_functions().items()}
+        decomposer = _Decomposer(module)
+        mutated = {name: decomposer.mutate(each) for name, each in module.entry_functions().items()}
         changed = {name: each for name, each in mutated.items() if each is not module[name]}
         return module.with_functions(changed) if changed else module
 
 
 class _Decomposer(FunctionMutator):
+    def __init__(self, module: IRModule) -> None:
+        super().__init__()
+        self.module = module
+        self.sizes: list[str] = []
+
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call):
             return value
         if value.op_name == "nonzero":
             return _Steps(self).nonzero(value)
+        if value.op_name == "image.non_max_suppression":
+            return _Steps(self).non_max_suppression(value, self._fresh_size())
         return _Steps(self).unique(value) if value.op_name == "unique" and _is_flat_or_narrow(value) else value
+
+    def _fresh_size(self) -> Dim:
+        """Return a size that may be zero, of a symbol that the module does not use."""
+        functions = self.module.graph_functions().values()
+        variables = (var for each in functions for var in (*each.params, *(binding.var for binding in each.bindings)))
+        taken = {*symbols_of(var.type for var in variables), *self.sizes}
+        name = next(name for number in count() if (name := f"candidates_{number}") not in taken)
+        self.sizes.append(name)
+        return dims.symbol(name) - 1
 
 
 def _is_flat_or_narrow(call: Call) -> bool:
@@ -165,6 +183,35 @@ class _Steps:
             differs = self._op("logical_and", differs, self._op("equal", before, before))
         any_differs = self._reshape(differs, count) if width == 1 else self._op("any", differs, axes=(1,))
         return self._op("logical_or", any_differs, self._op("equal", number, _number(0)))
+
+    # --- non_max_suppression ------------------------------------------------------------------------------------------
+    def non_max_suppression(self, call: Call, candidates: Dim) -> Expr:
+        """Return (batch, class, box) of the boxes that remain; `candidates` is the number of scores that are enough."""
+        boxes, scores, most, overlap, least = call.args
+        _, classes, boxes_each = _type(scores).shape
+        type_ = TensorType((candidates,), "int64")
+        flat = self.mutator.emit(Call(get_op("image.box_candidates"), [scores, least], type_=type_))
+        group, box = self._op("divide", flat, self._size(boxes_each)), self._op("mod", flat, self._size(boxes_each))
+        image, class_ = self._op("divide", group, self._size(classes)), self._op("mod", group, self._size(classes))
+        corners = self._corners(boxes, call.attrs["center_point_box"])
+        row = self._op("add", self._op("multiply", image, self._size(boxes_each)), box)
+        kept = self._op("image.suppress_boxes", self._take(corners, row), group, most, overlap)
+        places = self._kept(kept, call.tensor_type.shape[0])
+        columns = [self._reshape(each, candidates, 1) for each in (image, class_, box)]
+        return self._take(self._op("concat", *columns, axis=1), places)
+
+    def _corners(self, boxes: Expr, is_centered: bool) -> Expr:
+        """Return boxes as rows (y1, x1, y2, x2), the lower corner first; centred ones are (x, y, width, height)."""
+        rows = self._reshape(boxes, dims.product(_type(boxes).shape[:2]), 4)
+        first, second = self._slice(rows, 0, 2, axis=1), self._slice(rows, 2, 4, axis=1)
+        if is_centered:
+            half = self._op("divide", second, Constant(np.asarray(2, np.float32)))
+            first, second = self._op("subtract", first, half), self._op("add", first, half)
+        if is_centered:
+            swap = Constant(np.array([1, 0], np.int64))
+            first, second = (self._op("take", each, swap, axis=1) for each in (first, second))
+        low, high = self._op("minimum", first, second), self._op("maximum", first, second)
+        return self._op("concat", low, high, axis=1)
 
     # --- shared -------------------------------------------------------------------------------------------------------
     def _kept(self, mask: Expr, count: Dim) -> Expr:

@@ -19,11 +19,12 @@ from kernelyard_onnx.registry import converter
 @converter("RoiAlign", since=10)
 def roi_align(node: Node) -> Expr:
     mode = node.attr("coordinate_transformation_mode", "half_pixel" if node.opset >= 16 else "output_half_pixel")
+    samples = int(node.attr("sampling_ratio", 0))
     return node.op(
-        "image.roi_align",
+        "image.roi_align" if samples > 0 else "image.roi_align_adaptive",
         *(node.input(index) for index in range(3)),
+        **({"sampling_ratio": samples} if samples > 0 else {}),
         sizes=(int(node.attr("output_height", 1)), int(node.attr("output_width", 1))),
-        sampling_ratio=int(node.attr("sampling_ratio", 0)),
         spatial_scale=float(node.attr("spatial_scale", 1.0)),
         mode=node.attr("mode", "avg"),
         half_pixel=mode == "half_pixel",
