@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from kernelyard_llm.engine.engine import Engine, EngineOptions
 from kernelyard_llm.engine.generation import Event
 from kernelyard_llm.engine.pages import PagePool, PageTable, digests
 from kernelyard_llm.errors import EngineBusyError, EngineStoppedError
+from kernelyard_llm.sampling import Scored
 
 RNG = np.random.default_rng(3)
 PROMPTS = [RNG.integers(3, len(TOKENS), size).tolist() for size in (5, 70, 130, 300, 64, 65, 1)]
@@ -102,11 +104,60 @@ def test_a_failure_while_a_text_is_computed_ends_that_text(engine: Engine, monke
         raise MemoryError("no room")
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine._runner, "prefill", fail)
+        patched.setattr(engine._runner, "extend", fail)
         with pytest.raises(MemoryError):
             list(engine.stream(PROMPTS[0], 3))
     assert (engine.counts.failed, engine.pool.used) == (1, 0)
     assert len(list(engine.stream(PROMPTS[0], 3, ignore_eos=True))) == 3
+
+
+def submitted_at_the_first_token(engine: Engine, first: list[int], others: list[list[int]], count: int) -> list[int]:
+    """Return the tokens of `first`, at whose first token all others are in the queue."""
+    ends: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    tokens: list[int] = []
+
+    def tell(event: Event) -> None:
+        if not isinstance(event, Scored):
+            ends.put(event)
+            return
+        tokens.append(event.token)
+        if len(tokens) == 1:
+            for prompt in others:
+                engine.submit(prompt, count, lambda event: None if isinstance(event, Scored) else ends.put(event))
+
+    engine.submit(first, count, tell, ignore_eos=True)
+    assert [ends.get(timeout=30) for _ in range(len(others) + 1)] == ["length"] * (len(others) + 1)
+    return tokens
+
+
+def test_prompts_of_one_step_join_the_batch_together(engine: Engine, llama: LanguageModel) -> None:
+    prompts = [RNG.integers(3, len(TOKENS), size).tolist() for size in (5, 30, 1, 3, 40, 5, 33)]
+    tokens = submitted_at_the_first_token(engine, [9, 8, 7], prompts, 12)
+    assert tokens == llama.generate([9, 8, 7], 12, ignore_eos=True)
+    assert engine.counts.steps == 12  # 11 tokens follow the first one of each, and the first request is a step ahead
+
+
+def test_running_requests_wait_for_a_budget_of_prompts_at_most(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []  # tokens of each call, or 0 for a decoding step
+    extend, decode = engine._runner.extend, engine._runner.decode
+
+    def spy(chunks: list[list[int]], tables: list[PageTable]) -> np.ndarray:
+        calls.append(sum(map(len, chunks)))
+        return extend(chunks, tables)
+
+    def step(tokens: list[int], tables: list[PageTable]) -> np.ndarray:
+        before = len(calls)
+        logits = decode(tokens, tables)
+        calls[before:] = [0]
+        return logits
+
+    monkeypatch.setattr(engine._runner, "extend", spy)
+    monkeypatch.setattr(engine._runner, "decode", step)
+    prompts = [RNG.integers(3, len(TOKENS), size).tolist() for size in (300, 200, 90, 90, 90)]
+    submitted_at_the_first_token(engine, [9, 8, 7], prompts, 12)
+    waits = [sum(group) for is_step, group in groupby(calls, key=lambda count: count == 0) if not is_step]
+    assert sum(waits) == 3 + sum(map(len, prompts))
+    assert waits == [3, 256, 256, 256, 2]
 
 
 def test_pages_are_shared_by_texts_that_begin_alike(llama: LanguageModel) -> None:

@@ -10,11 +10,11 @@ from kernelyard import Executable, VirtualMachine
 from kernelyard_llm.configuration import EXTEND, HEAD, PAGE, ModelConfig
 from kernelyard_llm.engine.pages import NO_PAGE, PagePool, PageTable
 
-# Each has a plan of its own, whose memory stays; what is missing is filled up with rows that nobody reads.
+# Batch sizes and chunk lengths are rounded up to these, as each has a plan of its own, whose memory stays.
 _SMALL = (1, 2, 4)
 _STEP = 4
-_CHUNKS = (4, 8, 16, 32)
-CHUNK = _CHUNKS[-1]
+_LENGTHS = (1, 4, 8, 16, 24, 32)
+CHUNK = _LENGTHS[-1]
 _PLANS = 256
 
 
@@ -25,44 +25,54 @@ class BatchRunner:
         machine = VirtualMachine(executable, contexts=1)
         executable.max_plans = max(executable.max_plans, _PLANS)
         self._extend, self._head = machine[EXTEND], machine[HEAD]
-        self._pool, self._width = pool, config.width
+        self._pool = pool
 
-    def prefill(self, tokens: Sequence[int], table: PageTable) -> np.ndarray:
-        """Compute at most CHUNK tokens of a sequence; returns the hidden state (1, width) of the last one."""
-        count = len(tokens)
-        padded = next(size for size in _CHUNKS if size >= count)
-        hidden = self._run(np.array([[*tokens, *[0] * (padded - count)]], np.int64), [table], count)
-        return hidden[0, count - 1 : count]
+    def extend(self, chunks: Sequence[Sequence[int]], tables: Sequence[PageTable]) -> np.ndarray:
+        """Compute a chunk of each sequence and write it to the cache; its table does not advance.
+
+        chunks: at most CHUNK tokens each, padded to the longest. Returns the hidden states (sequences, width) of the
+        last token of each.
+        """
+        counts = np.array([len(chunk) for chunk in chunks])
+        tokens = np.zeros((_rounded(len(chunks)), padded_length(int(counts.max()))), np.int64)
+        for row, chunk in enumerate(chunks):
+            tokens[row, : len(chunk)] = chunk
+        hidden, *new = self._extend(tokens, *self._cached(len(tokens), tables), *self._pool.cache.arguments)
+        sequences, offsets = np.nonzero(np.arange(tokens.shape[1]) < counts[:, None])
+        places = (table.places(count) for table, count in zip(tables, counts, strict=True))
+        pages, rows = (np.concatenate(part) for part in zip(*places, strict=True))
+        self._pool.cache.write(pages, rows, [part.numpy()[:, sequences, offsets] for part in new])
+        return hidden.numpy()[np.arange(len(chunks)), counts - 1]
 
     def decode(self, tokens: Sequence[int], tables: Sequence[PageTable]) -> np.ndarray:
-        """Compute a token of each sequence; returns the logits (sequences, vocabulary)."""
-        padded = _rounded(len(tokens))
-        column = np.array([*tokens, *[0] * (padded - len(tokens))], np.int64)[:, None]
-        hidden = self._run(column, tables, 1)
-        return self.logits(hidden.reshape(padded, self._width))[: len(tokens)]
+        """Compute a token of each sequence, as `extend`; returns the logits (sequences, vocabulary)."""
+        return self.logits(self.extend([[token] for token in tokens], tables))
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
         """Return the logits (rows, vocabulary) of hidden states (rows, width)."""
-        return self._head(np.ascontiguousarray(hidden)).numpy()
+        count, width = hidden.shape
+        padded = np.zeros((_rounded(count), width), np.float32)
+        padded[:count] = hidden
+        return self._head(padded).numpy()[:count]
 
-    def _run(self, tokens: np.ndarray, tables: Sequence[PageTable], count: int) -> np.ndarray:
-        """Return hidden states (batch, n, width), and write the first `count` new rows of each sequence."""
-        lengths = np.zeros(len(tokens), np.int64)
+    def _cached(self, batch: int, tables: Sequence[PageTable]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lengths (batch,) and page tables (batch, columns) of sequences, padded with empty ones."""
+        lengths = np.zeros(batch, np.int64)
         lengths[: len(tables)] = [table.length for table in tables]
-        columns = _columns(max(1, *(-(-table.length // PAGE) for table in tables)))
-        places = np.full((len(tokens), columns), NO_PAGE, np.int32)
+        places = np.full((batch, _columns(max(1, int(-(-lengths.max() // PAGE))))), NO_PAGE, np.int32)
         for row, table in enumerate(tables):
             used = -(-table.length // PAGE)
             places[row, :used] = table.pages[:used]
-        hidden, *new = self._extend(tokens, lengths, places, *self._pool.cache.arguments)
-        pages, rows = (np.concatenate(part) for part in zip(*(table.places(count) for table in tables), strict=True))
-        written = (part.numpy()[:, : len(tables), :count] for part in new)
-        self._pool.cache.write(pages, rows, [part.reshape(len(part), -1, *part.shape[3:]) for part in written])
-        return hidden.numpy()
+        return lengths, places
+
+
+def padded_length(count: int) -> int:
+    """Return the next chunk length that has a plan."""
+    return next(length for length in _LENGTHS if length >= count)
 
 
 def _rounded(count: int) -> int:
-    """Return the next size that has a plan."""
+    """Return the next batch size that has a plan."""
     return next((size for size in _SMALL if size >= count), -(-count // _STEP) * _STEP)
 
 

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelyard_llm.configuration import PAGE
-from kernelyard_llm.engine.batch import CHUNK, BatchRunner
+from kernelyard_llm.engine.batch import BatchRunner
 from kernelyard_llm.engine.generation import Event, Generation, Reason
 from kernelyard_llm.engine.pages import PagePool, PageTable
+from kernelyard_llm.engine.prefill import Chunk, allot, calls
 from kernelyard_llm.errors import EngineBusyError, EngineStoppedError, LanguageModelError
 from kernelyard_llm.model import LanguageModel
 from kernelyard_llm.sampling import Sampler, Sampling, Scored
 
 _CACHE_TOKENS = 16384
-# Tokens of a prompt that are computed between two steps of the others.
-_TURN = 256
+# Prompt tokens that are computed between two decoding steps: so long do running requests wait for new ones.
+_PREFILL_BUDGET = 256
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class Engine:
                     break
             self._drop_cancelled()
             self._admit()
-            self._prefill_one()
+            self._prefill()
             self._decode_all()
         for made in [*self._waiting, *self._prefilling, *self._decoding]:
             self._end(made, "cancelled")
@@ -203,28 +204,43 @@ class Engine:
                 self._waiting.popleft()
                 self._prefilling.append(made)
 
-    def _prefill_one(self) -> None:
-        """Compute a chunk of one prompt, in rotation."""
-        if not self._prefilling:
+    def _prefill(self) -> None:
+        """Spend the prefill budget; prompts that are complete join the batch, one that is not goes to the back."""
+        shares = allot(self._prefilling, _PREFILL_BUDGET)
+        complete: dict[Generation, np.ndarray] = {}
+        for call in calls(shares):
+            self._prefill_call([chunk for chunk in call if chunk.made in self._prefilling], complete)
+        for share in shares:
+            if share.made in self._prefilling:
+                self._prefilling.remove(share.made)
+                if share.made not in complete:
+                    self._prefilling.append(share.made)
+        if not complete:
             return
-        made = self._prefilling.popleft()
-        end = min(made.table.length + _TURN, made.prompt)
         try:
-            while True:
-                chunk = made.tokens[made.table.length : end][:CHUNK]
-                hidden = self._runner.prefill(chunk, made.table)
-                made.table.advance(len(chunk), made.tokens)
-                if made.table.length >= end:
-                    break
-            if made.table.length < made.prompt:
-                self._prefilling.append(made)
-                return
-            logits = self._runner.logits(hidden)
-        except Exception as error:  # whatever fails, fails this request alone
-            self._end(made, error)
+            logits = self._runner.logits(np.stack(list(complete.values())))
+        except Exception as error:  # ends the requests whose first token it was for, not the engine
+            for made in complete:
+                self._end(made, error)
             return
-        if not self._choose(made, logits[0]):
-            self._decoding.append(made)
+        self._decoding += [made for made, row in zip(complete, logits, strict=True) if not self._choose(made, row)]
+
+    def _prefill_call(self, call: Sequence[Chunk], complete: dict[Generation, np.ndarray]) -> None:
+        """Compute chunks of prompts, and keep the hidden states at the ends of those that are complete."""
+        if not call:
+            return
+        try:
+            chunks = [chunk.made.tokens[chunk.start : chunk.end] for chunk in call]
+            hidden = self._runner.extend(chunks, [chunk.made.table for chunk in call])
+        except Exception as error:  # ends the requests that are in the call, not the engine
+            for chunk in call:
+                self._prefilling.remove(chunk.made)
+                self._end(chunk.made, error)
+            return
+        for chunk, last in zip(call, hidden, strict=True):
+            chunk.made.table.advance(chunk.end - chunk.start, chunk.made.tokens)
+            if chunk.end == chunk.made.prompt:
+                complete[chunk.made] = last
 
     def _decode_all(self) -> None:
         """Compute the next token of every request in the batch."""
