@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from kernelyard_tune.paired_test import LEAST_PAIRS
 from kernelyard_tune.race import FEWEST_TURNS, MOST_TURNS, Race
 
 
@@ -78,3 +79,24 @@ def test_an_interrupted_turn_counts_for_none() -> None:
         found.run(math.inf, lambda _: None)
     assert len({len(racer.seconds) for racer in found.racers}) == 1
     assert found.winner().name == "quick"
+
+
+def test_without_time_for_six_turns_of_all_the_quickest_is_compared_with_the_simplest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("kernelyard_tune.race.time.monotonic", lambda: clock.now)
+    seconds = {"default": 2.0, "slow": 5.0, "quick": 1.0, "slower": 6.0}
+    found = Race({name: clock.program(each) for name, each in seconds.items()}, lambda: clock.now)
+    found.run(50.0, lambda _: None)  # two calls of each to warm up take 28, a turn 14, five turns of the last two 15
+    turns = {racer.name: len(racer.seconds) for racer in found.racers}
+    assert turns == {"default": LEAST_PAIRS, "slow": 1, "quick": LEAST_PAIRS, "slower": 1}
+    assert found.winner().name == "quick"
+
+
+def test_a_single_program_needs_no_turns_to_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("kernelyard_tune.race.time.monotonic", lambda: clock.now)
+    found = Race({"default": clock.program(2.0)}, lambda: clock.now)
+    found.run(1.0, lambda _: None)
+    assert len(found.racers[0].seconds) == 1

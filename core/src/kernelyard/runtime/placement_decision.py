@@ -43,8 +43,9 @@ class PlacementDecision:
     name: of the chosen candidate. backends: in the order in which they are offered the model. policy: one of
     `POLICIES`. assigned: for "assigned", the backend of each operator by `node_key`; what is not named is generated.
     timings: all candidates, the chosen one first, then from quick to slow. facts: the model, machine, packages, threads
-    and sizes that it holds for. by_size: the placements at all sizes that were measured, if more than one was; the
-    decision itself is the placement of most of them. sizes: of the symbols, in a decision that is one of `by_size`.
+    and sizes that it holds for. untried: candidates that there was no time for. by_size: the placements at all sizes
+    that were measured, if more than one was; the decision itself is the placement of most of them. sizes: of the
+    symbols, in a decision that is one of `by_size`.
 
     Example:
         >>> decision = PlacementDecision("default", ("dnnl",), timings=(Timing("default", 1e-3, 1.0),))
@@ -60,6 +61,7 @@ class PlacementDecision:
     facts: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     by_size: tuple[PlacementDecision, ...] = ()
+    untried: tuple[str, ...] = ()
 
     @property
     def placement(self) -> tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]]:
@@ -119,10 +121,17 @@ class PlacementDecision:
         if self.by_size:
             rows = [("at sizes near", "placement", "a call", "runner-up", "")]
             rows += [(sizes_text(each.sizes), *_choice(each)) for each in self.by_size]
-            return [*fold(self.summary, width), *aligned(rows, width)]
+            return [*fold(self.summary, width), *aligned(rows, width), *self._untried_lines(width)]
         rows = [("candidate", "a call", "to the chosen")]
         rows += [(each.name, amount_of_time(each.seconds), f"{each.ratio:.3f}") for each in self.timings]
-        return [*fold(self.summary, width), *(aligned(rows, width) if self.timings else [])]
+        return [
+            *fold(self.summary, width),
+            *(aligned(rows, width) if self.timings else []),
+            *self._untried_lines(width),
+        ]
+
+    def _untried_lines(self, width: int | None) -> list[str]:
+        return fold(f"not tried: {', '.join(self.untried)}", width) if self.untried else []
 
     def to_json(self) -> dict[str, Any]:
         """Return the decision as JSON data; `from_json` reads it back."""
@@ -135,6 +144,7 @@ class PlacementDecision:
             "timings": timings,
             "facts": dict(sorted(self.facts.items())),
             **({"sizes": dict(sorted(self.sizes.items()))} if self.sizes else {}),
+            **({"untried": list(self.untried)} if self.untried else {}),
             **({"by_size": [each.to_json() for each in self.by_size]} if self.by_size else {}),
         }
 
@@ -154,6 +164,7 @@ class PlacementDecision:
             fields.strings("facts"),
             read_sizes(Fields(fields.any("sizes"), f"{fields.where}.sizes")) if "sizes" in fields else {},
             fields.each("by_size", _sized) if "by_size" in fields else (),
+            fields.texts("untried") if "untried" in fields else (),
         )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from kernelyard.driver.session import CompileSession
 from kernelyard.placement.policy import LeastCost
 from kernelyard.runtime.placement_decision import LEAST_COST, TAKE_ALL, PlacementDecision
+from kernelyard_tune.race import SAME
 
 DEFAULT = "default"
+OF_MACHINE = ("target", "processor", "instructions", "threads")  # facts that earlier decisions have to share
 
 
 def whole_candidates(session: CompileSession) -> list[PlacementDecision]:
@@ -38,3 +41,27 @@ def shared(
     default, *others = candidates
     first, count = share
     return [default, *(others[first::count] if names is None else (each for each in others if each.name in names))]
+
+
+def likely_first(
+    candidates: Sequence[PlacementDecision], earlier: Iterable[PlacementDecision], facts: Mapping[str, str]
+) -> list[PlacementDecision]:
+    """Sort candidates by how often they were as quick as what was chosen, in earlier decisions on this machine.
+
+    facts: what holds for this measurement. Without earlier decisions the order stays.
+
+    Example:
+        >>> from kernelyard.runtime.placement_decision import Timing
+        >>> a, b = PlacementDecision("a", ()), PlacementDecision("b", ())
+        >>> known = PlacementDecision("b", (), timings=(Timing("b", 1.0, 1.0), Timing("a", 1.5, 1.5)))
+        >>> [each.name for each in likely_first([a, b], [known], {})]
+        ['b', 'a']
+    """
+    timed, won = Counter[str](), Counter[str]()
+    for decision in earlier:
+        if all(decision.facts.get(name) == facts.get(name) for name in OF_MACHINE):
+            for timing in (each for part in decision.by_size or (decision,) for each in part.timings):
+                timed[timing.name] += 1
+                won[timing.name] += timing.ratio <= SAME
+    guess = {each.name: 1 / (position + 2) for position, each in enumerate(candidates)}  # as one earlier decision
+    return sorted(candidates, key=lambda each: -(won[each.name] + guess[each.name]) / (timed[each.name] + 1))

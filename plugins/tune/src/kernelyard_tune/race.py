@@ -12,6 +12,7 @@ from kernelyard_tune.paired_test import LEAST_PAIRS, Comparison, compare
 
 BURST_SECONDS = 0.01  # of one program in one turn: enough calls for its caches to be its own
 MOST_CALLS = 50  # in a turn
+WARMING_CALLS = 2  # of each program before the first turn
 FEWEST_TURNS, MOST_TURNS = 12, 60
 SAME = 1.02  # ratios up to this are no difference
 CERTAIN, LIKELY = 0.005, 0.05  # p-values: to drop a program early, and to decide in the end
@@ -24,12 +25,14 @@ class Racer:
     """Hold a program and its times.
 
     calls: in each turn. seconds: of a call, for each turn the least of that turn, which other work disturbs least.
+    turn_seconds: what the last turn took by `time.monotonic`.
     """
 
     name: str
     call: Callable[[], object]
     calls: int = 1
     seconds: list[float] = field(default_factory=list)
+    turn_seconds: float = 0.0
 
 
 class Race:
@@ -60,14 +63,16 @@ class Race:
 
     def run(self, deadline: float, step: Callable[[str], None]) -> None:
         """Take turns until it is known which is the quickest, or until the deadline by `time.monotonic`; but as many as
-        can show a difference.
+        can show a difference. Where there is no time for so many of all, the slowest so far take no more of them.
 
         step: called with a line of progress.
         """
         self.warm()
         for number in range(MOST_TURNS):
-            if number >= LEAST_PAIRS and time.monotonic() > deadline:
+            least = LEAST_PAIRS if len(self.running) > 1 else 1
+            if number >= least and time.monotonic() > deadline:
                 return
+            self._fit(LEAST_PAIRS - number, deadline)
             step(f"turn {number + 1}, {len(self.running)} candidates")
             self.turn(number)
             if number + 1 >= FEWEST_TURNS:
@@ -96,6 +101,12 @@ class Race:
         best = self.quickest(ran)
         return [racer for racer in ran if racer is best or self._is_same(best, racer, LIKELY)]
 
+    def _fit(self, turns: int, deadline: float) -> None:
+        """Drop the slowest while so many turns take longer than there is time; the first and the quickest stay."""
+        left = deadline - time.monotonic()
+        while len(self.running) > 2 and turns * sum(each.turn_seconds for each in self.running) > left:
+            self.running.remove(max(self.running[1:], key=lambda each: float(np.median(each.seconds))))
+
     def _drop(self) -> None:
         best = self.quickest(self.running)
         self.running = [each for each in self.running if each is best or self._is_same(best, each, CERTAIN)]
@@ -110,7 +121,10 @@ class Race:
         return all(self.compared(best, each).ratio <= SAME for each in self.running if each is not best)
 
     def _least(self, racer: Racer) -> float:
-        return max(min(self._timed(racer) for _ in range(racer.calls)), 1e-9)
+        start = time.monotonic()
+        seconds = max(min(self._timed(racer) for _ in range(racer.calls)), 1e-9)
+        racer.turn_seconds = time.monotonic() - start
+        return seconds
 
     def _timed(self, racer: Racer) -> float:
         self.measurements += 1

@@ -163,4 +163,6 @@ def with_heats(final: PlacementDecision, heats: Sequence[PlacementDecision]) -> 
             if each.name not in ratios and heat.name in ratios:
                 slower.setdefault(each.name, replace(each, ratio=each.ratio * ratios[heat.name]))
     rest = sorted([*final.timings[1:], *slower.values()], key=lambda timing: timing.ratio)
-    return replace(final, timings=(*final.timings[:1], *rest))
+    timed = {each.name for each in (*final.timings, *rest)}
+    untried = dict.fromkeys(name for each in (*heats, final) for name in each.untried if name not in timed)
+    return replace(final, timings=(*final.timings[:1], *rest), untried=tuple(untried))

@@ -13,14 +13,15 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from kernelyard.driver.measured_placement import TuneRequest
-from kernelyard.driver.placement_memory import recall, remember
+from kernelyard.driver.placement_memory import recall, remember, remembered
 from kernelyard.driver.progress import Progress
 from kernelyard.errors import KernelyardError, PerformanceWarning
 from kernelyard.runtime.abi.threads import default_threads
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard.runtime.placement_decision import PlacementDecision, Timing
-from kernelyard_tune.candidates import DEFAULT, whole_candidates
+from kernelyard_tune.budget import Budget
+from kernelyard_tune.candidates import DEFAULT, likely_first, whole_candidates
 from kernelyard_tune.errors import TuneError
 from kernelyard_tune.feeds import made_feeds, measured_sizes, text_of_sizes
 from kernelyard_tune.fewest import fewest
@@ -59,8 +60,7 @@ class Found(NamedTuple):
 def measured(request: TuneRequest, candidates: Sequence[PlacementDecision], *, mixes: bool = True) -> Found:
     """Measure candidates, the default first. mixes: add what mixes the quick parts of them. Raises: as `tune`."""
     with Progress("measuring placements") as progress:
-        deadline = time.monotonic() + request.tuning.seconds
-        tuner = _Tuner(request, facts_of_run(request), deadline, progress.step)
+        tuner = _Tuner(request, facts_of_run(request), Budget(request.tuning.seconds), progress.step)
         return Found(tuner.run(candidates, mixes), not tuner.is_interrupted)
 
 
@@ -81,28 +81,36 @@ class _Run(NamedTuple):
 
 class _Tuner:
     def __init__(
-        self, request: TuneRequest, facts: Mapping[str, str], deadline: float, step: Callable[[str], None]
+        self, request: TuneRequest, facts: Mapping[str, str], budget: Budget, step: Callable[[str], None]
     ) -> None:
-        self.request, self.facts, self.deadline, self.step = request, facts, deadline, step
+        self.request, self.facts, self.budget, self.step = request, facts, budget, step
         self.is_interrupted = False
         self.threads = request.tuning.threads or default_threads()
         self.compiled: dict[str, tuple[PlacementDecision, Executable]] = {}
+        self.names: list[str] = []
+        self.untried: list[str] = []
 
     def run(self, candidates: Sequence[PlacementDecision], mixes: bool) -> PlacementDecision:
         default, *others = candidates
+        self.names = [each.name for each in candidates]
         with _without_warnings():
             self.add(default)
             runs = [self._run_at(sizes) for sizes in measured_sizes(self.request.module, self.request.tuning)]
+            self.budget.calls = [run.seconds for run in runs]
+            self._try_all(likely_first(others, remembered(), self.facts))
             with self.ended_by_interrupt():
-                for each in others:  # all of them, whatever it takes: the promise is made of them
-                    self._try(each)
-                if mixes:
+                if mixes and not self.is_interrupted:
                     self._mix(runs)
+            self.compiled = dict(sorted(self.compiled.items(), key=lambda each: self._rank(each[0])))
             calls = {name: _caller(executable) for name, (_, executable) in self.compiled.items()}
             races = [self._race(calls, run, len(runs) - number) for number, run in enumerate(runs)]
         if len(runs) == 1:
             return self.decision(races[0], races[0].winner().name)
         return self._by_size([run.sizes for run in runs], races)
+
+    def _rank(self, name: str) -> int:
+        """Return the place of a candidate from simple to complex; mixtures are behind the whole ones."""
+        return self.names.index(name) if name in self.names else len(self.names)
 
     def _run_at(self, sizes: Mapping[str, int]) -> _Run:
         """Return how a model is run at sizes. Raises: TuneError where it does not run."""
@@ -113,21 +121,21 @@ class _Tuner:
     def _race(self, calls: Mapping[str, Callable[[Feeds], object]], run: _Run, left: int) -> Race:
         """Run all candidates in turns. left: how many races share the time that is left, this one among them."""
         race = Race({name: partial(call, run.feeds) for name, call in calls.items()}, self.clock)
-        now = time.monotonic()
         if not self.is_interrupted:
             with self.ended_by_interrupt():
-                race.run(now + max(self.deadline - now, 0) / left, self.step)
+                race.run(time.monotonic() + self.budget.left / left, self.step)
         return race
 
     def _by_size(self, sizes: Sequence[Mapping[str, int]], races: Sequence[Race]) -> PlacementDecision:
         """Return the fewest placements that are the quickest, each at some of the sizes."""
         chosen = fewest([[racer.name for racer in race.winners()] for race in races])
         decisions = [
-            replace(self.decision(race, name), facts={}, sizes=each)
+            replace(self.decision(race, name), facts={}, untried=(), sizes=each)
             for each, race, name in zip(sizes, races, chosen, strict=True)
         ]
+        untried = tuple(dict.fromkeys(self.untried))
         most = max(decisions, key=lambda each: chosen.count(each.name))
-        return replace(most, facts=self.facts, sizes={}, by_size=tuple(decisions))
+        return replace(most, facts=self.facts, untried=untried, sizes={}, by_size=tuple(decisions))
 
     @contextmanager
     def ended_by_interrupt(self) -> Iterator[None]:
@@ -138,13 +146,27 @@ class _Tuner:
             self.is_interrupted = True
 
     def add(self, decision: PlacementDecision) -> None:
-        """Compile a candidate; one that places all as another does is not kept."""
+        """Compile a candidate; of those that place all alike, the simplest is kept."""
         self.step(f"compiling: {decision.name}")
-        executable = self.request.compile_with(decision)
+        with self.budget.compiling():
+            executable = self.request.compile_with(decision)
         executable.threads = self.threads
-        placed = [_placed(each) for _, each in self.compiled.values()]
-        if _placed(executable) not in placed:
+        placed = _placed(executable)
+        twin = next((name for name, (_, each) in self.compiled.items() if _placed(each) == placed), None)
+        if twin is None or self._rank(decision.name) < self._rank(twin):
+            self.compiled.pop(twin or "", None)
             self.compiled[decision.name] = decision, executable
+
+    def _try_all(self, decisions: Sequence[PlacementDecision]) -> None:
+        """Add candidates while there is time, until Ctrl-C, and note those that are not tried."""
+        tried = 0
+        with self.ended_by_interrupt():
+            for each in decisions:
+                if not self.budget.may_compile(len(self.compiled) + 1):
+                    break
+                self._try(each)
+                tried += 1
+        self.untried += [each.name for each in decisions[tried:]]
 
     def _try(self, decision: PlacementDecision) -> None:
         """Add a candidate, unless it cannot be compiled, as where `require` says that it may not be."""
@@ -158,21 +180,19 @@ class _Tuner:
         generator, whole = self.request.session.generator, [executable for _, executable in self.compiled.values()]
         if generator is None or len(whole) < 2:
             return
-        share = PROFILING * self.request.tuning.seconds / (len(whole) * len(runs))
+        share = PROFILING * self.budget.seconds / (len(whole) * len(runs))
         names = [backend.name for backend in self.request.session.backends]
         found: list[PlacementDecision] = []
         for run in runs:
             calls = int(min(share / (CALLS_OF_PROFILE * run.seconds), MOST_PROFILED))
-            if calls and not self._is_late():
+            seconds = len(whole) * calls * CALLS_OF_PROFILE * run.seconds
+            if calls and self.budget.has_time_for(len(whole), seconds):
                 self.step("measuring regions")
                 measured = [measure_steps(executable, run.feeds, calls) for executable in whole]
                 found += region_candidates(measured, generator.name, names)
-        for number, each in enumerate(found, 1):
-            if not self._is_late():
-                self._try(replace(each, name=f"by region {number}"))
-
-    def _is_late(self) -> bool:
-        return time.monotonic() > self.deadline - PROFILING * self.request.tuning.seconds
+            else:
+                self.untried.append("region by region")
+        self._try_all([replace(each, name=f"by region {number}") for number, each in enumerate(found, 1)])
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -186,8 +206,9 @@ class _Tuner:
         timed = [racer for racer in race.racers if racer.seconds and winner.seconds]
         ratios = {racer.name: race.compared(winner, racer).ratio for racer in timed}
         timings = [Timing(each.name, float(np.median(each.seconds)), ratios[each.name]) for each in timed]
+        untried = tuple(dict.fromkeys(self.untried))
         timings.sort(key=lambda timing: (timing.name != winner.name, timing.ratio))
-        return replace(self.compiled[winner.name][0], timings=tuple(timings), facts=self.facts)
+        return replace(self.compiled[winner.name][0], timings=tuple(timings), facts=self.facts, untried=untried)
 
 
 def _seconds(executable: Executable, feeds: Feeds) -> float:
