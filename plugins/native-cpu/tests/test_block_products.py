@@ -30,6 +30,7 @@ MACHINES = {
     "avx2.pmadd.wd": Machine("x86_64", V3),
     "sse2.pmadd.wd": Machine("x86_64", features_of_level("x86-64")),
     "neon.usdot": Machine("aarch64", ("i8mm",)),
+    "aarch64.sve.usdot": Machine("aarch64", ("i8mm", "sve256")),
 }
 
 

@@ -32,12 +32,15 @@ _ASKED = (
     "popcnt",
     "sse4.2",
 )
-# Source: the Linux kernel's documentation, "ARM64 ELF hwcaps"; the bits are those of <asm/hwcap.h>.
+# Source: the Linux kernel's documentation, "ARM64 ELF hwcaps", whose bits are those of <asm/hwcap.h>, and "Scalable
+# Vector Extension support for AArch64 Linux".
 _ASKED_OF_LINUX = {
     "bf16": "(getauxval(AT_HWCAP2) & (1UL << 14)) != 0",
     "dotprod": "(getauxval(AT_HWCAP) & (1UL << 20)) != 0",
     "fullfp16": "(getauxval(AT_HWCAP) & (1UL << 10)) != 0",
     "i8mm": "(getauxval(AT_HWCAP2) & (1UL << 13)) != 0",
+    "sve256": "(prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK) == 256 / 8",
+    "sve512": "(prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK) == 512 / 8",
 }
 _HEAD = f"""\
 #include <stdint.h>
@@ -107,7 +110,7 @@ def _cpu_status(machine: Machine) -> str:
         has = [f'__builtin_cpu_supports("{feature}")' for feature in _ASKED if feature in machine.features]
     else:
         has = [_ASKED_OF_LINUX[feature] for feature in machine.features]
-    include = "#include <sys/auxv.h>\n" if has and machine.architecture != "x86_64" else ""
+    include = "#include <sys/auxv.h>\n#include <sys/prctl.h>\n" if has and machine.architecture != "x86_64" else ""
     return f"{include}static int32_t ky_cpu_status(void) {{ return {' && '.join(has) or '1'} ? 0 : {WRONG_CPU}; }}\n"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from kernelyard.plugins.api import Cost, Match, Region, TensorType, calls_of, operands, roofline_seconds
 from kernelyard_native_cpu.machine import Machine
 
-VECTOR_BITS = 512  # what was measured: other vectors are guesses
+ARCHITECTURE, VECTOR_BITS = "x86_64", 512  # what was measured: others are guesses
 DTYPE = "float32"
 USUAL = 0.8
 # Parts of the roofline, by operator; of several operators, the least counts.
@@ -33,7 +33,7 @@ def cost_of(work: Match | Region, machine: Machine) -> Cost:
 
 def _is_measured(work: Match | Region, machine: Machine) -> bool:
     """Return True for float32 with long vectors, and for integers where an instruction sums products of bytes."""
-    if machine.vector_bits < VECTOR_BITS:
+    if machine.architecture != ARCHITECTURE or machine.vector_bits < VECTOR_BITS:
         return False
     calls = calls_of(work)
     if any(call.op_name in ("quantize", "dequantize") for call in calls):

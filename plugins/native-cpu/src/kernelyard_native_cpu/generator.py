@@ -98,4 +98,4 @@ def write_module(functions: Mapping[str, PrimFunc], machine: Machine) -> tuple[l
     kernels = [generate_kernel(name, function, machine, declarations) for name, function in functions.items()]
     head = f'target triple = "{_native.triple(machine)}"'
     texts = [head, threads.FUNCTIONS, *(kernel.text for kernel in kernels)]
-    return kernels, module_text(texts, declarations, machine.vector_bits)
+    return kernels, module_text(texts, declarations, machine.vector_bits, machine.attributes)

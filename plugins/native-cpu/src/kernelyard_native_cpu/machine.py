@@ -32,20 +32,29 @@ _LINUX_NAMES = {
     "sahf": "lahf_lm",
     "sse3": "pni",
 }
+# SVE by the bits of its vectors, which the code depends on. Longer ones are not used; of 128 bits, NEON's are.
+_SVE_FEATURES = {"sve256": 256, "sve512": 512}
 # ARM's CPUs by LLVM's names: what they have beyond Armv8-A that changes code of numeric kernels. All have NEON, with
-# vectors of 128 bits. Source: Arm's technical reference manuals, "Instruction Set Attribute Registers".
+# vectors of 128 bits. Source: Arm's technical reference manuals, "Instruction Set Attribute Registers"; Fujitsu, "A64FX
+# Microarchitecture Manual".
 _V8_2 = ("dotprod", "fullfp16")
+_V8_6 = ("bf16", *_V8_2, "i8mm")
 _ARM_FEATURES: dict[str, tuple[str, ...]] = {
     "generic": (),
     **dict.fromkeys(("cortex-a53", "cortex-a57", "cortex-a72", "cortex-a73"), ()),
     **dict.fromkeys(("cortex-a55", "cortex-a75", "cortex-a76", "cortex-a77", "cortex-a78", "neoverse-n1"), _V8_2),
     **dict.fromkeys(("apple-m1",), _V8_2),
-    **dict.fromkeys(("neoverse-n2", "neoverse-v1", "neoverse-v2"), ("bf16", *_V8_2, "i8mm")),
+    **dict.fromkeys(("neoverse-n2", "neoverse-v2"), _V8_6),
+    "neoverse-v1": (*_V8_6, "sve256"),
+    "a64fx": ("fullfp16", "sve512"),
 }
 # Where Linux tells a process of an ARM CPU's features: in which word of the auxiliary vector, and the bit in it.
 # Source: Linux, arch/arm64/include/uapi/asm/hwcap.h, and Documentation/arch/arm64/elf_hwcaps.rst.
 _HWCAP, _HWCAP2 = 16, 26
 _ARM_BITS = {"bf16": (_HWCAP2, 14), "dotprod": (_HWCAP, 20), "fullfp16": (_HWCAP, 10), "i8mm": (_HWCAP2, 13)}
+# How Linux is asked for the length of SVE's vectors. Source: Linux, include/uapi/linux/prctl.h, and
+# Documentation/arch/arm64/sve.rst.
+_PR_SVE_GET_VL, _PR_SVE_VL_LEN_MASK = 51, 0xFFFF
 # Names of architectures, as people, LLVM and Linux write them.
 _ARCHITECTURES = {"x86-64": "x86_64", "x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 _BASELINE = {"x86_64": "x86-64", "aarch64": "generic"}
@@ -67,7 +76,8 @@ class Machine(NamedTuple):
 
     @property
     def feature_string(self) -> str:
-        return ",".join(f"+{feature}" for feature in self.features)
+        names = ("sve" if feature in _SVE_FEATURES else feature for feature in self.features)
+        return ",".join(f"+{name}" for name in names)
 
     def __str__(self) -> str:
         """Return the highest x86-64 level that is part of it, and what it has besides."""
@@ -78,15 +88,33 @@ class Machine(NamedTuple):
         return f"{name} with {', '.join(sorted(rest))}" if rest else name
 
     @property
+    def sve_bits(self) -> int:
+        """Bits of SVE's vectors, exactly; 0 where it is not used."""
+        return next((bits for name, bits in _SVE_FEATURES.items() if name in self.features), 0)
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """What LLVM must know of the machine in each function: by the exact length, it lowers vectors to SVE."""
+        vscale = self.sve_bits // 128
+        return (f"vscale_range({vscale},{vscale})",) if vscale else ()
+
+    @property
     def vector_bits(self) -> int:
+        if self.sve_bits:
+            return self.sve_bits
         if "avx512f" in self.features and "avx512vl" in self.features:
             return 512
         return 256 if "avx2" in self.features else 128
 
     @property
+    def sort_bits(self) -> int:
+        """Bits of the vectors that sorts work on: SVE's instruction that compresses lanes is not used."""
+        return self.vector_bits if self.architecture == "x86_64" else 128
+
+    @property
     def has_masks(self) -> bool:
         """Loads and stores of some lanes only cost no more than those of all."""
-        return self.vector_bits == 512
+        return self.vector_bits == 512 or self.sve_bits > 0
 
     @property
     def has_fma(self) -> bool:
@@ -95,7 +123,7 @@ class Machine(NamedTuple):
     @property
     def has_scale(self) -> bool:
         """Vectors are multiplied by powers of two by an instruction."""
-        return self.vector_bits == 512
+        return self.vector_bits == 512 and self.architecture == "x86_64"
 
     @property
     def has_half(self) -> bool:
@@ -114,7 +142,9 @@ class Machine(NamedTuple):
             return "vpdpbusd"
         if self.architecture == "x86_64":
             return "pmaddwd"
-        return "usdot" if "i8mm" in self.features else ""
+        if "i8mm" not in self.features:
+            return ""
+        return "sve.usdot" if self.sve_bits else "neon.usdot"
 
     @property
     def vector_registers(self) -> int:
@@ -131,10 +161,11 @@ def features_of_level(level: str) -> tuple[str, ...]:
 def host_features() -> frozenset[str]:
     """Return the CPU features of this host, by LLVM's names."""
     if platform.machine() == "aarch64" and (words := _auxiliary_words()) is not None:
-        return frozenset(name for name, (word, bit) in _ARM_BITS.items() if words[word] >> bit & 1)
-    told = cpu_facts().get("flags", "").split()
-    if told:  # LLVM knows them too, but loads much slower
-        return frozenset(name for name in _KNOWN_FEATURES if _LINUX_NAMES.get(name, name.replace(".", "_")) in told)
+        told = [name for name, (word, bit) in _ARM_BITS.items() if words[word] >> bit & 1]
+        return frozenset((*told, *(name for name, bits in _SVE_FEATURES.items() if bits == _sve_bits())))
+    flags = cpu_facts().get("flags", "").split()
+    if flags:  # LLVM knows them too, but loads much slower
+        return frozenset(name for name in _KNOWN_FEATURES if _LINUX_NAMES.get(name, name.replace(".", "_")) in flags)
     import llvmlite.binding as llvm
 
     return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
@@ -150,11 +181,20 @@ def _auxiliary_words() -> dict[int, int] | None:
     return {word: getauxval(word) for word in (_HWCAP, _HWCAP2)}
 
 
+def _sve_bits() -> int:
+    """Return the bits of this process's SVE vectors as Linux tells them; 0 where it has none."""
+    nbytes = ctypes.CDLL(None).prctl(_PR_SVE_GET_VL, 0, 0, 0, 0)
+    return 8 * (nbytes & _PR_SVE_VL_LEN_MASK) if nbytes > 0 else 0
+
+
 @cache
 def host_machine() -> Machine:
     """Return the CPU this runs on, without features that do not matter to kernels."""
     architecture = platform.machine()
-    relevant = set(_ARM_BITS) if architecture == "aarch64" else {*features_of_level(LEVELS[-1]), *_HOST_EXTRAS}
+    if architecture == "aarch64":
+        relevant = {*_ARM_BITS, *_SVE_FEATURES}
+    else:
+        relevant = {*features_of_level(LEVELS[-1]), *_HOST_EXTRAS}
     return Machine(architecture, tuple(sorted(relevant & host_features())))
 
 
@@ -210,11 +250,13 @@ def check_host_runs(machine: Machine) -> None:
         )
     missing = sorted(set(machine.features) - host_features())
     if missing:
+        bits = 0 if _SVE_FEATURES.keys().isdisjoint(missing) else _sve_bits()
+        length = f"; SVE's vectors have {bits} bits here" if bits else ""
         older = 'mcpu="x86-64-v3") or "x86-64-v2"' if architecture == "x86_64" else f'arch="{architecture}")'
         raise BackendUnavailableError(
             "these kernels were compiled for a CPU with features that this one lacks",
             where="native-cpu",
-            found=f"no {', '.join(missing)}",
+            found=f"no {', '.join(missing)}{length}",
             expected=str(machine),
             hint=f'compile the model for an older CPU: ky.Target("cpu", {older}',
         )

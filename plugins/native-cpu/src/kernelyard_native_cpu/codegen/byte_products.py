@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelyard.plugins.codegen_api import PER_WORD
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Value, vector_type
+from kernelyard_native_cpu.codegen.scalable import from_scalable, to_scalable
 
 SIGNS = 0x80808080  # of four int8: turned over, they are what 128 added to each makes uint8
 DIGIT_BITS = 8  # of numbers that take several bytes
@@ -20,10 +21,12 @@ def add_dot_product(e: FunctionEmitter, instruction: str, total: Value, unsigned
     if instruction == "vpdpbusd" and lanes in (4, 8, 16):
         operands = [total, e.broadcast(unsigned, lanes), e.broadcast(signed, lanes)]
         return e.pure(e.call(f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", total.text, *operands), "i32", lanes, operands)
-    if instruction == "usdot" and lanes == 4:
+    if instruction in ("neon.usdot", "sve.usdot") and lanes == 4:
         bytes_ = [_parts(e, e.broadcast(word, lanes), "i8") for word in (unsigned, signed)]
         call = e.call("llvm.aarch64.neon.usdot.v4i32.v16i8", total.text, total, *bytes_)
         return e.pure(call, "i32", lanes, [total, *bytes_])
+    if instruction == "sve.usdot" and lanes in (8, 16):
+        return _add_scalable(e, total, *(e.broadcast(word, lanes) for word in (unsigned, signed)))
     if instruction == "pmaddwd" and lanes in _PAIRS:
         return _add_pairs(e, total, unsigned, signed)
     for byte in range(PER_WORD):
@@ -31,6 +34,12 @@ def add_dot_product(e: FunctionEmitter, instruction: str, total: Value, unsigned
         weight = e.binary("ashr", e.binary("shl", signed, 24 - 8 * byte), 24)
         total = e.add(total, e.mul(number, weight))
     return total
+
+
+def _add_scalable(e: FunctionEmitter, total: Value, unsigned: Value, signed: Value) -> Value:
+    operands = [to_scalable(e, total), *(to_scalable(e, _parts(e, word, "i8")) for word in (unsigned, signed))]
+    call = e.call("llvm.aarch64.sve.usdot.nxv4i32", operands[0].text, *operands)
+    return from_scalable(e, e.pure(call, operands[0].type, 1, operands), "i32", total.lanes)
 
 
 def _add_pairs(e: FunctionEmitter, total: Value, unsigned: Value, signed: Value) -> Value:

@@ -41,7 +41,7 @@ def sort(loops: Loops) -> Plan | Declined:
     (row,) = loops.reduce
     length, wanted = loops.extents[row], positions_used(block)
     fill, room = (dims.minimum(length, times * wanted + _SPARE) for times in (_FILL, _ROOM))
-    bits = loops.machine.vector_bits
+    bits = loops.machine.sort_bits
     value = _value_alone(loops.stage) if bits >= LEAST_VECTOR_BITS else None
     layout = RecordLayout(block.body.dtype, has_places=value is None)
     capacity = room + _MARGIN
