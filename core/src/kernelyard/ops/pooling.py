@@ -109,6 +109,8 @@ def _samples(rank: int, average: bool) -> Iterator[Sample]:
     yield Sample(
         (floats(1, 2, *spatial),), {"pool_size": two, "padding": one * 2, **ceil}, "ceil mode, last one dropped"
     )
+    larger = tuple(size + 1 for size in spatial)
+    yield Sample((floats(1, 2, *spatial),), {"pool_size": larger, **ceil}, "ceil mode, larger than the input")
     yield Sample((floats(1, 2, *spatial),), {"pool_size": two, "dilation": two}, "dilated")
     if average:
         counted = {"pool_size": three, "padding": one * 2, "count_include_pad": True}

@@ -48,9 +48,9 @@ def window_sizes(
         room = size + front + back - (step * (taps - 1) + 1)
         if isinstance(room, int):
             what = f"the window is larger than the padded input along spatial axis {i}"
-            require(
-                room >= 0, what, found=f"window of {step * (taps - 1) + 1}", expected=f"at most {size + front + back}"
-            )
+            beyond = stride - 1 if ceil_mode else 0
+            reach, most = step * (taps - 1) + 1, size + front + back + beyond
+            require(room + beyond >= 0, what, found=f"window of {reach}", expected=f"at most {most}")
         if not ceil_mode:
             sizes.append(dims.floordiv(room, stride) + 1)
             continue

@@ -78,6 +78,16 @@ def _reflects_once(call):
     )
 
 
+def _window_fits(call):
+    """Return whether the window is no larger than the padded input, as it may be in ceil_mode."""
+    spatial, pads, rank = call.args[0].tensor_type.shape[2:], call.attrs["padding"], len(call.attrs["pool_size"])
+    taps = zip(call.attrs["pool_size"], call.attrs["dilation"], strict=True)
+    reach = [step * (count - 1) + 1 for count, step in taps]
+    return not call.attrs["ceil_mode"] or all(
+        is_nonnegative(spatial[n] + pads[n] + pads[rank + n] - reach[n]) for n in range(rank)
+    )
+
+
 CONDITIONS = {  # of attributes together, with what is said where they do not hold
     "clip": (_has_range, "OpenVINO has no clip to nothing"),
     "image.resize": (_is_scaled_size, "OpenVINO takes the sizes of image.resize from its scales"),
@@ -85,6 +95,10 @@ CONDITIONS = {  # of attributes together, with what is said where they do not ho
     **dict.fromkeys(
         ("nn.conv1d", "nn.conv2d", "nn.conv3d"),
         (_keeps_its_strides, "OpenVINO moves strides of windows of one element, and forgets the padding"),
+    ),
+    **dict.fromkeys(
+        ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"),
+        (_window_fits, "OpenVINO has no window that is larger than the padded input"),
     ),
     "pad": (_reflects_once, "OpenVINO reflects fewer elements than an axis has"),
     **dict.fromkeys(
