@@ -164,7 +164,9 @@ class _Block:
         state = self.value(expr.init)
         for _ in range(expr.count):
             self.states[expr.state.name] = state
-            state = self.value(expr.body)
+            before, state = state, self.value(expr.body)
+            if state == before:
+                break
         return state
 
     def _place(self, buffer: Buffer, indices: Sequence[Expr]) -> int:

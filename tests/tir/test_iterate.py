@@ -27,7 +27,9 @@ def walk_down(steps: int) -> PrimFunc:
     return b.finish((b.compute((3,), body),))
 
 
-@pytest.mark.parametrize(("steps", "reached"), [(0, [0, 3, 4]), (1, [1, 4, 4]), (2, [2, 4, 4]), (9, [4, 4, 4])])
+@pytest.mark.parametrize(
+    ("steps", "reached"), [(0, [0, 3, 4]), (1, [1, 4, 4]), (2, [2, 4, 4]), (9, [4, 4, 4]), (1 << 30, [4, 4, 4])]
+)
 def test_both_interpreters_take_the_steps(steps, reached):
     function = walk_down(steps)
     verify(function)

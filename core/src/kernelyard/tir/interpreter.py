@@ -244,7 +244,9 @@ class _Points:
         value = self.value(expr.init)
         for _ in range(expr.count):
             axes = {**self.axes, expr.state.name: value}
-            value = _Points(self.block, self.arrays, self.values, axes, self.count).value(expr.body)
+            before, value = value, _Points(self.block, self.arrays, self.values, axes, self.count).value(expr.body)
+            if np.array_equal(before, value):
+                break
         return value
 
     def _element(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[np.ndarray, ...]:
