@@ -15,6 +15,8 @@ _STEPS_AHEAD = 48
 # A smaller matrix may be in cache, and is there soon.
 _LEAST_BYTES = 1 << 20
 _CACHE_LINE = 64
+# Vectors of a row that are read together where one vector is multiplied: more of each page, before the next is needed.
+_WIDTH = 8
 # Steps of the reduced axis in a part: the vectors of two parts and the rows' elements fit into the first cache.
 _DEPTH = 64
 
@@ -45,7 +47,10 @@ def _tiled(loops: Loops, plan: Plan, rows: Tiles) -> Plan | Declined:
     anyway.
     """
     count = rows[0][1] if rows else 1
-    height, width = best_tile(count, loops.vectors(str(plan.vector)), loops.machine.vector_registers)
+    vectors = loops.vectors(str(plan.vector))
+    height, width = best_tile(count, vectors, loops.machine.vector_registers)
+    if count == 1 and plan.stream is not None and vectors >= 2 * _WIDTH:
+        width = _WIDTH
     plan = replace(plan, tiles=tuple((name, height) for name, _ in rows), unroll=width)
     if height >= count:
         return plan
