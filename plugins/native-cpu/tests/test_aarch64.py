@@ -233,6 +233,32 @@ def test_code_for_sve_is_for_its_length_alone(tmp_path, cpu, is_right):
     assert np.allclose(found, evaluate(mlp(8), feeds)[0], rtol=2e-5, atol=2e-5) == is_right
 
 
+@needs_emulator
+@pytest.mark.parametrize("mcpu", ["neoverse-v1", "a64fx"])
+def test_sorts_compress_lanes_of_sve(tmp_path, mcpu):
+    """Whole rows of values alone (words of 32 and 64 bits), and places of a few of many, with keys of 32 and 64 bits."""
+    functions = {}
+    for dtype in ("float32", "int64"):
+        for name, count, places in (("values", N, False), ("few", 5, True)):
+            b = FunctionBuilder()
+            both = b.op("topk", b.input("x", (N,), dtype), k=count, axis=0)
+            functions[f"{name}_{dtype}"] = b.function(*(b.get(both, n) for n in range(1 + places)))
+    exe = ky.compile(IRModule(functions), target=ky.Target("cpu", arch="aarch64", mcpu=mcpu), backends=[])
+    emulated = Emulated(exe, tmp_path, cpu=EMULATED[mcpu])
+    for width in "sd":
+        assert re.search(rf"compact\s+z\d+\.{width}", instructions(emulated))
+    random = np.random.default_rng(3)
+    calls = [
+        (name, [random.permutation(size).astype(name.split("_")[1])]) for name in functions for size in (5, 77, 3001)
+    ]
+    for (name, (x,)), found in zip(calls, emulated.run(calls), strict=True):
+        count = 5 if name.startswith("few") else len(x)
+        wanted = np.argsort(-x)[:count]
+        np.testing.assert_array_equal(found[0], x[wanted])
+        for places in found[1:]:
+            np.testing.assert_array_equal(places, wanted)
+
+
 def instructions(emulated: Emulated) -> str:
     """The disassembled library."""
     command = [DISASSEMBLER, "-d", emulated.program.with_name("libmodel.so")]

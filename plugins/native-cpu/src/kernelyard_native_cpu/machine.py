@@ -59,8 +59,12 @@ _PR_SVE_GET_VL, _PR_SVE_VL_LEN_MASK = 51, 0xFFFF
 _ARCHITECTURES = {"x86-64": "x86_64", "x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 _BASELINE = {"x86_64": "x86-64", "aarch64": "generic"}
 
-# Vectors narrower than this have no instruction that permutes their lanes by a register.
-LEAST_VECTOR_BITS = 256
+
+class Compression(NamedTuple):
+    """How lanes that a mask chooses are moved side by side: LLVM's name of the instruction, and bits of its vectors."""
+
+    instruction: str
+    bits: int
 
 
 class Machine(NamedTuple):
@@ -107,9 +111,12 @@ class Machine(NamedTuple):
         return 256 if "avx2" in self.features else 128
 
     @property
-    def sort_bits(self) -> int:
-        """Bits of the vectors that sorts work on: SVE's instruction that compresses lanes is not used."""
-        return self.vector_bits if self.architecture == "x86_64" else 128
+    def compression(self) -> Compression | None:
+        """None where vectors have no instruction that moves their lanes by a register."""
+        if self.sve_bits:
+            return Compression("sve.compact", self.sve_bits)
+        instruction = {512: "vpcompress", 256: "vpermd"}.get(self.vector_bits)
+        return Compression(instruction, self.vector_bits) if instruction else None
 
     @property
     def has_masks(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import BITS, Value, mangled, vector_type
-from kernelyard_native_cpu.machine import LEAST_VECTOR_BITS
+from kernelyard_native_cpu.codegen.scalable import from_scalable, to_scalable
+from kernelyard_native_cpu.machine import Compression
 
 _WORDS = 8  # of 32 bits, in a vector of 256
 
@@ -20,9 +21,11 @@ def count_lanes(e: FunctionEmitter, mask: Value) -> Value:
     return e.convert("zext", e.intrinsic("ctpop", lane_bits(e, mask)), "i64")
 
 
-def compress(e: FunctionEmitter, vector: Value, mask: Value) -> Value:
-    """Return the chosen lanes of a vector of 256 or 512 bits, in order, before lanes of any content."""
-    if vector.lanes * BITS[vector.type] > LEAST_VECTOR_BITS:
+def compress(e: FunctionEmitter, vector: Value, mask: Value, instruction: str) -> Value:
+    """Return the chosen lanes of a vector, in order, before lanes of any content; instruction: see `Compression`."""
+    if instruction == "sve.compact":
+        return _compact(e, vector, mask)
+    if instruction == "vpcompress":
         name = f"llvm.experimental.vector.compress.{mangled(vector.type, vector.lanes)}"
         rest = Value("poison", vector.type, vector.lanes)
         return e.pure(e.call(name, vector.text, vector, mask, rest), vector.type, vector.lanes, [vector, mask])
@@ -34,14 +37,22 @@ def compress(e: FunctionEmitter, vector: Value, mask: Value) -> Value:
     return _bitcast(e, moved, vector.type, vector.lanes)
 
 
-def store_compressed(e: FunctionEmitter, vector: Value, mask: Value, place: Value, vector_bits: int) -> None:
+def _compact(e: FunctionEmitter, vector: Value, mask: Value) -> Value:
+    bits = BITS[vector.type]
+    operands = [to_scalable(e, mask, bits), to_scalable(e, vector)]
+    name = f"llvm.aarch64.sve.compact.nxv{128 // bits}{vector.type}"
+    moved = e.pure(e.call(name, operands[1].text, *operands), operands[1].type, 1, operands)
+    return from_scalable(e, moved, vector.type, vector.lanes)
+
+
+def store_compressed(e: FunctionEmitter, vector: Value, mask: Value, place: Value, compression: Compression) -> None:
     """Write the chosen lanes of a vector side by side, and anything in as many lanes behind them."""
-    lanes = min(vector.lanes, vector_bits // BITS[vector.type])
+    lanes = min(vector.lanes, compression.bits // BITS[vector.type])
     for start in range(0, vector.lanes, lanes):
         order = range(start, start + lanes)
         chosen = e.shuffle(mask, mask, order) if lanes < vector.lanes else mask
         part = e.shuffle(vector, vector, order) if lanes < vector.lanes else vector
-        e.store(compress(e, part, chosen), place)
+        e.store(compress(e, part, chosen, compression.instruction), place)
         place = e.element(place, count_lanes(e, chosen), vector.type)
 
 

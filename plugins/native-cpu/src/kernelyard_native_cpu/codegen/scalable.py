@@ -8,9 +8,9 @@ from kernelyard_llvm.values import BITS, Value, mangled
 _GRANULE = 128  # bits for each unit of `vscale`
 
 
-def to_scalable(e: FunctionEmitter, vector: Value) -> Value:
-    """Return a vector of at most SVE's length as the first lanes of a scalable one."""
-    count = _GRANULE // BITS[vector.type]
+def to_scalable(e: FunctionEmitter, vector: Value, bits: int = 0) -> Value:
+    """Return a vector of at most SVE's length as the first lanes of a scalable one; bits: of lanes that it masks."""
+    count = _GRANULE // (bits or BITS[vector.type])
     type_ = f"<vscale x {count} x {vector.type}>"
     name = f"llvm.vector.insert.nxv{count}{mangled(vector.type, 1)}.{mangled(vector.type, vector.lanes)}"
     call = e.call(name, type_, Value("poison", type_), vector, Value("0", "i64"))

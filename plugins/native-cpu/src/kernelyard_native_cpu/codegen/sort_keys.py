@@ -7,7 +7,7 @@ from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import BITS, Operand, Value, aligned, int_literal
 from kernelyard_native_cpu.codegen.compress import store_compressed
 from kernelyard_native_cpu.codegen.types import decode, encode, storage_type
-from kernelyard_native_cpu.machine import LEAST_VECTOR_BITS
+from kernelyard_native_cpu.machine import Compression
 from kernelyard_native_cpu.schedule.record_layout import PLACE_BITS, RecordLayout
 
 Record = list[Value]
@@ -103,11 +103,13 @@ class Records:
         for word, value in zip(self._words_at(start, at), record, strict=True):
             self.e.store(value, word)
 
-    def store_chosen(self, start: Value, at: Value, record: Record, mask: Value, vector_bits: int) -> None:
+    def store_chosen(
+        self, start: Value, at: Value, record: Record, mask: Value, compression: Compression | None
+    ) -> None:
         """Write the records of the lanes that a mask chooses, side by side; as many behind them are lost."""
         for word, value in zip(self._words_at(start, at), record, strict=True):
-            if vector_bits >= LEAST_VECTOR_BITS:
-                store_compressed(self.e, value, mask, word, vector_bits)
+            if compression:
+                store_compressed(self.e, value, mask, word, compression)
                 continue
             name = f"llvm.masked.compressstore.v{value.lanes}{self.word_type}"
             self.e.line(self.e.call(name, "void", value, aligned(word, self.word_type), mask))

@@ -100,8 +100,8 @@ class SortedRow:
     def _sorted(self, count: Value) -> Value:
         """Sort the records; return where they begin then."""
         e, sort = self.e, self.sort
-        if sort.in_vectors:
-            vector_sort(self.records.word_type, sort.vector_bits, self.start, self.other, count, e)
+        if sort.compression and sort.in_vectors:
+            vector_sort(self.records.word_type, sort.compression, self.start, self.other, count, e)
             return self.start
         function = sort_function(sort.layout, sort.result_lanes, sort.room, e)
         e.line(e.call(function, "void", self.start, self.other, self.capacity, self.counters, count))
@@ -146,8 +146,7 @@ class SortedRow:
         with e.loop(0, _VECTORS_AT_ONCE, state, runs=True) as (number, now):
             here = e.add(place, e.mul(number, lanes))
             less = e.compare("ult", self._key(self._value(here, lanes)), self._key(now[1]))
-            record, bits = self._record(here, lanes), self.sort.vector_bits
-            self.records.store_chosen(self.start, now[0], record, less, bits)
+            self.records.store_chosen(self.start, now[0], self._record(here, lanes), less, self.sort.compression)
             now[:] = self._cut_if_full([e.add(now[0], count_lanes(e, less)), now[1]])
         return now
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import BITS, Value, int_literal, registers
 from kernelyard_native_cpu.codegen.compress import compress, count_lanes
+from kernelyard_native_cpu.machine import Compression
 
 _START, _SPARE = registers("ptr", "start", "spare")
 _COUNT, _STEPS = registers("i64", "count", "steps")
@@ -25,13 +26,15 @@ _SAMPLES = 9
 STEPS_PER_BIT = 2
 
 
-def vector_sort(word: str, vector_bits: int, start: Value, spare: Value, count: Value, e: FunctionEmitter) -> None:
+def vector_sort(
+    word: str, compression: Compression, start: Value, spare: Value, count: Value, e: FunctionEmitter
+) -> None:
     """Emit a sort of `count` integers of type `word` from an address on; there is spare memory for as many and a
     vector.
     """
     name = f"sort_words.{word}"
     if name not in e.declarations:
-        _Writer(word, vector_bits, e.declarations).write(name)
+        _Writer(word, compression, e.declarations).write(name)
     steps = e.mul(e.sub(64, e.intrinsic("ctlz", count, int_literal(0, "i1"))), STEPS_PER_BIT)
     e.line(e.call(name, "void", start, spare, count, steps))
 
@@ -39,10 +42,11 @@ def vector_sort(word: str, vector_bits: int, start: Value, spare: Value, count: 
 class _Writer:
     """Writes the functions of one type of integers; `most_rows` vectors are sorted in registers."""
 
-    def __init__(self, word: str, vector_bits: int, declarations: dict[str, str]) -> None:
+    def __init__(self, word: str, compression: Compression, declarations: dict[str, str]) -> None:
         self.word = word
-        self.lanes = vector_bits // BITS[word]
-        self.most_rows = 16 if vector_bits == 512 else 8
+        self.instruction = compression.instruction
+        self.lanes = compression.bits // BITS[word]
+        self.most_rows = 16 if compression.bits == 512 else 8
         self.declarations = declarations
 
     def write(self, name: str) -> None:
@@ -56,6 +60,9 @@ class _Writer:
 
     def _at(self, e: FunctionEmitter, start: Value, offset: Value) -> Value:
         return e.element(start, offset, self.word)
+
+    def _compress(self, e: FunctionEmitter, vector: Value, mask: Value) -> Value:
+        return compress(e, vector, mask, self.instruction)
 
     def _load(self, e: FunctionEmitter, start: Value, offset: Value) -> Value:
         return e.load(self._at(e, start, offset), self.lanes, type_=self.word)
@@ -149,8 +156,8 @@ class _Writer:
             for number, vector in enumerate(vectors):
                 mask = e.compare("ule", vector, pivot)
                 right = e.sub(e.add(at, lanes * number), left[0])
-                e.store(compress(e, vector, mask), self._at(e, _START, left[0]))
-                e.store(compress(e, vector, e.binary("xor", mask, 1)), self._at(e, _SPARE, right))
+                e.store(self._compress(e, vector, mask), self._at(e, _START, left[0]))
+                e.store(self._compress(e, vector, e.binary("xor", mask, 1)), self._at(e, _SPARE, right))
                 left[0] = e.add(left[0], count_lanes(e, mask))
         with e.loop(wide_end, _COUNT, left, lanes) as (at, left):
             exists = e.lanes_below(lanes, e.sub(_COUNT, at))
@@ -158,8 +165,8 @@ class _Writer:
             mask = e.binary("and", exists, e.compare("ule", vector, pivot))
             greater = e.binary("and", exists, e.binary("xor", mask, 1))
             count = count_lanes(e, mask)
-            e.store(compress(e, vector, greater), self._at(e, _SPARE, e.sub(at, left[0])))
-            e.store(compress(e, vector, mask), self._at(e, _START, left[0]), e.lanes_below(lanes, count))
+            e.store(self._compress(e, vector, greater), self._at(e, _SPARE, e.sub(at, left[0])))
+            e.store(self._compress(e, vector, mask), self._at(e, _START, left[0]), e.lanes_below(lanes, count))
             left[0] = e.add(left[0], count)
         self._copy(e, self._at(e, _START, left[0]), e.sub(_COUNT, left[0]))
         e.store(left[0], _SPARE)

@@ -9,7 +9,7 @@ from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
 from kernelyard.plugins.codegen_api import Buffer, ByteProduct, Expr, Load, Recurrence
 from kernelyard.runtime.api import record
-from kernelyard_native_cpu.machine import LEAST_VECTOR_BITS, Machine
+from kernelyard_native_cpu.machine import Compression, Machine
 from kernelyard_native_cpu.schedule.record_layout import RecordLayout
 
 # What a symbolic extent is taken to be where choices need a number.
@@ -94,9 +94,9 @@ class Sort:
 
     layout: of the records. value: the element at a place, where nothing else is asked of the place: records have none
     then. position: the axis that counts what is wanted; None where each point wants one place, of a row of its own.
-    lanes, result_lanes: elements of a row, and places, that are worked on at once; vector_bits: of registers. fill: so
-    many records are sorted at first; is_whole: these are all of a row. room: so many are sorted at most. records: room
-    for two times that; counters: of digits.
+    lanes, result_lanes: elements of a row, and places, that are worked on at once; compression: of their lanes. fill:
+    so many records are sorted at first; is_whole: these are all of a row. room: so many are sorted at most. records:
+    room for two times that; counters: of digits.
     """
 
     layout: RecordLayout
@@ -105,7 +105,7 @@ class Sort:
     wanted: Dim
     lanes: int
     result_lanes: int
-    vector_bits: int
+    compression: Compression | None
     fill: Dim
     room: Dim
     is_whole: bool
@@ -115,7 +115,7 @@ class Sort:
     @property
     def in_vectors(self) -> bool:
         """Records are words that vectors can sort."""
-        return self.vector_bits >= LEAST_VECTOR_BITS and self.layout.words == 1
+        return self.compression is not None and self.layout.words == 1
 
 
 @record

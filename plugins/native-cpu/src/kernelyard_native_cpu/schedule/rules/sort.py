@@ -19,7 +19,6 @@ from kernelyard.plugins.codegen_api import (
     substitute_axes,
     walk,
 )
-from kernelyard_native_cpu.machine import LEAST_VECTOR_BITS
 from kernelyard_native_cpu.schedule.loops import Loops
 from kernelyard_native_cpu.schedule.plan import Plan, Sort
 from kernelyard_native_cpu.schedule.record_layout import RecordLayout
@@ -41,8 +40,8 @@ def sort(loops: Loops) -> Plan | Declined:
     (row,) = loops.reduce
     length, wanted = loops.extents[row], positions_used(block)
     fill, room = (dims.minimum(length, times * wanted + _SPARE) for times in (_FILL, _ROOM))
-    bits = loops.machine.sort_bits
-    value = _value_alone(loops.stage) if bits >= LEAST_VECTOR_BITS else None
+    bits, compression = loops.machine.vector_bits, loops.machine.compression
+    value = _value_alone(loops.stage) if compression else None
     layout = RecordLayout(block.body.dtype, has_places=value is None)
     capacity = room + _MARGIN
     records = Buffer(f"records of {block.name}", (2, layout.words, capacity), f"int{layout.word_bits}", "local")
@@ -54,7 +53,7 @@ def sort(loops: Loops) -> Plan | Declined:
         wanted,
         lanes=bits // (32 * layout.words),
         result_lanes=bits // 64,
-        vector_bits=bits,
+        compression=compression,
         fill=fill,
         room=room,
         is_whole=fill == length,
