@@ -184,7 +184,7 @@ def test_too_long_a_text(llama: LanguageModel) -> None:
     with pytest.raises(LanguageModelError, match="longer than the context"):
         llama.generate([5] * (CONTEXT + 1))
     assert len(llama.generate([5] * (CONTEXT - 2), max_new_tokens=9, ignore_eos=True)) == 3
-    with pytest.raises(LanguageModelError, match="no such token"):
+    with pytest.raises(LanguageModelError, match="unknown token"):
         llama.generate([len(TOKENS)])
     with pytest.raises(LanguageModelError, match="no tokens"):
         llama.generate([])

@@ -1,4 +1,4 @@
-"""`kernelyard chat`: talk to a language model in the terminal."""
+"""`kernelyard chat`: chat with a language model in the terminal."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 @click.command("chat")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("-p", "--prompt", help="Ask this alone, and end.")
-@click.option("--system", help="What the model is told beforehand.")
-@click.option("--max-new-tokens", type=click.IntRange(1), default=512, show_default=True, help="Length of an answer.")
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 chooses the likeliest token.")
-@click.option("--top-k", type=int, default=0, help="Only so many tokens (0: all).")
-@click.option("--top-p", type=float, default=1.0, help="Only the likeliest tokens that have this share.")
-@click.option("--min-p", type=float, default=0.0, help="None less likely than this share of the likeliest.")
-@click.option("--seed", type=int, help="Equal seeds give equal answers.")
-@click.option("--stop", multiple=True, metavar="TEXT", help="End an answer here; may be repeated.")
-@click.option("--draft", type=click.IntRange(0), default=0, help="Tokens guessed at a time from the text so far.")
-@click.option("--threads", type=click.IntRange(1), help="Threads that a run may use (default: all).")
+@click.option("-p", "--prompt", help="Answer one prompt and exit.")
+@click.option("--system", help="The system message.")
+@click.option("--max-new-tokens", type=click.IntRange(1), default=512, show_default=True, help="Maximum length.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy decoding.")
+@click.option("--top-k", type=int, default=0, help="Keep the K most likely tokens (0: all).")
+@click.option("--top-p", type=float, default=1.0, help="Nucleus sampling: total probability of kept tokens.")
+@click.option("--min-p", type=float, default=0.0, help="Drop tokens below this fraction of the highest probability.")
+@click.option("--seed", type=int, help="Seed of the random generator.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="Stop generation at this string; repeatable.")
+@click.option("--draft", type=click.IntRange(0), default=0, help="Draft tokens per step, by n-gram lookup.")
+@click.option("--threads", type=click.IntRange(1), help="Number of threads (default: all processors).")
 @CACHE_DTYPE
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each answer.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per answer.")
 def command(
     model: Path,
     prompt: str | None,
@@ -40,7 +40,7 @@ def command(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Talk to MODEL: a .gguf file, a folder of a model, or a .kyar artifact. An empty line ends the talk."""
+    """Chat with MODEL: a .gguf file, a HuggingFace folder, or a .kyar artifact. An empty line exits."""
     from kernelyard_llm.loading import load
 
     loaded = load(model, threads=threads, cache_dtype=cache_dtype)
@@ -59,7 +59,7 @@ def command(
 
 
 def _questions(prompt: str | None) -> Iterator[str]:
-    """Yield what is asked: the prompt alone, else line by line."""
+    """Yield the prompt alone, or else lines of standard input until an empty one."""
     if prompt is not None:
         yield prompt
         return

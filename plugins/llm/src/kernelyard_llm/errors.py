@@ -1,4 +1,4 @@
-"""Errors of language models: their files, their tokenizers and what they are asked."""
+"""Errors of language models: of their files, tokenizers, settings and engine."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from kernelyard.errors import KernelyardError
 
 
 class LanguageModelError(KernelyardError):
-    """A language model cannot be used as asked: an unknown architecture, a wrong setting, too long a text."""
+    """A language model cannot run a request: unknown architecture, invalid setting, prompt too long."""
 
     code = "KY750"
 
 
 class ModelFileError(LanguageModelError):
-    """The file of a language model is malformed: a GGUF file, a safetensors file, or a configuration."""
+    """A model file is malformed: a GGUF file, a safetensors file, or `config.json`."""
 
     code = "KY751"
 
 
 class TokenizerError(LanguageModelError):
-    """A tokenizer or a chat template is missing, unknown, or cannot be applied."""
+    """A tokenizer or chat template is missing, not supported, or fails."""
 
     code = "KY752"
 
 
 class EngineBusyError(LanguageModelError):
-    """As many texts wait for their turn as may wait."""
+    """The queue of requests is full."""
 
     code = "KY753"
 
 
 class EngineStoppedError(LanguageModelError):
-    """The engine is stopping, and takes no more texts."""
+    """The engine is stopping and accepts no more requests."""
 
     code = "KY754"

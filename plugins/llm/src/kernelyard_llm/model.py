@@ -1,4 +1,4 @@
-"""LanguageModel: a network with its tokenizer and its chat template."""
+"""LanguageModel: a compiled network with its tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ DEFAULT_CONTEXT = 8192
 
 @dataclass(frozen=True)
 class Stats:
-    """How long the last generation took. time_to_first_token: in seconds, from the call on.
+    """Statistics of a generation. time_to_first_token: seconds from the call to the first token.
 
-    drafted_tokens: that were guessed, of which `accepted_tokens` were right.
+    drafted_tokens: draft tokens proposed by speculative decoding; accepted_tokens: those that were verified.
     """
 
     prompt_tokens: int
@@ -57,10 +57,10 @@ class Stats:
 
 
 class LanguageModel:
-    """A language model that is loaded; see `kernelyard_llm.load`. Calls from several threads take turns.
+    """A loaded language model; see `kernelyard_llm.load`. Calls from several threads are serialized.
 
-    stats: of the last generation, None before the first one. scores: its tokens with log-probabilities, where its
-    `Sampling` asked for them.
+    stats: statistics of the last generation, None before the first. scores: its tokens with log-probabilities, if its
+    `Sampling` requested them.
     """
 
     def __init__(self, executable: Executable, description: Description, context: int | None = None) -> None:
@@ -68,7 +68,7 @@ class LanguageModel:
         self.config = description.config
         self.context = min(context or DEFAULT_CONTEXT, self.config.context)
         if self.context < 1:
-            raise LanguageModelError("the context must have room for a token", found=context)
+            raise LanguageModelError("the context must hold at least one token", found=context)
         self.stats: Stats | None = None
         self.scores: list[Scored] | None = None
         self._lock, self._making = threading.Lock(), threading.Lock()
@@ -79,15 +79,15 @@ class LanguageModel:
     # --- text ---------------------------------------------------------------------------------------------------------
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer, built when it is first used."""
-        with self._making:  # one that many threads ask for at once is built once
+        """The tokenizer, built on first use."""
+        with self._making:  # built once, also when several threads request it at the same time
             if self._tokenizer is None:
                 self._tokenizer = self.description.tokenizer()
         return self._tokenizer
 
     @property
     def template(self) -> ChatTemplate:
-        """The chat template; ChatML where the file has none."""
+        """The chat template; ChatML if the file has none."""
         if self._template is None:
             self._template = self.description.template(self.tokenizer)
         return self._template
@@ -97,11 +97,11 @@ class LanguageModel:
         return self.tokenizer.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens, without special ones."""
+        """Return the text of tokens, without special tokens."""
         return self.tokenizer.decode(ids)
 
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the tokens of messages, up to where the answer begins."""
+        """Apply the chat template to messages; return the tokens of the prompt."""
         text = self.template.render(messages)
         return self.tokenizer.encode(text, is_document=False)
 
@@ -115,11 +115,11 @@ class LanguageModel:
         draft: int = 0,
         **sampling: Any,
     ) -> list[int]:
-        """Return the tokens that follow `ids`, the token that ends them included.
+        """Generate the tokens that follow `ids`; the end-of-sequence token is included.
 
-        temperature and sampling: the fields of `Sampling`. ignore_eos: go on behind the token that ends a text. draft:
-        so many tokens are guessed at a time by what followed the last ones before, and computed together; the tokens
-        are the same, sooner where the text repeats itself. Raises: LanguageModelError.
+        temperature and sampling: the fields of `Sampling`. ignore_eos: continue past the end-of-sequence token. draft:
+        draft tokens per step of speculative decoding by n-gram lookup; the result is the same, faster for repetitive
+        text. Raises: LanguageModelError.
         """
         how = Sampling(temperature, **sampling)
         return list(self.stream(ids, max_new_tokens, how, ignore_eos, draft))
@@ -132,7 +132,7 @@ class LanguageModel:
         ignore_eos: bool = False,
         draft: int = 0,
     ) -> Iterator[int]:
-        """Yield the tokens that follow `ids`, each as soon as it is chosen. Raises: LanguageModelError."""
+        """Yield the tokens that follow `ids`, each as soon as it is sampled. Raises: LanguageModelError."""
         self.check(ids, max_new_tokens)
         if not 0 <= draft < CHUNK:
             raise LanguageModelError("draft is out of range", found=draft, expected=f"0 to {CHUNK - 1}")
@@ -160,20 +160,17 @@ class LanguageModel:
                 )
 
     def check(self, ids: Sequence[int], max_new_tokens: int) -> None:
-        """Raises: LanguageModelError for tokens that there are not, and for no new ones."""
+        """Check the arguments of a generation. Raises: LanguageModelError for unknown tokens, or none to generate."""
         wrong = [token for token in ids if not 0 <= token < self.config.vocabulary]
         if wrong:
-            raise LanguageModelError(
-                "there is no such token", found=wrong[0], expected=f"0 to {self.config.vocabulary - 1}"
-            )
+            raise LanguageModelError("unknown token", found=wrong[0], expected=f"0 to {self.config.vocabulary - 1}")
         if max_new_tokens < 1:
-            raise LanguageModelError("at least one new token is generated", found=max_new_tokens)
+            raise LanguageModelError("max_new_tokens must be at least 1", found=max_new_tokens)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], max_new_tokens: int = 512, **how: Any) -> str:
-        """Return the answer to messages, such as `[{"role": "user", "content": "Hello"}]`.
+        """Return the model's reply to messages, such as `[{"role": "user", "content": "Hello"}]`.
 
-        how: stop (strings at which the answer ends, themselves left out), draft (see `generate`), and the fields of
-        `Sampling`.
+        how: stop (strings that end the reply, excluded from it), draft (see `generate`), and the fields of `Sampling`.
         """
         return "".join(self.stream_chat(messages, max_new_tokens, **how))
 
@@ -185,12 +182,12 @@ class LanguageModel:
         draft: int = 0,
         **sampling: Any,
     ) -> Iterator[str]:
-        """Yield the answer to messages in pieces of text; see `chat`."""
+        """Stream the reply to messages as pieces of text; see `chat`."""
         tokens = self.stream(self.prompt(messages), max_new_tokens, Sampling(**sampling), draft=draft)
         return self._pieces(tokens, (stop,) if isinstance(stop, str) else tuple(stop))
 
     def _pieces(self, tokens: Iterator[int], stops: tuple[str, ...]) -> Iterator[str]:
-        """Yield the text of tokens as it becomes certain."""
+        """Decode a stream of tokens; yield text as soon as no stop string can begin in it."""
         text = TextStream(self.decode, stops)
         for token in tokens:
             piece = text.push(token)
@@ -202,28 +199,28 @@ class LanguageModel:
 
     # --- numbers ------------------------------------------------------------------------------------------------------
     def logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Return the logits (tokens, vocabulary) behind every token."""
+        """Return the logits (tokens, vocabulary) that follow each token."""
         self.check(ids, 1)
         with self._lock:
             self._state.clear()
             return self._state.append_all(ids)
 
     def perplexity(self, ids: Sequence[int]) -> float:
-        """Return the perplexity of a text of two tokens and more: e to the mean of -log p of each but the first."""
+        """Return the perplexity of at least two tokens: exp of the mean negative log-likelihood of tokens."""
         if len(ids) < 2:
-            raise LanguageModelError("a perplexity needs two tokens", found=len(ids))
+            raise LanguageModelError("perplexity needs at least two tokens", found=len(ids))
         logits = self.logits(ids)[:-1].astype(np.float64)
         logits -= logits.max(axis=1, keepdims=True)
         chosen = logits[np.arange(len(logits)), np.asarray(ids[1:])]
         return float(np.exp((np.log(np.exp(logits).sum(axis=1)) - chosen).mean()))
 
     def save(self, path: str | Path) -> None:
-        """Save program, weights, tokenizer and template as one artifact, which `kernelyard_llm.load` takes."""
+        """Save program, weights, tokenizer and chat template as one artifact for `kernelyard_llm.load`."""
         self.executable.save(path)
 
 
 def _chosen(sampler: Sampler, logits: np.ndarray, scores: list[Scored] | None) -> int:
-    """Return a token of logits, and keep its score where there is a list of them."""
+    """Sample a token from logits, and append its score if there is a list of them."""
     if scores is None:
         return sampler.choose(logits)
     scores.append(sampler.scored(logits))

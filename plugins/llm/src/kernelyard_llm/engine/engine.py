@@ -121,7 +121,7 @@ class Engine:
                 raise EngineStoppedError("the engine is stopping")
             if len(self._waiting) >= self.options.waiting:
                 raise EngineBusyError(
-                    "too many texts wait", found=len(self._waiting), expected=f"at most {self.options.waiting}"
+                    "the queue is full", found=len(self._waiting), expected=f"at most {self.options.waiting}"
                 )
             self._waiting.append(made)
             self._changed.notify()
