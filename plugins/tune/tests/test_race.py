@@ -100,3 +100,31 @@ def test_a_single_program_needs_no_turns_to_be_compared(monkeypatch: pytest.Monk
     found = Race({"default": clock.program(2.0)}, lambda: clock.now)
     found.run(1.0, lambda _: None)
     assert len(found.racers[0].seconds) == 1
+
+
+def test_no_program_always_follows_the_same_one() -> None:
+    order: list[str] = []
+    clock = Clock()
+
+    def program(name: str) -> Callable[[], None]:
+        def call() -> None:
+            order.append(name)
+            clock.now += 1.0
+
+        return call
+
+    found = Race({name: program(name) for name in "abc"}, lambda: clock.now)
+    for number in range(FEWEST_TURNS):
+        found.turn(number)
+    before_a = {order[i - 1] for i, name in enumerate(order) if name == "a" and i}
+    assert before_a >= {"b", "c"}
+    assert all(order.count(name) == FEWEST_TURNS for name in "abc")
+
+
+def test_where_time_is_up_before_the_first_turn_each_takes_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("kernelyard_tune.race.time.monotonic", lambda: clock.now)
+    seconds = {"default": 2.0, "slow": 5.0, "quick": 1.0}
+    found = Race({name: clock.program(each) for name, each in seconds.items()}, lambda: clock.now)
+    found.run(0.0, lambda _: None)
+    assert {racer.name: len(racer.seconds) for racer in found.racers} == {"default": 6, "slow": 1, "quick": 6}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,9 +56,10 @@ class Race:
             racer.calls = int(min(max(BURST_SECONDS / seconds, 1), MOST_CALLS))
 
     def turn(self, number: int) -> None:
-        """Give each program that still runs its turn, another one first each time."""
-        first = number % len(self.running)
-        times = [(racer, self._least(racer)) for racer in (*self.running[first:], *self.running[:first])]
+        """Give each program that still runs its turn, in another order each time: a library's threads may still spin
+        when the next one begins, which must not be the same one always."""
+        order = random.Random(number).sample(self.running, len(self.running))
+        times = [(racer, self._least(racer)) for racer in order]
         for racer, seconds in times:  # together, so that an interrupted turn counts for none
             racer.seconds.append(seconds)
 
@@ -72,7 +74,8 @@ class Race:
             least = LEAST_PAIRS if len(self.running) > 1 else 1
             if number >= least and time.monotonic() > deadline:
                 return
-            self._fit(LEAST_PAIRS - number, deadline)
+            if number:
+                self._fit(LEAST_PAIRS - number, deadline)
             step(f"turn {number + 1}, {len(self.running)} candidates")
             self.turn(number)
             if number + 1 >= FEWEST_TURNS:
