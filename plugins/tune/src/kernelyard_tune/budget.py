@@ -18,7 +18,7 @@ LAST_RACERS = 2  # the default, and what is left to beat it: these take all turn
 class Budget:
     """Say what there is time for, in seconds of the wall.
 
-    seconds: in all. compiles: what each compile has taken, from which the next one is expected. calls: about what a
+    seconds: in all. compiles: what each compile has taken. calls: about what a
     call of the model takes, at each set of sizes.
     """
 
@@ -53,5 +53,5 @@ class Budget:
         return seconds + self.race_seconds(candidates) <= self.left
 
     def may_compile(self, candidates: int) -> bool:
-        """Tell if another candidate can be compiled before a race of so many."""
-        return self.has_time_for(candidates, sum(self.compiles) / max(len(self.compiles), 1))
+        """Tell if another candidate can be compiled before a race of so many, should it take as long as any so far."""
+        return self.has_time_for(candidates, max(self.compiles, default=0.0))
