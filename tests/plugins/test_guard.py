@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from kernelyard.errors import PluginTimeoutError
 from kernelyard.plugins import guard
-from kernelyard.plugins.guard import Countdown, progress, within_time
+from kernelyard.plugins.guard import Countdown, progress, waits_for_processors, within_time
 
 
 @pytest.fixture
@@ -72,3 +76,52 @@ def test_time_in_which_the_process_is_stopped_does_not_count(monkeypatch: pytest
     assert sum(waited) == pytest.approx(3.5)
     countdown.renew()
     assert countdown.wait(wait)
+
+
+def test_time_without_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = starved = 0.0
+    monkeypatch.setattr(guard.time, "monotonic", lambda: now)
+
+    def wait(seconds: float) -> None:
+        nonlocal now, starved
+        now += seconds
+        starved += 0.75 * seconds
+
+    countdown = Countdown(3, lambda: starved)
+    while countdown.wait(wait):
+        pass
+    assert now == pytest.approx(12, abs=1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux counts it")
+def test_a_thread_that_others_leave_no_processor_waits_for_one(one_processor: None) -> None:
+    started, ended = threading.Event(), threading.Event()
+
+    def spin() -> None:
+        started.set()
+        while not ended.is_set():
+            pass
+
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    thread = threading.Thread(target=spin)
+    thread.start()
+    try:
+        started.wait()
+        while waits_for_processors(thread=thread.native_id) < 0.05:
+            assert process.poll() is None
+        assert waits_for_processors(process.pid) > 0
+    finally:
+        ended.set()
+        thread.join()
+        process.kill()
+        process.wait()
+    assert waits_for_processors(thread=2**30) == 0
+
+
+@pytest.fixture
+def one_processor() -> Iterator[None]:
+    """Let this thread, and what it starts, run on one processor alone."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from typing import Any, TextIO, TypeVar
 
@@ -41,15 +42,35 @@ def timeout_seconds(items: int = 0) -> float:
     return seconds * (1 + items / ITEMS_PER_TIMEOUT)
 
 
-class Countdown:
-    """Count the seconds that somebody waits; those in which this process did not run are none.
+def waits_for_processors(process: int | None = None, thread: int | None = None) -> float:
+    """Return the seconds for which threads were ready to run and had no processor so far, all of them together.
 
-    A process that was stopped, or whose machine slept, gives what it waits for the time that it has lost.
+    process: its number, None for this one. thread: the system's number of one of its threads, None for all.
+    Source: Linux, Documentation/scheduler/sched-stats.rst. 0 elsewhere.
+    """
+    folder = f"/proc/{process or 'self'}/task"
+    total = 0
+    with suppress(OSError, ValueError):  # threads may end meanwhile
+        for name in os.listdir(folder) if thread is None else (str(thread),):
+            with open(f"{folder}/{name}/schedstat") as file:
+                total += int(file.read().split()[1])
+    return total * 1e-9
+
+
+_LEAST_TICK = 0.01  # seconds: part of a wait is lost, and what is left must come to an end
+
+
+class Countdown:
+    """Count the seconds that somebody waits; those in which nothing could run are none.
+
+    A process that was stopped, or whose machine slept, gives what it waits for the time that it has lost, and so does a
+    machine that is busy with other work. starved: the seconds for which that waited for a processor so far.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, starved: Callable[[], float] = lambda: 0.0) -> None:
         self._seconds = seconds
-        self._tick = min(seconds / 4, 1.0)  # of one wait, at most: what it takes longer is lost
+        self._starved = starved
+        self._tick = max(min(seconds / 4, 1.0), _LEAST_TICK)  # of one wait, at most: what it takes longer is lost
         self._lost = 0.0
         self.renew()
 
@@ -59,12 +80,14 @@ class Countdown:
 
     def wait(self, wait: Callable[[float], object]) -> bool:
         """Call `wait` with the seconds of a tick; False, and nothing is called, where none are left."""
-        before = time.monotonic()
-        tick = min(self._start + self._seconds - (before - self._lost), self._tick)
-        if tick <= 0:
+        before, starved = time.monotonic(), self._starved()
+        left = self._start + self._seconds - (before - self._lost)
+        if left <= 0:
             return False
+        tick = min(max(left, _LEAST_TICK), self._tick)
         wait(tick)
-        self._lost += max(0.0, time.monotonic() - before - tick)
+        passed = time.monotonic() - before
+        self._lost += max(0.0, passed - tick, min(self._starved() - starved, passed))
         return True
 
 
@@ -122,7 +145,7 @@ def _outcome(what: str, action: Callable[[], T], seconds: float) -> tuple[T, Bas
     """
     outcome: dict[str, Any] = {}
     context = copy_context()  # options of passes and the like are found from the other thread, too
-    countdown = Countdown(seconds)
+    countdown = Countdown(seconds, lambda: waits_for_processors(thread=thread.native_id))
     context.run(_WAITING.set, (*_WAITING.get(), countdown.renew))
 
     def run() -> None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, TextIO
 
-from kernelyard.plugins.guard import Countdown
+from kernelyard.plugins.guard import Countdown, waits_for_processors
 
 TAIL = 1500  # characters of what a dead process wrote that a message shows
 ALIVE = "alive\n"  # what a worker may send before its answer, to restart the time limit
@@ -129,7 +129,7 @@ class _Patience:
 
     def __init__(self, process: subprocess.Popen[str], timeout: float, meanwhile: Callable[[], None]) -> None:
         self._process = process
-        self._countdown = Countdown(timeout)
+        self._countdown = Countdown(timeout, lambda: waits_for_processors(process.pid))
         self._meanwhile = meanwhile
         self._over = threading.Event()
         self._is_late = False
