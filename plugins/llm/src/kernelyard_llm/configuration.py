@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-# The functions of a program: any number of tokens of several sequences to hidden states, these to logits, and one token
-# of several sequences to logits.
+# The functions of a program: tokens of some sequences to hidden states, these to logits, and one token of one sequence
+# to logits.
 EXTEND, HEAD, DECODE = "extend", "head", "decode"
 # Rows of a page of the cache.
 PAGE = 64

@@ -25,7 +25,7 @@ class Decoder(nn.Module):
     """All of the network.
 
     `extend` turns tokens of some sequences into hidden states and new rows of the cache, `head` hidden states into
-    logits; `decode` does both for one token of each sequence, by kernels that are made for one.
+    logits; `decode` does both for one token, by kernels that are made for one.
     """
 
     def __init__(self, config: ModelConfig, weights: Weights, products: Products = DEFAULT_PRODUCTS) -> None:

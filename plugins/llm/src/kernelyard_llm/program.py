@@ -21,13 +21,13 @@ def model_spec(config: ModelConfig, weights: Weights, products: Products) -> nn.
     """Return the network with the inputs of its functions: any number of new tokens, any number of cached rows."""
     methods = {
         EXTEND: _inputs(config, "batch", "n"),
-        DECODE: _inputs(config, "batch", 1),
+        DECODE: _inputs(config, 1, 1),
         HEAD: {"hidden": nn.spec.Tensor(["m", config.width])},
     }
     return nn.ModuleSpec(Decoder(config, weights, products), methods)
 
 
-def _inputs(config: ModelConfig, batch: str, n: int | str) -> dict[str, Any]:
+def _inputs(config: ModelConfig, batch: int | str, n: int | str) -> dict[str, Any]:
     """Return the inputs of a function over the cache, by name."""
     rows = [config.kv_heads, "pages", PAGE]
     shapes = {part: rows if part.endswith("scales") else [*rows, config.head_size] for part in config.cache_parts}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from kernelyard import Executable, VirtualMachine
-from kernelyard_llm.configuration import DECODE, EXTEND, HEAD, PAGE, ModelConfig
+from kernelyard_llm.configuration import EXTEND, HEAD, PAGE, ModelConfig
 from kernelyard_llm.engine.pages import NO_PAGE, PagePool, PageTable
 
 # Batch sizes and chunk lengths are rounded up to these, as each has a plan of its own, whose memory stays.
@@ -25,7 +24,7 @@ class BatchRunner:
     def __init__(self, executable: Executable, config: ModelConfig, pool: PagePool) -> None:
         machine = VirtualMachine(executable, contexts=1)
         executable.max_plans = max(executable.max_plans, _PLANS)
-        self._extend, self._decode, self._head = (machine[name] for name in (EXTEND, DECODE, HEAD))
+        self._extend, self._head = machine[EXTEND], machine[HEAD]
         self._pool = pool
 
     def extend(self, chunks: Sequence[Sequence[int]], tables: Sequence[PageTable]) -> np.ndarray:
@@ -35,25 +34,19 @@ class BatchRunner:
         last token of each.
         """
         counts = np.array([len(chunk) for chunk in chunks])
-        hidden = self._run(self._extend, chunks, tables, padded_length(int(counts.max())))
-        return hidden[np.arange(len(chunks)), counts - 1]
+        tokens = np.zeros((_rounded(len(chunks)), padded_length(int(counts.max()))), np.int64)
+        for row, chunk in enumerate(chunks):
+            tokens[row, : len(chunk)] = chunk
+        hidden, *new = self._extend(tokens, *self._cached(len(tokens), tables), *self._pool.cache.arguments)
+        sequences, offsets = np.nonzero(np.arange(tokens.shape[1]) < counts[:, None])
+        places = (table.places(count) for table, count in zip(tables, counts, strict=True))
+        pages, rows = (np.concatenate(part) for part in zip(*places, strict=True))
+        self._pool.cache.write(pages, rows, [part.numpy()[:, sequences, offsets] for part in new])
+        return hidden.numpy()[np.arange(len(chunks)), counts - 1]
 
     def decode(self, tokens: Sequence[int], tables: Sequence[PageTable]) -> np.ndarray:
         """Compute a token of each sequence, as `extend`; returns the logits (sequences, vocabulary)."""
-        return self._run(self._decode, [[token] for token in tokens], tables, 1)[: len(tokens)]
-
-    def _run(
-        self, function: Callable[..., Any], chunks: Sequence[Sequence[int]], tables: Sequence[PageTable], length: int
-    ) -> np.ndarray:
-        """Return the first result of a function of chunks, padded to `length`; write the others to the cache."""
-        tokens, is_token = np.zeros((_rounded(len(chunks)), length), np.int64), np.zeros((len(chunks), length), bool)
-        for row, chunk in enumerate(chunks):
-            tokens[row, : len(chunk)], is_token[row, : len(chunk)] = chunk, True
-        result, *new = function(tokens, *self._cached(len(tokens), tables), *self._pool.cache.arguments)
-        places = (table.places(len(chunk)) for table, chunk in zip(tables, chunks, strict=True))
-        pages, rows = (np.concatenate(part) for part in zip(*places, strict=True))
-        self._pool.cache.write(pages, rows, [part.numpy()[:, : len(chunks)][:, is_token] for part in new])
-        return result.numpy()
+        return self.logits(self.extend([[token] for token in tokens], tables))
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
         """Return the logits (rows, vocabulary) of hidden states (rows, width)."""
