@@ -31,7 +31,7 @@ MergeCompositeFunctions RunCodegen ToMixedPrecision
 
 
 def rows() -> list[tuple[str, str]]:
-    text = PAGE.read_text(encoding="utf-8").partition("## For those who know TVM")[2]
+    text = PAGE.read_text(encoding="utf-8").partition("## Equivalents in TVM")[2]
     found = re.findall(r"^\| (.+?) \| (.+?) \|$", text, re.MULTILINE)
     return [(left, right) for left, right in found if left != "TVM"]
 

@@ -57,7 +57,7 @@ def roi_align(
             within = (cast(sample, _WIDE) + 0.5) / sampling_ratio
             return corner(region, first) + (cast(cell, _WIDE) + within) * (extent / sizes[axis])
 
-        positions = b.compute((rois.shape[0], sizes[axis], sampling_ratio), position, "positions")
+        positions = b.compute((b.result.shape[0], sizes[axis], sampling_ratio), position, "positions")
         return _samples_at(b, positions, x.shape[2 + axis], x.dtype)
 
     rows, columns = samples(0, 1, 3), samples(1, 0, 2)
@@ -71,7 +71,7 @@ def roi_align(
             for z, column_weight in columns.terms((region, column, point[1]))
         ]
 
-    shape, extents = (rois.shape[0], x.shape[1], *sizes), (sampling_ratio, sampling_ratio)
+    shape, extents = b.result.shape, (sampling_ratio, sampling_ratio)
     if mode == "max":
         return b.reduce("max", shape, extents, lambda at, point: functools.reduce(maximum, terms(at, point)))
     total = b.reduce("sum", shape, extents, lambda at, point: functools.reduce(operator.add, terms(at, point)))
@@ -113,7 +113,7 @@ def suppress_boxes(b: RuleBuilder, boxes: Operand, groups: Operand, most: Operan
 
     So the kept boxes are a linked list from the last to the first: before box p comes the one that element p - 1 names.
     """
-    (count,) = boxes.shape[:1]
+    (count,) = b.result.shape
     areas = b.compute((count,), lambda i: (boxes[i, 2] - boxes[i, 0]) * (boxes[i, 3] - boxes[i, 1]), "areas")
 
     def overlaps(one: Expr, other: Expr) -> Expr:

@@ -107,8 +107,8 @@ def _largest_term(image: np.ndarray, rows: _Neighbours, columns: _Neighbours) ->
 
 
 def _images_and_regions() -> tuple[np.ndarray, ...]:
-    regions = np.array([[0, 0, 6, 5], [1.5, 2, 4, 4.5], [-2, -2, 9, 9]], np.float32)
-    return floats(2, 3, 7, 8), regions, np.array([0, 1, 1])
+    regions = [[0, 0, 6, 5], [1.5, 2, 4, 4.5], [-2, -2, 9, 9], [5, 5, 2, 3], [3, 0, 3, 7]]
+    return floats(2, 3, 7, 8), np.array(regions, np.float32), np.array([0, 1, 1, 0, 1])
 
 
 def _roi_align_samples() -> Iterator[Sample]:
