@@ -70,6 +70,7 @@ class Countdown:
     def __init__(self, seconds: float, starved: Callable[[], float] = lambda: 0.0) -> None:
         self._seconds = seconds
         self._starved = starved
+        self._known = 0.0  # of these seconds
         self._tick = max(min(seconds / 4, 1.0), _LEAST_TICK)  # of one wait, at most: what it takes longer is lost
         self._lost = 0.0
         self.renew()
@@ -80,14 +81,16 @@ class Countdown:
 
     def wait(self, wait: Callable[[float], object]) -> bool:
         """Call `wait` with the seconds of a tick; False, and nothing is called, where none are left."""
-        before, starved = time.monotonic(), self._starved()
+        before = time.monotonic()
         left = self._start + self._seconds - (before - self._lost)
         if left <= 0:
             return False
         tick = min(max(left, _LEAST_TICK), self._tick)
         wait(tick)
         passed = time.monotonic() - before
-        self._lost += max(0.0, passed - tick, min(self._starved() - starved, passed))
+        if passed >= tick:  # else the wait is over: most are, at once
+            known, self._known = self._known, self._starved()
+            self._lost += max(0.0, passed - tick, min(self._known - known, passed))
         return True
 
 
