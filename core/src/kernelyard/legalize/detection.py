@@ -109,7 +109,7 @@ def _within(place: Expr, size: Dim) -> Expr:
 # --- suppress_boxes ---------------------------------------------------------------------------------------------------
 @legalize("image.suppress_boxes")
 def suppress_boxes(b: RuleBuilder, boxes: Operand, groups: Operand, most: Operand, overlap: Operand) -> Buffer:
-    """Element i of a scan is the last box kept up to i, its place plus one, with the number kept so far of its group.
+    """Scan the boxes: element i is the last box kept up to i, its place plus one, with the number kept of its group.
 
     So the kept boxes are a linked list from the last to the first: before box p comes the one that element p - 1 names.
     """

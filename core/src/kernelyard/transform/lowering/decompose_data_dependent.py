@@ -188,11 +188,11 @@ class _Steps:
     def non_max_suppression(self, call: Call, candidates: Dim) -> Expr:
         """Return (batch, class, box) of the boxes that remain; `candidates` is the number of scores that are enough."""
         boxes, scores, most, overlap, least = call.args
-        _, classes, boxes_each = _type(scores).shape
+        _, _, boxes_each = _type(scores).shape
         type_ = TensorType((candidates,), "int64")
         flat = self.mutator.emit(Call(get_op("image.box_candidates"), [scores, least], type_=type_))
-        group, box = self._op("divide", flat, self._size(boxes_each)), self._op("mod", flat, self._size(boxes_each))
-        image, class_ = self._op("divide", group, self._size(classes)), self._op("mod", group, self._size(classes))
+        image, class_, box = self._coordinates(flat, _type(scores).shape)
+        group = self._op("divide", flat, self._size(boxes_each))
         corners = self._corners(boxes, call.attrs["center_point_box"])
         row = self._op("add", self._op("multiply", image, self._size(boxes_each)), box)
         kept = self._op("image.suppress_boxes", self._take(corners, row), group, most, overlap)
@@ -207,7 +207,6 @@ class _Steps:
         if is_centered:
             half = self._op("divide", second, Constant(np.asarray(2, np.float32)))
             first, second = self._op("subtract", first, half), self._op("add", first, half)
-        if is_centered:
             swap = Constant(np.array([1, 0], np.int64))
             first, second = (self._op("take", each, swap, axis=1) for each in (first, second))
         low, high = self._op("minimum", first, second), self._op("maximum", first, second)
