@@ -1,4 +1,4 @@
-"""What there is time to compile and to run, by a clock that moves as the test says."""
+"""Budgets of tuning: there is time to compile and to run by a clock that moves as the test says."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class PlacementDecision:
 
     @property
     def placement(self) -> tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]]:
-        """What a compile applies: equal for decisions that place everything alike."""
+        """Return what a compile applies; it is equal for decisions that place everything alike."""
         return self.backends, self.policy, tuple(sorted(self.assigned.items()))
 
     @property

@@ -61,7 +61,7 @@ _BASELINE = {"x86_64": "x86-64", "aarch64": "generic"}
 
 
 class Compression(NamedTuple):
-    """How lanes that a mask chooses are moved side by side: LLVM's name of the instruction, and bits of its vectors."""
+    """Describe the instruction that moves lanes of a mask side by side: LLVM's name, and bits of its vectors."""
 
     instruction: str
     bits: int
@@ -98,7 +98,7 @@ class Machine(NamedTuple):
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """What LLVM must know of the machine in each function: by the exact length, it lowers vectors to SVE."""
+        """Return LLVM's attributes of each function: by the exact length, it lowers vectors to SVE."""
         vscale = self.sve_bits // 128
         return (f"vscale_range({vscale},{vscale})",) if vscale else ()
 

@@ -45,7 +45,7 @@ class Window(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """What sums of products begin with, and how they are scaled: a number for each channel."""
+    """Scale sums of products: terms to begin with, scales and offsets, a number of each for each channel."""
 
     terms: np.ndarray
     scales: np.ndarray
