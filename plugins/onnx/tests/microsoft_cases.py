@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import helper
+
+from kernelyard_onnx.session import Session
 
 MICROSOFT = "com.microsoft"
 RNG = np.random.default_rng(11)
@@ -43,7 +47,7 @@ class Case:
     """
 
     op: str
-    inputs: Inputs
+    inputs: Mapping[str, np.ndarray | None]
     attrs: dict[str, Any] = field(default_factory=dict)
     outputs: tuple[str, ...] = ("y",)
     atol: float = 2e-5
@@ -76,3 +80,18 @@ def model_of(
     model = make([node], data, case.outputs, weights=weights, shapes=shapes, opset=16)
     model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return model, data
+
+
+def results_of(case: Case, make: Any) -> list[np.ndarray]:
+    """The results of generated kernels."""
+    model, data = model_of(case, make)
+    return Session(model, []).run(data)
+
+
+def assert_agrees(case: Case, make: Any) -> None:
+    """Compare the results of generated kernels with onnxruntime's."""
+    model, data = model_of(case, make)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, data)
+    for found, wanted in zip(Session(model, []).run(data), expected, strict=True):
+        assert found.dtype == wanted.dtype
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=case.atol)

@@ -199,7 +199,7 @@ class Importer:
             convert = registry.find(registry.TEXT, proto.op_type, opset)
         convert = convert or registry.find(domain, proto.op_type, opset)
         if convert is None:
-            return self._run_standard_function(proto, inputs, opset, scope)
+            return self.run_standard_function(proto, inputs, opset, scope)
         node = Node(proto, inputs, decode(proto.attribute, self.files), opset, self, scope)
         check_node(proto, opset)
         try:
@@ -226,15 +226,17 @@ class Importer:
             if value is not None and parameter.type_str in by_name and value not in self.element_types:
                 self.element_types[value] = by_name[parameter.type_str]
 
-    def _run_standard_function(
+    def run_standard_function(
         self, proto: onnx.NodeProto, inputs: Sequence[Value | None], opset: int, scope: Scope
     ) -> Sequence[Value | None]:
-        """Convert an operator that the standard defines by other operators."""
+        """Convert an operator that the standard defines by other operators.
+
+        Raises: RejectedError, ModelFormatError.
+        """
         body = function_body(proto, inputs, opset)
         if body is None:
-            oldest = registry.oldest(normal_domain(proto.domain), proto.op_type)
-            known = oldest is not None
-            raise RejectedError(f"it is supported from opset {oldest} on, not in {opset}" if known else NO_CONVERTER)
+            first = registry.oldest(normal_domain(proto.domain), proto.op_type)
+            raise RejectedError(f"it is supported from opset {first} on, not in {opset}" if first else NO_CONVERTER)
         return self.run_function(body, proto, inputs, scope, default_attributes(proto, opset))
 
     def run_function(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from kernelyard import dims
 from kernelyard.dims import Dim
@@ -120,6 +121,17 @@ class Node(OpEmitter):
         """
         proto = onnx.NodeProto(op_type=op_type, name=self.proto.name, output=self.proto.output)
         return Node(proto, inputs, {**self.attributes, **attributes}, self.opset, self.importer, self.scope)
+
+    def by_standard(
+        self, op_type: str, opset: int, inputs: Sequence[Value | None], attributes: Mapping[str, Any]
+    ) -> Sequence[Value | None]:
+        """Convert an operator of the standard, which defines it by others, with these inputs and this node's outputs.
+
+        Raises: RejectedError.
+        """
+        names = [f"input_{index}" if value is not None else "" for index, value in enumerate(inputs)]
+        proto = helper.make_node(op_type, names, self.proto.output, self.proto.name, **attributes)
+        return self.importer.run_standard_function(proto, inputs, opset, self.scope)
 
     # --- types and values -----------------------------------------------------------------------------------------
     def axis(self, value: int, rank: int) -> int:

@@ -214,6 +214,14 @@ def convolution_of_channels_last(node: Node) -> Expr:
     return channels_last(node, convolve(node, x, weight, node.optional(2)))
 
 
+@microsoft("NhwcFusedConv")
+def fused_convolution_of_channels_last(node: Node) -> Expr:
+    x, weight, residual = (node.optional(index) for index in (0, 1, 3))
+    inputs = [node.input(0) if x is None else channels_second(node, x), weight, node.optional(2)]
+    residual = None if residual is None else channels_second(node, residual)
+    return channels_last(node, fused_convolution(node.like("FusedConv", [*inputs, residual])))
+
+
 def channels_second(node: Node, x: Expr) -> Expr:
     """Return the last axis put behind the first."""
     rank = node.rank(x)

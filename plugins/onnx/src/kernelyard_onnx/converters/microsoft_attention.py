@@ -15,6 +15,8 @@ import numpy as np
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Expr
+from kernelyard_onnx.converters.microsoft_heads import heads_of, joined, steps
+from kernelyard_onnx.converters.microsoft_rotary import rotated
 from kernelyard_onnx.converters.quantization import dequantize
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
@@ -23,26 +25,6 @@ HIDDEN = float(np.finfo(np.float32).min)  # what makes a key invisible without m
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
-def heads_of(node: Node, x: Expr, count: int) -> Expr:
-    """(batch, sequence, heads * size) -> (batch, heads, sequence, size)."""
-    batch, length, width = node.shape(x)
-    size = node.fixed(width, "width of its heads")
-    if size % count:
-        node.reject(f"{size} channels cannot be shared by {count} heads")
-    return node.permute(node.reshape(x, (batch, length, count, size // count)), (0, 2, 1, 3))
-
-
-def joined(node: Node, x: Expr) -> Expr:
-    """(batch, heads, sequence, size) -> (batch, sequence, heads * size)."""
-    batch, count, length, size = node.shape(x)
-    return node.reshape(node.permute(x, (0, 2, 1, 3)), (batch, length, count * size))
-
-
-def steps(node: Node, count: Dim, axis: int, rank: int) -> Expr:
-    """0, 1, 2, ... along one axis."""
-    return node.along(node.op("arange", start=0, step=1, count=count, dtype="int64"), axis, rank)
-
-
 @dataclass(frozen=True)
 class Weighing:
     """The softmax of attention. biases: added to the scores. visible: the mask of keys that may be attended to. sink:
@@ -120,14 +102,16 @@ def _between(node: Node, ends: Expr, keys: Dim) -> Expr:
     return node.op("logical_and", inside, node.op("greater_equal", number, begin))
 
 
-def _scale(node: Node) -> float | None:
+def scale_of(node: Node) -> float | None:
+    """Return the scale that a model gives, or None."""
     return float(node.attr("scale", 0.0)) or None
 
 
-def _weighing(node: Node, mask: Expr | None, bias: Expr | None, rows: Dim, keys: Dim) -> Weighing:
+def weighing(node: Node, mask: Expr | None, bias: Expr | None, rows: Dim, keys: Dim) -> Weighing:
+    """Return the softmax of a mask and a bias that may be left out, and of the attributes."""
     added = () if mask is None else (_bias_of_mask(node, mask, rows, keys),)
     visible = _causal(node, rows, keys) if node.attr("unidirectional", 0) else None
-    return Weighing(_scale(node), biases=(*added, *(() if bias is None else (bias,))), visible=visible)
+    return Weighing(scale_of(node), biases=(*added, *(() if bias is None else (bias,))), visible=visible)
 
 
 # --- operators --------------------------------------------------------------------------------------------------------
@@ -147,20 +131,25 @@ def _attention(
 ) -> Sequence[Expr | None]:
     if node.attr("do_rotary", 0) or node.attr("past_present_share_buffer", 0):
         node.reject("do_rotary and past_present_share_buffer are not supported")
+    parts = parts_of_product(node, product)
+    q, k, v = (heads_of(node, part, node.required_attr("num_heads")) for part in parts)
+    if past is not None:
+        k, v = (_after(node, node.select(past, 0, index), x) for index, x in enumerate((k, v)))
+    how = weighing(node, mask, bias, node.shape(q)[2], node.shape(k)[2])
+    y = joined(node, attend(node, q, k, v, how))
+    if not node.has_output(1):
+        return [y]
+    return [y, node.stack([k, v], 0)]
+
+
+def parts_of_product(node: Node, product: Expr) -> list[Expr]:
+    """Return queries, keys and values of the product (batch, sequence, columns) that makes all of them."""
     whole = node.fixed(node.shape(product)[2], "number of columns of its weights")
     widths = tuple(node.attr("qkv_hidden_sizes") or (whole // 3,) * 3)
     if len(widths) != 3 or sum(widths) != whole:
         node.reject(f"its qkv_hidden_sizes {widths} are not those of its weights")
     ends = (widths[0], widths[0] + widths[1], whole)
-    parts = [node.slice(product, 2, end - width, end) for end, width in zip(ends, widths, strict=True)]
-    q, k, v = (heads_of(node, part, node.required_attr("num_heads")) for part in parts)
-    if past is not None:
-        k, v = (_after(node, node.select(past, 0, index), x) for index, x in enumerate((k, v)))
-    how = _weighing(node, mask, bias, node.shape(q)[2], node.shape(k)[2])
-    y = joined(node, attend(node, q, k, v, how))
-    if not node.has_output(1):
-        return [y]
-    return [y, node.stack([k, v], 0)]
+    return [node.slice(product, 2, end - width, end) for end, width in zip(ends, widths, strict=True)]
 
 
 def _after(node: Node, past: Expr | None, x: Expr) -> Expr:
@@ -181,7 +170,7 @@ def multi_head_attention(node: Node) -> Sequence[Expr | None]:
         node.reject("past_sequence_length, cache_indirection and the output qk are not supported")
     q, k, v = _given_heads(node)
     k, v = _after(node, node.optional(6), k), _after(node, node.optional(7), v)
-    how = _weighing(node, node.optional(4), node.optional(5), node.shape(q)[2], node.shape(k)[2])
+    how = weighing(node, node.optional(4), node.optional(5), node.shape(q)[2], node.shape(k)[2])
     return [joined(node, attend(node, q, k, v, how)), k, v]
 
 
@@ -213,53 +202,6 @@ def _unpacked(node: Node, x: Expr, index: int) -> Expr:
     batch, length, count, _, size = node.shape(x)
     part = node.reshape(node.slice(x, 3, index, index + 1), (batch, length, count, size))
     return node.permute(part, (0, 2, 1, 3))
-
-
-# --- rotation ---------------------------------------------------------------------------------------------------------
-@converter("RotaryEmbedding", domain=MICROSOFT)
-def rotary_embedding(node: Node) -> Expr:
-    x, positions, cosines, sines = node.required_inputs()
-    if node.attr("is_packed_batching", 0) or node.attr("scale", 1.0) != 1:
-        node.reject("is_packed_batching and scale are not supported")
-    width = node.attr("rotary_embedding_dim", 0) or 2 * node.fixed(node.shape(cosines)[1], "size of its cache")
-    is_flat = node.rank(x) == 3
-    if is_flat:
-        whole = node.fixed(node.shape(x)[2], "width of its heads")
-        count = node.attr("num_heads", 0) or whole // width
-        x = heads_of(node, x, count)
-    batch, _, length, _ = node.shape(x)
-    if dims.product(node.shape(positions)) == 1:  # where the first element is
-        first = node.reshape(node.cast(positions, "int64"), (1, 1))
-        positions = node.broadcast_to(node.op("add", steps(node, length, 1, 2), first), (batch, length))
-    result = rotated(node, x, positions, (cosines, sines), width, bool(node.attr("interleaved", 0)))
-    return joined(node, result) if is_flat else result
-
-
-def rotated(node: Node, x: Expr, positions: Expr, tables: tuple[Expr, Expr], width: int, interleaved: bool) -> Expr:
-    """Return the first `width` elements of each head rotated in pairs: neighbours, or those of the two halves.
-
-    positions: (batch, sequence). tables: cosines and sines (positions, width / 2).
-    """
-    batch, count, length, size = node.shape(x)
-    half = width // 2
-    cosine, sine = (
-        node.reshape(node.op("take", node.slice(table, 1, 0, half), positions, axis=0), (batch, 1, length, half))
-        for table in tables
-    )
-    part = node.slice(x, 3, 0, width) if size != width else x
-    if interleaved:
-        pairs = node.reshape(part, (batch, count, length, half, 2))
-        a, b = (node.reshape(node.slice(pairs, 4, i, i + 1), (batch, count, length, half)) for i in (0, 1))
-    else:
-        a, b = node.slice(part, 3, 0, half), node.slice(part, 3, half, width)
-    first = node.op("subtract", node.op("multiply", a, cosine), node.op("multiply", b, sine))
-    second = node.op("add", node.op("multiply", b, cosine), node.op("multiply", a, sine))
-    if interleaved:
-        columns = [node.reshape(y, (batch, count, length, half, 1)) for y in (first, second)]
-        rotary = node.reshape(node.op("concat", *columns, axis=4), (batch, count, length, width))
-    else:
-        rotary = node.op("concat", first, second, axis=3)
-    return rotary if size == width else node.op("concat", rotary, node.slice(x, 3, width, size), axis=3)
 
 
 # --- grouped queries --------------------------------------------------------------------------------------------------
@@ -296,7 +238,7 @@ def group_query_attention(node: Node) -> Sequence[Expr | None]:
     window = node.attr("local_window_size", -1)
     if window > 0:
         visible = node.op("logical_and", visible, node.op("greater", number, node.op("subtract", own, window)))
-    how = Weighing(_scale(node), float(node.attr("softcap", 0.0)), _grouped_bias(node, k), visible, _sink(node))
+    how = Weighing(scale_of(node), float(node.attr("softcap", 0.0)), _grouped_bias(node, k), visible, _sink(node))
     return [joined(node, attend(node, q, k, v, how)), k, v]
 
 

@@ -10,10 +10,10 @@ from kernelyard import dims
 from kernelyard.dtypes import to_numpy
 from kernelyard.plugins.api import Expr, window_table
 from kernelyard_onnx.converters.convolution import add_bias, kernel_of, spatial_rank
-from kernelyard_onnx.converters.spatial import linear_taps, sampled
+from kernelyard_onnx.converters.spatial import Tap, linear_taps, sampled
 from kernelyard_onnx.converters.windows import read_window
 from kernelyard_onnx.node import Node
-from kernelyard_onnx.registry import converter
+from kernelyard_onnx.registry import MICROSOFT, converter
 
 
 @converter("RoiAlign", since=10)
@@ -142,3 +142,47 @@ def places_of_maxima(node: Node, x: Expr, pooled: Expr) -> Expr:
     image = node.op("arange", start=0, step=1, count=dims.product((batch, channels)), dtype="int64")
     first = node.reshape(node.op("multiply", image, math.prod(spatial)), (batch, channels, 1))
     return node.reshape(node.op("add", found, first), node.shape(pooled))
+
+
+# --- crops ------------------------------------------------------------------------------------------------------------
+@converter("CropAndResize", domain=MICROSOFT)
+def crop_and_resize(node: Node) -> Expr:
+    """Resample boxes (y1, x1, y2, x2), whose corners are shares of the last row and column, to one size.
+
+    X: (N, C, H, W), boxes: (boxes, 4) -> (boxes, C, *crop_size); what lies outside the image has a value of its own.
+    """
+    x, boxes, images, sizes = node.required_inputs()
+    mode = node.attr("mode", "bilinear")
+    if mode not in ("bilinear", "nearest"):
+        node.reject(f"its mode {mode!r} is unknown")
+    made, (_, channels, *spatial) = node.ints(sizes, "crop_size"), node.shape(x)
+    count, (height, width) = node.shape(boxes)[0], made
+    taps: list[list[Tap]] = []
+    outside: Expr | None = None
+    for axis, (size, own) in enumerate(zip(spatial, made, strict=True)):
+        at, last = _in_box(node, boxes, axis, size, own)
+        shape = (count, own, 1) if axis == 0 else (count, 1, own)
+        at = node.broadcast_to(node.reshape(at, shape), (count, height, width))
+        at = node.reshape(at, (count, height * width))
+        beyond = node.op("logical_or", node.op("less", at, 0.0), node.op("greater", at, last))
+        outside = beyond if outside is None else node.op("logical_or", outside, beyond)
+        # Halves go up, as C's roundf does with numbers that are not negative.
+        nearest = [Tap(node.op("floor", node.op("add", at, 0.5)), None)]
+        taps.append(nearest if mode == "nearest" else linear_taps(node, at, size))
+    chosen = node.reshape(node.op("take", x, images, axis=0), (count, channels, dims.product(spatial)))
+    values = sampled(node, chosen, taps, spatial, (count, channels, height * width))
+    filler = node.full(float(node.attr("extrapolation_value", 0.0)), (), node.dtype(x))
+    if outside is not None:
+        values = node.op("where", node.reshape(outside, (count, 1, height * width)), filler, values)
+    return node.reshape(values, (count, channels, height, width))
+
+
+def _in_box(node: Node, boxes: Expr, axis: int, size: dims.Dim, count: int) -> tuple[Expr, Expr]:
+    """Return where the samples of boxes lie along an axis of the image, (boxes, count), and where that ends."""
+    last = node.expr(size - 1, node.dtype(boxes))
+    begin, end = (node.op("multiply", node.slice(boxes, 1, i, i + 1), last) for i in (axis, 2 + axis))
+    if count == 1:
+        return node.op("multiply", node.op("add", begin, end), 0.5), last
+    step = node.op("divide", node.op("subtract", end, begin), float(count - 1))
+    steps = node.cast(node.op("arange", start=0, step=1, count=count, dtype="int64"), node.dtype(boxes))
+    return node.op("add", begin, node.op("multiply", step, node.reshape(steps, (1, count)))), last
