@@ -102,8 +102,8 @@ def test_the_code_generator_gets_regions_that_it_expects_to_be_quicker_with() ->
 
 def test_the_code_generator_gets_single_matches_too() -> None:
     calls, declined, _ = placed(Costed(TWO, Cost(0.0)), Generator())
-    assert calls == ["@acme_0", "floor", "@acme_1", "tanh", "add"]
-    assert declined == {("acme.shifted", "generated")}
+    assert calls == ["@acme_0", "floor", "nn.relu", "tanh", "add"]
+    assert declined == {("acme.shifted", "generated"), ("acme.nn.relu", "generated")}
 
 
 def test_who_states_no_cost_displaces_nobody_who_does() -> None:

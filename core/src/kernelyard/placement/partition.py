@@ -13,6 +13,7 @@ from kernelyard.ir.verify import verify
 from kernelyard.patterns.dequantized import narrow_weights
 from kernelyard.patterns.op_rules import op_rule_patterns
 from kernelyard.patterns.registry import FusionPattern, get_patterns
+from kernelyard.placement.epilogues import release_epilogues
 from kernelyard.placement.float_weights import FloatWeights, split
 from kernelyard.placement.near_misses import record_near_misses
 from kernelyard.placement.prune import RegionAcceptance, merge_regions
@@ -138,6 +139,7 @@ def _offer(
     fused = _match(prepared, weights, checked, annotate, settings, recorder)
     left_out = [pattern for pattern in patterns if pattern.name in excluded]
     record_near_misses(prepared, fused, backend.name, wanted, left_out, recorder)
+    fused = release_epilogues(fused, acceptance.policy, {pattern.name: pattern for pattern in wanted}, recorder)
     # A region that is not wanted gives back products with the weights that it was offered.
     return weights.restored(merge_regions(fused, acceptance, wanted, recorder)) if backend.merge_composites else fused
 

@@ -65,6 +65,10 @@ class Policy(Protocol):
         """Accept or decline work that the backend accepts at this cost."""
         ...
 
+    def decide_epilogue(self, match: Match) -> Decline | None:
+        """Decline elementwise operators that follow a generated kernel, or return None to leave them to a backend."""
+        ...
+
 
 @record
 class TakeAll:
@@ -73,6 +77,10 @@ class TakeAll:
     def decide(self, backend: Backend, work: Match | Region, cost: Cost | None) -> Answer:
         """See `Policy.decide`."""
         return Accept(cost)
+
+    def decide_epilogue(self, match: Match) -> Decline | None:
+        """See `Policy.decide_epilogue`."""
+        return None
 
 
 @record
@@ -100,6 +108,13 @@ class LeastCost:
             GENERATED,
             f"{name} expects to be quicker: {cost.reason or alternative.reason or _compared(cost, alternative)}",
         )
+
+    def decide_epilogue(self, match: Match) -> Decline | None:
+        """See `Policy.decide_epilogue`."""
+        alternative = self._generated(match)
+        if alternative is None or alternative.seconds is None or not alternative.is_sure:
+            return None
+        return Decline(GENERATED, f"it continues a kernel of {self.generator.name}, which computes it in registers")
 
     def _generated(self, work: Match | Region) -> Cost | None:
         """Return what the work costs as generated kernels; None where there are none, or nobody says."""
@@ -132,6 +147,10 @@ class Assigned:
         if owners == {backend.name}:
             return Accept(cost)
         return Decline(ASSIGNED, "the measured placement has it elsewhere")
+
+    def decide_epilogue(self, match: Match) -> Decline | None:
+        """See `Policy.decide_epilogue`."""
+        return None
 
 
 def node_key(var: Var, call: Call) -> str:

@@ -65,7 +65,9 @@ def merge_regions(
 
     merged = merge(name, is_wanted)(module)
     return (
-        _released(merged, declined, {pattern.name: pattern for pattern in patterns}, recorder) if declined else merged
+        release_composites(merged, declined, {pattern.name: pattern for pattern in patterns}, recorder)
+        if declined
+        else merged
     )
 
 
@@ -80,10 +82,13 @@ def _ask(backend: Backend, region: Region) -> Answer:
         return FailedCheck(CHECK_ERROR, f"the check of a region by {backend.name} failed: {describe(error)}")
 
 
-def _released(
+def release_composites(
     module: IRModule, declined: dict[Binding, Decline], patterns: dict[str, FusionPattern], recorder: Recorder
 ) -> IRModule:
-    """Return the module with what was matched in the place of composites."""
+    """Return the module with what was matched in the place of composites.
+
+    declined: the calls of these composites, and why. patterns: by name.
+    """
     changed: dict[str, Function] = {}
     for name, function in module.entry_functions().items():
         bindings: list[Binding] = []
