@@ -67,6 +67,26 @@ def test_branches_are_prepared_beforehand(monkeypatch: pytest.MonkeyPatch) -> No
     assert exe.cache_info()["bound programs"].misses == misses
 
 
+def test_programs_are_kept_for_the_last_sizes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that come again now and then would fill a cache beside the interpreter's, a program of all branches each."""
+    exe = ky.compile(branching(symbol("n")), backends=[])
+    exe.max_plans = 3
+
+    def plans(*counts: int) -> int:
+        for count in counts:
+            exe(np.ones((count, 4), np.float32), np.array(True))
+        return exe.cache_info()["bound programs"].entries
+
+    interpreted = plans(1, 2, 3)
+    assert plans(2, 3) == interpreted + 2
+    assert plans(4) == interpreted + 2
+    assert plans(3) == interpreted + 2  # the last again: 3 was run after 1 and 2
+    assert plans(5, 6) == interpreted + 1
+    forbid_instructions(monkeypatch)
+    (expected,) = run(branching(symbol("n")), [X[[0, 0, 0]], np.array(True)])
+    np.testing.assert_allclose(exe(X[[0, 0, 0]], np.array(True)), expected, rtol=1e-5, atol=1e-7)
+
+
 def as_one_program(exe: ky.Executable) -> bool:
     return flatten_control_flow(exe.vm_functions["main"], exe.vm_functions) is not None
 

@@ -168,6 +168,23 @@ def test_plans_are_kept_for_a_bounded_number_of_shapes(offloading):
     offloading.right(module, exe, n=1)
 
 
+def test_graphs_share_the_room_for_plans(offloading):
+    """A branch that is seldom taken keeps no plans of sizes of long ago."""
+    module = offloading.module(lambda b, x: b.op("floor", b.op("matmul", x, weights(6, 9))), (N, 6))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", pattern="dnnl.matmul", count=1)
+    (runtime,) = [each for each in exe.modules if each.kind == "dnnl"]
+    plans, (graph,) = runtime._plans, runtime.graphs.values()
+    seldom = graph._replace(symbol="seldom")
+    plans.plan(seldom, {"n": 1}, 1, 2)
+    for n in range(2, 5):
+        plans.plan(graph, {"n": n}, 1, 2)
+    assert len([key for key in plans._kept if "seldom" in key]) == 1
+    plans.plan(graph, {"n": 5}, 1, 2)
+    assert not [key for key in plans._kept if "seldom" in key]
+    assert exe.cache_info()["dnnl: plans"][1:4] == (5, 4, 4)
+
+
 def test_a_saved_program_takes_every_shape(offloading, tmp_path):
     module = offloading.module(
         lambda b, x: b.op("mean", b.op("nn.relu", conv(b, x, weights(8, 4, 3, 3))), axes=(2, 3), keepdims=False), *IMAGE
@@ -268,7 +285,7 @@ def test_after_many_sizes_code_is_preferred_that_onednn_frees(is_deterministic):
     again = exe(x).numpy()
     assert_allclose(again, evaluate(module, {"x": x})[0])
     (runtime,) = [each for each in exe.modules if each.kind == "dnnl"]
-    (kept,) = runtime._plans._kept.values()
+    kept = runtime._plans._kept
     latest = kept.get_or_make(list(kept)[-1], lambda: None)
     assert any("brgconv" in name for _, name in latest.implementations) <= is_deterministic
     if is_deterministic:

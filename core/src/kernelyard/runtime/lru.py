@@ -41,6 +41,8 @@ def sum_infos(infos: Iterable[CacheInfo]) -> CacheInfo:
 class LRU(Generic[K, V]):
     """A bounded map that forgets what was used longest ago; safe to use from many threads.
 
+    capacity: the most entries; may be raised.
+
     Example:
         >>> squares = LRU(2)
         >>> [squares.get_or_make(n, lambda: n * n) for n in (1, 2, 3)], list(squares)
@@ -50,7 +52,7 @@ class LRU(Generic[K, V]):
     """
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
+        self.capacity = capacity
         self._items: OrderedDict[K, V] = OrderedDict()
         self._lock = renewed_in_children(RLock())
         self._hits = self._misses = 0
@@ -64,9 +66,14 @@ class LRU(Generic[K, V]):
                 return self._items[key]
             self._misses += 1
             value = self._items[key] = make()
-            if len(self._items) > self._capacity:
+            if len(self._items) > self.capacity:
                 self._items.popitem(last=False)
             return value
+
+    def pop(self, key: K) -> V | None:
+        """Forget a key; return its value, or None where there is none."""
+        with self._lock:
+            return self._items.pop(key, None)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -77,10 +84,13 @@ class LRU(Generic[K, V]):
         """Return the counts so far; `nbytes_of`: bytes of tensors that a value holds."""
         with self._lock:
             nbytes = sum(map(nbytes_of, self._items.values())) if nbytes_of else 0
-            return CacheInfo(self._hits, self._misses, len(self._items), self._capacity, nbytes)
+            return CacheInfo(self._hits, self._misses, len(self._items), self.capacity, nbytes)
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
 
     def __iter__(self) -> Iterator[K]:
         """Return the keys, least recently used first."""

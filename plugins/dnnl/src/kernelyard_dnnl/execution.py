@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -31,7 +31,6 @@ from kernelyard.runtime.api import (
     Step,
     address_of,
     renewed_in_children,
-    sum_infos,
 )
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, Library, StatusError, load_library
@@ -56,7 +55,9 @@ class GraphPlans:
     def __init__(self, constants: Mapping[str, np.ndarray]) -> None:
         self._constants = constants
         self.packed = PackedConstants()
-        self._kept: dict[str, LRU[object, Plan]] = {}  # by the graph's symbol, as the planners are
+        # One for all graphs: plans of a branch that is seldom taken would stay, and add up, in a cache of its own.
+        self._kept: LRU[object, Plan] = LRU(0)
+        self._sets: Counter[str] = Counter()  # of sizes that a graph was planned for, by its symbol
         self._planners: defaultdict[str, MemoryPlanner] = defaultdict(MemoryPlanner)
         self._foresights: dict[tuple[str, int, bool], Foresight] = {}
         self._lock = renewed_in_children(threading.Lock())
@@ -69,30 +70,30 @@ class GraphPlans:
         max_plans: int = DEFAULT_MAX_PLANS,
         is_deterministic: bool = False,
     ) -> Plan:
-        """Return the plan of a graph for these values of its symbolic dims; made once, and kept while it is in use and
-        among the last `max_plans` of the graph.
+        """Return the plan of a graph for these values of its symbolic dims; made once, and kept while it is in use, and
+        among the last plans: `max_plans` times the number of graphs.
 
         Raises: StatusError, CodegenError.
         """
         with self._lock:
-            kept = self._kept.get(graph.symbol)
-            if kept is None or kept.info().capacity < max_plans:
-                kept = self._kept[graph.symbol] = LRU(max_plans)
-            key = (tuple(sorted(values.items())), threads)
-            return kept.get_or_make(key, lambda: self._made(graph, values, threads, is_deterministic))
+            self._sets.setdefault(graph.symbol, 0)
+            self._kept.capacity = max(self._kept.capacity, max_plans * len(self._sets))
+            key = (graph.symbol, tuple(sorted(values.items())), threads)
+            return self._kept.get_or_make(key, lambda: self._made(graph, values, threads, is_deterministic))
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """Return the counts of plans, packed constants, and the primitives of the process."""
         return {
-            "dnnl: plans": sum_infos(kept.info() for kept in list(self._kept.values())),
+            "dnnl: plans": self._kept.info(),
             "dnnl: packed constants": self.packed.info(),
             "dnnl: primitives": primitives_info(),
         }
 
     def _made(self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_deterministic: bool) -> Plan:
+        self._sets[graph.symbol] += 1
         if is_deterministic:  # whatever was run before
             return self._lowered(graph, values, threads, False, Foresight())
-        is_one_of_many = self._kept[graph.symbol].info().misses > MANY_SIZES
+        is_one_of_many = self._sets[graph.symbol] > MANY_SIZES
         key = graph.symbol, threads, is_one_of_many
         earlier = self._foresights.get(key)
         if earlier is not None:

@@ -44,6 +44,14 @@ class ExecutionContext:
         kept = self._bound_programs.setdefault(id(plan.program), LRU(executable.max_plans))
         return kept.get_or_make(plan, lambda: self._bind(plan, executable, threads))
 
+    def unbind(self, plan: ExecutionPlan) -> None:
+        """Drop the bound program of a plan, which may be running: then it is freed when it ends."""
+        kept = self._bound_programs.get(id(plan.program))
+        bound = kept.pop(plan) if kept else None
+        for function, (_, latest) in list(self.latest.items()):
+            if latest is bound:
+                self.latest.pop(function, None)
+
     def forget(self) -> None:
         """Drop all bound programs; each is bound again by its next call."""
         for kept in self._bound_programs.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,6 +97,15 @@ class ProgramRunner:
     def recent_shapes(self) -> list[Shapes]:
         """See `FunctionRunner.recent_shapes`."""
         return [shapes for shapes, _ in self._plans]
+
+    def retain(self, kept: Container[Shapes]) -> None:
+        """Forget the plans for other shapes than these, and what is bound to them."""
+        for key in self._plans:
+            plan = self._plans.pop(key) if key[0] not in kept else None
+            if plan is not None:
+                for context in self._contexts:
+                    with no_fork_during:
+                        context.unbind(plan)
 
     def _plan(self, shapes: Shapes, symbols: Mapping[str, int], sizes: Sizes) -> ExecutionPlan:
         def make() -> ExecutionPlan:

@@ -34,6 +34,7 @@ class VMFunctionRunner:
         self._interpreters = interpreters
         self._interpreter = interpreters[name]
         self._seen: LRU[Shapes, None] = LRU(environment.executable.max_plans)
+        self._ran_fast = False  # calls that `_seen` has not been told of
         self._fitting: LRU[Shapes, bool] = LRU(environment.executable.max_plans)
 
     @cached_property
@@ -49,8 +50,8 @@ class VMFunctionRunner:
         shapes: Shapes = tuple([array.shape for array in arrays])
         if self._environment.step_hook is not None:
             return False
-        if shapes not in self._seen:
-            self._seen.get_or_make(shapes, lambda: None)
+        if self._is_new(shapes, whole):
+            whole.retain(self._seen)  # else plans that are seldom needed would pile up beside the interpreter's
             return False
 
         def prepare() -> bool:
@@ -60,6 +61,15 @@ class VMFunctionRunner:
             return False
 
         return self._fitting.get_or_make(shapes, prepare)
+
+    def _is_new(self, shapes: Shapes, whole: ProgramRunner) -> bool:
+        """Tell if shapes are none of the last `max_plans`, and note that they are the latest."""
+        is_new = shapes not in self._seen
+        before = whole.recent_shapes()[-1:] if self._ran_fast else ()
+        self._ran_fast = False
+        for each in (*before, shapes):
+            self._seen.get_or_make(each, lambda: None)
+        return is_new
 
     def prepare(self, sets: Sequence[Shapes], callers: int = 1) -> None:
         """Prepare like `ProgramRunner.prepare` if the function is flattened; others are prepared as they run."""
@@ -82,7 +92,10 @@ class VMFunctionRunner:
 
     def try_fast_path(self, values: Sequence[Any]) -> Arrays | None:
         """Run the function as one program, where that ran before on such values; None, with nothing done, else."""
-        return self._whole.try_fast_path(values) if self._whole else None
+        results = self._whole.try_fast_path(values) if self._whole else None
+        if results is not None:
+            self._ran_fast = True
+        return results
 
     def run(
         self, arrays: Arrays, symbols: Symbols = NOTHING, limit: CallLimit | None = None, outputs: Outputs = ()
