@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,12 @@ from kernelyard.driver.compile import request_to_tune
 from kernelyard.driver.measured_placement import TuneRequest, read_placements
 from kernelyard.driver.placement_memory import CACHE
 from kernelyard.ir import FunctionBuilder, IRModule, to_text
+from kernelyard.plugins.worker_process import python_main
 from kernelyard.runtime.placement_decision import PlacementDecision, Timing
 from kernelyard_tune.candidates import whole_candidates
 from kernelyard_tune.errors import MeasuringError, PoolError, TuneError
 from kernelyard_tune.leases import cores, lease
-from kernelyard_tune.measure import Machine, measure, this_machine
+from kernelyard_tune.measure import Machine, end_idle_processes, measure, this_machine
 from kernelyard_tune.pools import LocalPool, open_pool
 from kernelyard_tune.spread import TRIES, tune_on
 from kernelyard_tune.work import Limits, Work, digest_of_work, read_answer
@@ -51,10 +52,12 @@ def network() -> IRModule:
 
 
 @pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("KERNELYARD_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("KERNELYARD_CACHE_MB", "64")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # leases of this test alone
+    yield
+    end_idle_processes()
 
 
 def asked(tuning: ky.Tuning = TUNING, limits: Limits = LIMITS) -> tuple[TuneRequest, Work]:
@@ -220,7 +223,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
         found.append(start(*arguments, **how))
         return found[-1]
 
-    monkeypatch.setattr("kernelyard_tune.measure.subprocess.Popen", noted)
+    monkeypatch.setattr(subprocess, "Popen", noted)
     return found
 
 
@@ -241,14 +244,14 @@ def test_workers_of_this_machine_and_one_that_is_killed(started: list[subprocess
         tuned = tune_on(pool, {"m": asked()})
         assert tuned.failures == {}
         assert tuned.retried == 1
-        assert len(started) == 4  # two shares, one again, and the final
+        assert len(started) == 3  # one for each share, and one in place of the first: for the share, or the final
         decision = tuned.decisions["m"]
         assert decision.facts["threads"] == "1"
         assert decision.timings[0].name == decision.name
         assert CACHE.use().entries == 1
         again = tune_on(pool, {"m": asked()})
         assert again.decisions["m"] == decision
-        assert len(started) == 4  # remembered
+        assert len(started) == 3  # remembered
         assert ky.compile(network(), placement=decision, **HOW).report.decision == decision
     finally:
         pool.close()
@@ -257,9 +260,26 @@ def test_workers_of_this_machine_and_one_that_is_killed(started: list[subprocess
 def test_a_measurement_that_takes_too_long_is_ended(started: list[subprocess.Popen[bytes]]) -> None:
     _, work = asked(limits=Limits(0.2))
     data = work.to_bytes()
-    with pytest.raises(MeasuringError, match="longer than its limit"):
+    with pytest.raises(MeasuringError, match="nothing was measured"):
         read_answer(measure(data, digest_of_work(data)), digest_of_work(data))
     assert started[0].returncode == -signal.SIGKILL
+
+
+def test_a_measurement_ends_where_nobody_waits_for_it() -> None:
+    """kill -9 of who asked closes the pipes: the child is not left to measure on cores that nobody has leased."""
+    _, work = asked(ky.Tuning(600.0, threads=1))
+    question = {"processors": list(cores().values()), "megabytes": 0, "work": work.to_bytes().decode()}
+    command = [sys.executable, *python_main("kernelyard_tune.measuring_process")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(question) + "\n")
+        process.stdin.flush()
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not (found := children.read_text().split()):
+            time.sleep(0.01)
+        process.stdin.close()
+        assert process.wait() == -signal.SIGKILL
+    assert not Path("/proc", found[0]).exists()
 
 
 def test_a_measurement_that_takes_too_much_memory_is_ended() -> None:

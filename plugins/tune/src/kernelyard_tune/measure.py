@@ -5,15 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
-import subprocess
-import sys
-import tempfile
+from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO
 
-from kernelyard.plugins.worker_process import TAIL, cause
+from kernelyard.plugins.worker_process import Crashed, Hung, Worker, python_main
 from kernelyard.runtime.installed.distributions import CORE, installed
 from kernelyard.runtime.installed.processor import processor
 from kernelyard_tune.errors import MeasuringError
@@ -22,7 +19,7 @@ from kernelyard_tune.work import Work, check_work, digest_of_work
 
 # Libraries' own pools: they have as many threads as a measurement.
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_LATE = "it took longer than its limit"
+_idle: defaultdict[int, list[Worker]] = defaultdict(list)  # processes that measure nothing now, by their threads
 
 
 @dataclass(frozen=True)
@@ -59,37 +56,32 @@ def measure(data: bytes, digest: str) -> bytes:
     check_work(data, digest)
     work = Work.from_bytes(data)
     threads = work.tuning.threads or 1
-    with lease(threads) as leased, tempfile.TemporaryFile() as errors:
-        how = {"processors": leased.processors, "seconds": work.limits.seconds, "megabytes": work.limits.megabytes}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kernelyard_tune.measuring_process", json.dumps(how)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env={**os.environ, **dict.fromkeys(_POOLS, str(threads))},
-            pass_fds=leased.files,  # the cores stay leased for as long as the process lives, should this one be killed
-        )
-        answer = _answer(process, data, work.limits.seconds)
-        if answer is not None and process.returncode == 0:
-            return answer
-        late = answer is None or process.returncode == -signal.SIGALRM
-        message = _LATE if late else f"the process ended with {cause(process.returncode)}"
-        error = MeasuringError(f"nothing was measured: {message}", found=_last_words(errors))
-        if late:  # elsewhere it would take as long
-            return json.dumps({"work": digest_of_work(data), "error": error.to_json()}).encode()
-        raise error
+    with lease(threads) as leased:
+        process = _process(threads)
+        question = {"processors": leased.processors, "megabytes": work.limits.megabytes, "work": data.decode()}
+        try:
+            answer = process.ask(question, work.limits.seconds)
+        except (Crashed, Hung) as failure:
+            process.close()
+            error = MeasuringError("nothing was measured", found=str(failure))
+            if isinstance(failure, Crashed):
+                raise error from failure
+            answer = {"work": digest_of_work(data), "error": error.to_json()}  # elsewhere it would take as long
+        else:
+            _idle[threads].append(process)
+        return json.dumps(answer).encode()
 
 
-def _answer(process: subprocess.Popen[bytes], data: bytes, seconds: float) -> bytes | None:
-    """Return what a process writes to its end; None where it takes too long, and is ended."""
-    try:
-        return process.communicate(data, timeout=seconds)[0]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return None
+def _process(threads: int) -> Worker:
+    """Return a process that measures with so many threads, and measures nothing now."""
+    with suppress(IndexError):
+        return _idle[threads].pop()
+    environment = {**os.environ, **dict.fromkeys(_POOLS, str(threads))}
+    return Worker(python_main("kernelyard_tune.measuring_process"), environment)
 
 
-def _last_words(errors: IO[bytes]) -> str | None:
-    errors.seek(0)
-    return errors.read()[-TAIL:].decode(errors="replace").strip() or None
+def end_idle_processes() -> None:
+    """End the processes that `measure` has kept for the next work."""
+    for processes in _idle.values():
+        while processes:
+            processes.pop().close()

@@ -1,38 +1,87 @@
-"""Main of a process that measures one piece of work: on given processors, within limits.
+"""Main of a process that measures, a question on each line of stdin, an answer on each of stdout.
 
-`python -m kernelyard_tune.measuring_process LIMITS`, the work on stdin, the answer on stdout. A model can crash what
-runs it; this process is what it crashes.
+Each piece of work is measured in a child of its own, on given processors, within a limit of memory. A child begins with
+everything imported and the plugins active, which takes a new process more than a second of a processor. A model can
+crash what runs it; the child is what it crashes, and this process ends as the child did.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
+import select
 import signal
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn, TextIO
+
+from kernelyard.plugins.worker_process import leave_no_core_file, private_streams
+
+PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def main() -> None:
-    """Measure, and write the answer."""
-    _limit(json.loads(sys.argv[1]))
-    from kernelyard.plugins.worker_process import private_streams
-
+    """Answer questions: the processors, the limit of memory, and the work."""
+    leave_no_core_file()
     questions, answers = private_streams()
-    answer = json.dumps(_measured(questions.read().encode()))
-    answers.write(answer)
-    answers.flush()
+    _prepare()
+    for line in questions:
+        child = os.fork()
+        if child == 0:
+            _answer(json.loads(line), answers)
+        if status := _status(child, questions):
+            _end_with(status)
 
 
-def _limit(limits: dict[str, Any]) -> None:
-    """Bind this process to its processors, and limit its memory and its time: should its parent die, it ends too."""
-    os.sched_setaffinity(0, limits["processors"])
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if limits["megabytes"]:
-        nbytes = limits["megabytes"] * 1_000_000
-        resource.setrlimit(resource.RLIMIT_AS, (nbytes, nbytes))
-    signal.setitimer(signal.ITIMER_REAL, limits["seconds"] + 1)  # its default action ends native code, too
+def _prepare() -> None:
+    """Import what every measurement needs, and activate the plugins."""
+    import kernelyard.ops  # noqa: F401  the vocabulary that the text is read with
+    import kernelyard_tune.tuner  # noqa: F401
+    from kernelyard.driver.compile import request_to_tune
+    from kernelyard.driver.measured_placement import Tuning
+    from kernelyard.ir import FunctionBuilder, IRModule
+
+    b = FunctionBuilder()
+    request_to_tune(IRModule({"main": b.function(b.op("abs", b.input("x", (1,))))}), Tuning())
+
+
+def _answer(question: dict[str, Any], answers: TextIO) -> NoReturn:
+    """Measure in this process, a child, and end it."""
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it must not outlive its parent
+        os.sched_setaffinity(0, question["processors"])
+        if question["megabytes"]:
+            nbytes = question["megabytes"] * 1_000_000
+            resource.setrlimit(resource.RLIMIT_AS, (nbytes, nbytes))
+        answers.write(json.dumps(_measured(question["work"].encode())) + "\n")
+        answers.flush()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    os._exit(0)
+
+
+def _status(child: int, questions: TextIO) -> int:
+    """Wait for the end of a child, which comes at once where nobody waits for the answer; return its status."""
+    handle = os.pidfd_open(child)
+    events = select.poll()
+    events.register(handle, select.POLLIN)
+    events.register(questions, 0)  # of this pipe, that its other end is closed
+    if handle not in dict(events.poll()):
+        os.kill(child, signal.SIGKILL)
+    os.close(handle)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _end_with(status: int) -> NoReturn:
+    """End as the child did."""
+    if status < 0:
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
 
 
 def _measured(data: bytes) -> dict[str, Any]:
@@ -50,7 +99,6 @@ def _measured(data: bytes) -> dict[str, Any]:
 
 
 def _decision(data: bytes) -> dict[str, Any]:
-    import kernelyard.ops  # noqa: F401  the vocabulary that the text is read with
     from kernelyard.driver.compile import request_to_tune
     from kernelyard.ir import parse_module
     from kernelyard_tune.candidates import shared, whole_candidates
@@ -61,7 +109,3 @@ def _decision(data: bytes) -> dict[str, Any]:
     request = request_to_tune(parse_module(work.model), work.tuning, **work.how)
     candidates = shared(whole_candidates(request.session), work.share, work.names)
     return measured(request, candidates, mixes=not work.is_part).decision.to_json()
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from kernelyard_tune.errors import PoolError
-from kernelyard_tune.measure import Machine, measure, this_machine
+from kernelyard_tune.measure import Machine, end_idle_processes, measure, this_machine
 
 CONNECT_SECONDS = 30
 
@@ -47,6 +47,7 @@ class LocalPool:
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
+        end_idle_processes()
 
 
 class DaskPool:
@@ -67,6 +68,7 @@ class DaskPool:
         return executor.submit(measure, data, digest)
 
     def close(self) -> None:
+        self._client.run(end_idle_processes)
         self._client.close()
 
 
