@@ -290,3 +290,18 @@ def test_after_many_sizes_code_is_preferred_that_onednn_frees(is_deterministic):
     assert any("brgconv" in name for _, name in latest.implementations) <= is_deterministic
     if is_deterministic:
         np.testing.assert_array_equal(again, first)
+
+
+def test_a_graph_that_is_seldom_run_follows_those_of_many_sizes():
+    """What it leaves behind, until it has as many sizes itself, adds up for thousands of runs."""
+    b = FunctionBuilder()
+    result = b.op("nn.relu", conv(b, b.input("x", (1, 8, H, W)), weights(16, 8, 3, 3)))
+    exe = ky.compile(IRModule({"main": b.function(result)}), backends=["dnnl"])
+    (runtime,) = [each for each in exe.modules if each.kind == "dnnl"]
+    (graph,) = runtime.graphs.values()
+    for width in range(4, 40):
+        runtime._plans.plan(graph, {"h": 9, "w": width}, 1)
+    seldom = graph._replace(symbol="seldom")
+    for width in range(4, 9):
+        latest = runtime._plans.plan(seldom, {"h": 10, "w": width}, 1)
+    assert not any("brgconv" in name for _, name in latest.implementations)

@@ -43,7 +43,10 @@ from kernelyard_dnnl.primitive import Primitive, primitives_info
 from kernelyard_dnnl.thread_scope import scoped
 from kernelyard_dnnl.values import Buffer, NativeKernel, Operation, Value
 
-MANY_SIZES = 32  # of one graph: from here on primitives are preferred that leave nothing behind
+# Sets of sizes of one graph: beyond these, primitives are preferred that leave nothing behind, for all graphs but those
+# of few sizes. A branch that is seldom taken would get there much later, and leave as much.
+MANY_SIZES = 32
+FEW_SIZES = 4
 
 
 class GraphPlans:
@@ -93,7 +96,7 @@ class GraphPlans:
         self._sets[graph.symbol] += 1
         if is_deterministic:  # whatever was run before
             return self._lowered(graph, values, threads, False, Foresight())
-        is_one_of_many = self._sets[graph.symbol] > MANY_SIZES
+        is_one_of_many = self._sets[graph.symbol] > FEW_SIZES and max(self._sets.values()) > MANY_SIZES
         key = graph.symbol, threads, is_one_of_many
         earlier = self._foresights.get(key)
         if earlier is not None:
