@@ -15,10 +15,14 @@ from kernelyard import errors
 from kernelyard.runtime.abi.module import NativeCall
 from kernelyard.runtime.execute import fast_call as fast_calls
 from kernelyard.runtime.execute.call_table import CallTable
-from kernelyard.runtime.execute.fast_call import FastCallInput, fast_call
+from kernelyard.runtime.execute.fast_call import FastCallInput, FastCallResult, fast_call
 from kernelyard.runtime.execute.step_errors import StepLabel
 
 PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
+
+
+def copied(buffer: np.ndarray) -> FastCallResult:
+    return FastCallResult(buffer.copy)
 
 
 class Doubling:
@@ -41,7 +45,7 @@ class Doubling:
         return CallTable([NativeCall(address)], [StepLabel("node 'Mul_1'")])
 
     def quick(self):
-        made = fast_call(self.table(), [FastCallInput(self.x.shape, self.x.dtype, self.x)], [self.y])
+        made = fast_call(self.table(), [FastCallInput(self.x.shape, self.x.dtype, self.x)], [copied(self.y)])
         assert isinstance(made, types.BuiltinFunctionType)
         return made
 
@@ -90,7 +94,7 @@ def test_unread_inputs_are_checked_too():
     doubling = Doubling((2,))
     unread = FastCallInput((3,), np.dtype(np.int64), None)
     read = FastCallInput((2,), np.dtype(np.float32), doubling.x)
-    quick = fast_call(doubling.table(), [unread, read], [doubling.y, doubling.x])
+    quick = fast_call(doubling.table(), [unread, read], [copied(doubling.y), copied(doubling.x)])
     assert quick is not None
     x = np.float32([3, 4])
     doubled, same = quick(np.zeros(3, np.int64), x)
@@ -132,7 +136,7 @@ def test_it_owns_what_it_needs():
     doubling = Doubling()
     table = doubling.table()
     alive = weakref.ref(table)
-    quick = fast_call(table, [FastCallInput((2, 3), np.dtype("float32"), doubling.x)], [doubling.y])
+    quick = fast_call(table, [FastCallInput((2, 3), np.dtype("float32"), doubling.x)], [copied(doubling.y)])
     del table
     gc.collect()
     assert alive() is not None
@@ -147,7 +151,7 @@ def test_it_owns_what_it_needs():
 def test_a_table_without_steps_takes_feeds_in_and_results_out():
     doubling = Doubling()
     given = np.arange(6, dtype=doubling.x.dtype).reshape(2, 3)
-    call = fast_call(CallTable([]), [FastCallInput((2, 3), doubling.x.dtype, doubling.x)], [doubling.x])
+    call = fast_call(CallTable([]), [FastCallInput((2, 3), doubling.x.dtype, doubling.x)], [copied(doubling.x)])
     assert call is not None
     np.testing.assert_array_equal(call(given)[0], given)
 
@@ -168,7 +172,9 @@ def test_inputs_with_slots_are_told_their_address_and_not_copied():
     slots = (ctypes.addressof(words), ctypes.addressof(words) + 16)
     doubling = Doubling((4,))
     moved = FastCallInput((64,), np.dtype(np.float32), np.zeros(64, np.float32), slots)
-    made = fast_call(doubling.table(), [moved, FastCallInput((4,), np.dtype(np.float32), doubling.x)], [doubling.y])
+    made = fast_call(
+        doubling.table(), [moved, FastCallInput((4,), np.dtype(np.float32), doubling.x)], [copied(doubling.y)]
+    )
     assert made is not None
     room = np.arange(160, dtype=np.float32)
     first = -room.ctypes.data % 64 // 4
@@ -183,3 +189,64 @@ def test_inputs_with_slots_are_told_their_address_and_not_copied():
     assert made(room[first + 1 : first + 65], np.ones(4, np.float32)) is None  # no multiple of 16 bytes
     assert made(x, np.ones(5, np.float32)) is None
     assert (list(words), doubling.runs) == (before, 3)
+
+
+class Filling:
+    """A native step that fills the array whose address is in `word` with ones; `status` is what it answers."""
+
+    def __init__(self) -> None:
+        self.word = ctypes.c_int64()
+        self.status = 0
+        self.made: list[weakref.ref[np.ndarray]] = []
+        self.callback = PROTOTYPE(self._step)
+
+    def _step(self, a, b, n, d):
+        (ctypes.c_float * 4).from_address(self.word.value)[:] = [1.0] * 4
+        return self.status
+
+    def make(self) -> np.ndarray:
+        array = np.zeros(4, np.float32)
+        self.made.append(weakref.ref(array))
+        return array
+
+    def quick(self, *others: FastCallResult):
+        address = ctypes.cast(self.callback, ctypes.c_void_p).value
+        assert address is not None
+        table = CallTable([NativeCall(address)], [StepLabel("node 'Fill_1'")])
+        own = FastCallResult(self.make, (ctypes.addressof(self.word),))
+        made = fast_call(table, [], [*others[:1], own, *others[1:]])
+        assert made is not None
+        return made
+
+
+def test_results_with_slots_are_made_first_and_written_by_the_steps():
+    filling, first, last = Filling(), np.full(3, 7.0), np.full(2, 8.0)
+    quick = filling.quick(copied(first), copied(last))
+    kept = [quick() for _ in range(3)]
+    for results in kept:
+        for result, expected in zip(results, ([7] * 3, [1] * 4, [8] * 2), strict=True):
+            np.testing.assert_array_equal(result, expected)
+    assert len({results[1].ctypes.data for results in kept}) == 3
+    del kept, results, result
+    assert [each() for each in filling.made] == [None] * 3
+
+
+def test_a_failing_step_leaves_no_result_behind():
+    filling = Filling()
+    filling.status = -7
+    with pytest.raises(errors.ExecutionError, match="Fill_1"):
+        filling.quick()()
+    assert [each() for each in filling.made] == [None]
+
+
+@pytest.mark.parametrize("fails_first", [True, False])
+def test_a_result_that_cannot_be_made_ends_the_call(fails_first):
+    def fail() -> np.ndarray:
+        raise MemoryError("none left")
+
+    filling = Filling()
+    quick = filling.quick(*(() if fails_first else (copied(np.ones(2)),)), FastCallResult(fail))
+    with pytest.raises(MemoryError, match="none left"):
+        quick()
+    gc.collect()
+    assert [each() for each in filling.made if each() is not None] == []

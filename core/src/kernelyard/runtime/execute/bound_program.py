@@ -17,7 +17,7 @@ from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT
 from kernelyard.runtime.abi.module import BoundTensor, NativeCall
 from kernelyard.runtime.abi.module import Step as NativeStep
 from kernelyard.runtime.execute.call_table import CallTable, TimedStep
-from kernelyard.runtime.execute.fast_call import FastCall, FastCallInput, fast_call
+from kernelyard.runtime.execute.fast_call import FastCall, FastCallInput, FastCallResult, fast_call
 from kernelyard.runtime.execute.result_memory import ResultMemory
 from kernelyard.runtime.execute.step_binder import Rebinder, StepBinder
 from kernelyard.runtime.execute.step_errors import StepLabel
@@ -100,6 +100,8 @@ class IOBinding:
         self.slots = tuple(slots)
         self._shape, self._dtype = buffer.shape, buffer.dtype
         self._home = self._address = memory.address_of(buffer)
+        # A new array for the result: for the steps to write to where there are rebinders, else a copy of the buffer.
+        self.make = _RESULTS.allocator(self._shape, self._dtype) if self.rebinders else buffer.copy
 
     def _move(self, address: int) -> None:
         if address != self._address or self.slots:
@@ -125,7 +127,7 @@ class IOBinding:
         """Return the array that the steps will write, `given` or a new one; None where `copy` is to follow."""
         if not self.rebinders:
             return None
-        array = _RESULTS.empty(self._shape, self._dtype) if given is None else given
+        array = self.make() if given is None else given
         address = memory.address_of(array)
         if address % REBIND_ALIGNMENT:
             self.reset()
@@ -168,7 +170,8 @@ class BoundProgram:
             )
             for index, (shape, spec) in enumerate(zip(plan.input_shapes, plan.program.inputs, strict=True))
         )
-        self._is_fast = self._copies_results and all(binding.slots for _, binding in self._moved)
+        moved = (*(binding for _, binding in self._moved), *self._results)
+        self._is_fast = all(binding.slots for binding in moved if binding.rebinders)
         # `try_fast_path(*values)`: the results, or None where a value is no array of the very shape and dtype.
         # This one makes a quick one when it is of use: most sizes that grow are run once. It gets a weak reference:
         # else memory would wait for the garbage collector.
@@ -253,7 +256,7 @@ class BoundProgram:
             buffer = self._array(result)
             may_move = program.registers[root].kind == "buffer" and roots.count(root) == 1
             rebinders = self._rebinders(root) if may_move and buffer.nbytes >= REBIND_RESULT_BYTES else ()
-            return IOBinding(buffer, rebinders)
+            return IOBinding(buffer, rebinders, self._slots(root) if rebinders else ())
 
         return list(map(binding, program.results, roots))
 
@@ -277,8 +280,12 @@ class BoundProgram:
                 return None
         if self._is_fast:
             self._is_fast = False
-            self.try_fast_path = fast_call(self._table, self._expected, self._result_buffers) or self.try_fast_path
+            self.try_fast_path = self._make_fast_call() or self.try_fast_path
         return self.run(values)
+
+    def _make_fast_call(self) -> FastCall | None:
+        results = [FastCallResult(binding.make, binding.slots) for binding in self._results]
+        return fast_call(self._table, self._expected, results)
 
     def run(
         self, arrays: Sequence[np.ndarray], limit: CallLimit | None = None, outputs: Outputs = ()

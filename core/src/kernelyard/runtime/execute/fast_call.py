@@ -36,8 +36,18 @@ class FastCallInput(NamedTuple):
     slots: tuple[int, ...] = ()
 
 
-def fast_call(table: CallTable, inputs: Sequence[FastCallInput], results: Sequence[np.ndarray]) -> FastCall | None:
-    """Return a function that takes its arguments in, runs `table`, and gives copies of `results`.
+class FastCallResult(NamedTuple):
+    """A result: `make()` returns its array, after the run: a copy of where the steps write.
+
+    slots: where the address of the array is written; then it is made before the run.
+    """
+
+    make: Callable[[], np.ndarray]
+    slots: tuple[int, ...] = ()
+
+
+def fast_call(table: CallTable, inputs: Sequence[FastCallInput], results: Sequence[FastCallResult]) -> FastCall | None:
+    """Return a function that takes its arguments in, runs `table`, and gives the results.
 
     It answers None, and has done nothing, where an argument is no dense NumPy array of the very shape and dtype. There
     is no such function where llvmlite is absent, where steps are not native, or for an unknown Python.
@@ -49,17 +59,24 @@ def fast_call(table: CallTable, inputs: Sequence[FastCallInput], results: Sequen
     code = dispatch_loop()
     if code is None:
         return None
-    keep: list[Any] = [table, table.fail, *inputs]
+    keep: list[Any] = [table, table.fail, *inputs, *results]
     words: list[int] = [len(inputs), len(results), address, id(keep[1])]
     for shape, dtype, buffer, slots in inputs:
         dims = (ctypes.c_int64 * max(len(shape), 1))(*shape)
         place = (buffer.nbytes, address_of(buffer)) if buffer is not None else (0, ctypes.addressof(dims))
-        counted = (ctypes.c_int64 * (1 + len(slots)))(len(slots), *slots)
+        counted = _counted(slots)
         keep += [dims, dtype, counted]
         words += [id(dtype), len(shape), ctypes.addressof(dims), *place, ctypes.addressof(counted) if slots else 0]
-    copies = [array.copy for array in results]
-    record = (ctypes.c_int64 * (len(words) + len(copies)))(*words, *map(id, copies))
-    return _builtin(code.enter, ctypes.addressof(record), (*keep, copies, record))
+    for make, slots in results:
+        counted = _counted(slots)
+        keep.append(counted)
+        words += [id(make), ctypes.addressof(counted) if slots else 0]
+    record = (ctypes.c_int64 * len(words))(*words)
+    return _builtin(code.enter, ctypes.addressof(record), (*keep, record))
+
+
+def _counted(slots: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * (1 + len(slots)))(len(slots), *slots)
 
 
 class _MethodDef(ctypes.Structure):

@@ -10,7 +10,7 @@ import ctypes
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -57,7 +57,13 @@ class ResultMemory:
 
         Raises: ExecutionError when out of memory.
         """
-        size = size_class(prod(shape) * dtype.itemsize)
+        return self.allocator(shape, dtype)()
+
+    def allocator(self, shape: Sequence[int], dtype: np.dtype) -> Callable[[], np.ndarray]:
+        """Return a function that does what `empty` does, for many arrays of one shape."""
+        return partial(self._allocate, tuple(shape), dtype, size_class(prod(shape) * dtype.itemsize))
+
+    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
         block = self._take(size)
         if block is None:
             block = aligned_bytes(size)
@@ -65,7 +71,7 @@ class ResultMemory:
         owner = _owner_type(block.nbytes).from_address(address_of(block))
         watch = weakref.ref(owner, partial(self._recycle, block))
         self._in_use[id(watch)] = watch
-        return np.ndarray(shape, dtype, memoryview(owner))
+        return np.ndarray(shape, dtype, owner)
 
     def info(self) -> CacheInfo:
         """Return the cache statistics; the entries are the idle blocks, bounded by their bytes."""
