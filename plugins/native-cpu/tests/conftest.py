@@ -17,11 +17,13 @@ from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.interpreter import evaluate
+from kernelyard.transform.layout.pack_constants import PackConstants
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cpu.generator import NativeCpuGenerator
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.runtime import NativeCpuModule
 from kernelyard_native_cpu.schedule.groups import make_groups
+from kernelyard_native_cpu.schedule.packing import choose_packings
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules import make_plan
 
@@ -29,15 +31,21 @@ Runner = Callable[..., list[np.ndarray]]
 PAGE = mmap.PAGESIZE
 
 
-def kernels(module: IRModule) -> dict[str, PrimFunc]:
-    """Return the loop-level functions that integer products of a module are legalized to."""
+def kernels(module: IRModule, packed_for: Machine | None = None) -> dict[str, PrimFunc]:
+    """Return the loop-level functions that integer products of a module are legalized to.
+
+    packed_for: of constants that are packed for a machine.
+    """
     legal = get_pipeline("legalize")(get_pipeline("integer_products")(get_pipeline("simplify")(module)))
+    if packed_for is not None:
+        legal = PackConstants(lambda function, inputs: choose_packings(function, inputs, packed_for))(legal)
     return {name: f for name, f in legal.functions.items() if isinstance(f, PrimFunc)}
 
 
-def plan_of_product(module: IRModule, machine: Machine) -> Plan:
+def plan_of_product(module: IRModule, machine: Machine, is_packed: bool = False) -> Plan:
     """Return the plan of the one product of a module, as scheduled for a machine."""
-    stages = [stage for f in kernels(module).values() for group in make_groups(f) for stage in group.stages]
+    found = kernels(module, machine if is_packed else None)
+    stages = [stage for f in found.values() for group in make_groups(f) for stage in group.stages]
     (stage,) = (stage for stage in stages if len(stage.reduce) > 1)
     return make_plan(stage, frozenset(), {}, machine)
 

@@ -131,6 +131,21 @@ def test_weights_are_prefetched_by_tiles_that_read_them_in_order() -> None:
     assert {height for height, each in by_height.items() if each.stream is not None} == {2, 1}
 
 
+def test_narrow_tiles_prefetch_the_next_columns() -> None:
+    plan = plan_of_product(layer((dims.symbol("m"),), Weight(1024, 128)), AVX512_VNNI, is_packed=True)
+    streams = {each.tiles[0][1]: each.stream for each in (plan, *plan.for_fewer_rows)}
+    are_later_blocks = {height: stream and stream.axis in plan.reduce for height, stream in streams.items()}
+    assert are_later_blocks == {12: False, 8: False, 4: False, 2: True, 1: True}
+    assert all(stream and stream.of_each_step for stream in streams.values())
+
+
+@pytest.mark.parametrize(("bits", "lines"), [(4, 16), (8, 4)])
+def test_each_line_is_prefetched_once_for_both_digits(bits: int, lines: int) -> None:
+    """Of a block of 64 columns; the processor foresees those of 8-bit weights from the first ones."""
+    _, text = write_module(kernels(layer((1,), Weight(1024, 64, bits), bits=16)), AVX512_VNNI)
+    assert text.count("call void @llvm.prefetch.p0(") == lines
+
+
 def test_weights_are_stored_once_for_one_row_and_for_many() -> None:
     weight = Weight(512, 640)
     b = FunctionBuilder()

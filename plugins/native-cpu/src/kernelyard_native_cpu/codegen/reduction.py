@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from kernelyard import dtypes
 from kernelyard.dims import Dim
-from kernelyard.plugins.codegen_api import Binary, ComputeBlock, Expr, Load, neutral_element
-from kernelyard_llvm.values import Value, float_literal, int_literal, iota
+from kernelyard.plugins.codegen_api import Binary, ComputeBlock, Expr, Load, axes_of, neutral_element
+from kernelyard_llvm.values import Value, float_literal, int_literal, iota, literal_int
 from kernelyard_native_cpu.codegen import arithmetic
 from kernelyard_native_cpu.codegen.byte_products import DIGIT_BITS, SIGNS, add_dot_product
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
@@ -182,6 +182,7 @@ class ReductionLoops:
         if plan.factored is not None:
             block = replace(block, body=plan.factored.rest)
         self.reducer = kind(memory, block, plan, lanes_at)
+        self._prefetch_axis = _prefetch_axis(plan)
 
     def run(self, points: Sequence[Axes]) -> list[Value]:
         """Return the result for each point."""
@@ -227,7 +228,7 @@ class ReductionLoops:
 
         def body(i: Value, states: list[State]) -> list[State]:
             inside = [{**axes, name: i} for axes in points]
-            if name not in self.plan.unrolled_axes and all(each in self.plan.unrolled_axes for each in names[1:]):
+            if name == self._prefetch_axis and not self._is_read_again(inside[0]):
                 self._ask_ahead(inside)
             if not self.plan.has_groups or name != self.plan.reduce[0]:
                 return self._nested(names[1:], inside, states, innermost)
@@ -292,6 +293,12 @@ class ReductionLoops:
     def _one_step(self, points: Sequence[Axes], states: list[State]) -> list[State]:
         return [self.reducer.step(axes, state, None) for axes, state in zip(points, states, strict=True)]
 
+    def _is_read_again(self, axes: Axes) -> bool:
+        """Return True where an earlier step of an unrolled axis read the same of the stream, such as another digit."""
+        assert self.plan.stream is not None
+        others = set(self.plan.unrolled_axes) - axes_of(self.plan.stream.load)
+        return any(name in axes and literal_int(axes[name]) != 0 for name in others)
+
     def _ask_ahead(self, points: Sequence[Axes]) -> None:
         """Prefetch what later points read of the plan's stream: every cache line once."""
         stream = self.plan.stream
@@ -355,6 +362,16 @@ class ReductionLoops:
                 slot = copy * len(points) + number
                 new[slot] = self.reducer.step({**axes, name: place}, states[slot], mask)
         return new
+
+
+def _prefetch_axis(plan: Plan) -> str | None:
+    """Return the reduced axis at whose steps the stream is prefetched: the last that is not unrolled, or a later one
+    that it lies along."""
+    if plan.stream is None:
+        return None
+    along = axes_of(plan.stream.load) if plan.stream.of_each_step else frozenset[str]()
+    names = [name for name in plan.reduce if name != plan.vector]
+    return next((name for name in reversed(names) if name in along or name not in plan.unrolled_axes), None)
 
 
 def _terms(expr: Expr) -> list[Expr]:

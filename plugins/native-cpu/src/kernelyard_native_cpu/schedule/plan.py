@@ -38,12 +38,14 @@ class Panel:
 @record
 class Stream:
     """A load that is prefetched, where it is so many steps of an axis later: its next row is too far
-    away for the processor to see it coming. is_aligned: a tile's row begins where a cache line does, or is one line."""
+    away for the processor to see it coming. is_aligned: a tile's row begins where a cache line does, or is one line.
+    of_each_step: of unrolled axes, too; else of the first step of each."""
 
     load: Load
     axis: str
     steps: int
     is_aligned: bool
+    of_each_step: bool = False
 
 
 @record

@@ -92,9 +92,7 @@ def _of_height(loops: Loops, plan: Plan, axis: str | None, height: int, product:
     widest = max(1, min(_WIDEST, _MOST_SUMS[loops.machine.vector_registers] // height))
     vectors = loops.vectors(str(plan.vector))
     width = even_parts(vectors, widest)
-    # Tiles narrower than a block of columns read it several times, each time some of its lines: what they prefetch
-    # comes out of turn, and made products of four rows take twice as long.
-    stream = _stream(plan, product) if width == vectors else None
+    stream = _stream(plan, product, width, vectors)
     return replace(plan, tiles=((axis, height),) if axis else (), unroll=width, stream=stream)
 
 
@@ -166,9 +164,17 @@ def _axis_along(loops: Loops, product: ByteProduct) -> str | None:
     return next((name for name in along if isinstance(loops.extents[name], int)), None)
 
 
-def _stream(plan: Plan, product: ByteProduct) -> Stream | None:
-    """Return the weights, prefetched by blocks."""
+def _stream(plan: Plan, product: ByteProduct, width: int, vectors: int) -> Stream | None:
+    """Return the weights, prefetched some blocks ahead; where a tile is narrower than the columns that lie together,
+    which it therefore reads several times, while the columns before them are read.
+
+    The processor foresees lines of 8-bit weights from the first of each block, unless tiles are one line wide.
+    """
     (words,) = (load for load in walk(product.unsigned) if isinstance(load, Load))
+    of_each_step = width == 1 or bool(axes_of(product.unsigned) - axes_of(words))
+    if width < vectors:
+        outer = [name for name in plan.spatial if name in axes_of(words) and name != plan.vector]
+        return Stream(words, outer[-1], 1, is_aligned=True, of_each_step=of_each_step) if outer else None
     step = offset_of(words.buffer, words.indices).coefficient(plan.reduce[0])
     is_aligned = isinstance(step, int) and step * 4 % _CACHE_LINE == 0
-    return Stream(words, plan.reduce[0], _BLOCKS_AHEAD, is_aligned)
+    return Stream(words, plan.reduce[0], _BLOCKS_AHEAD, is_aligned, of_each_step)
