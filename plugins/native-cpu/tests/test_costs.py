@@ -90,15 +90,15 @@ def test_sequences_are_ours_behind_the_convolution_that_makes_them():
 @pytest.mark.parametrize(
     ("weights", "window", "runner"),
     [
-        ((16, 16, 2, 2), {"strides": (2, 2)}, "dnnl"),
-        ((16, 16, 3, 3), {"strides": (2, 2)}, "dnnl"),
-        ((16, 8, 4, 4), {"strides": (2, 2)}, "native-cpu"),
-        ((16, 1, 4, 4), {"strides": (2, 2), "groups": 16}, "native-cpu"),
+        ((64, 64, 2, 2), {"strides": (2, 2)}, "dnnl"),
+        ((64, 16, 3, 3), {"strides": (2, 2)}, "dnnl"),
+        ((64, 8, 4, 4), {"strides": (2, 2)}, "native-cpu"),
+        ((64, 1, 4, 4), {"strides": (2, 2), "groups": 64}, "native-cpu"),
     ],
 )
 def test_transposed_convolutions_of_few_filters_or_in_groups_are_ours(weights, window, runner):
     b = FunctionBuilder()
-    y = b.op("nn.conv2d_transpose", b.input("x", (1, 16, 9, 9)), weight(*weights), **window)
+    y = b.op("nn.conv2d_transpose", b.input("x", (1, 64, 9, 9)), weight(*weights), **window)
     module = IRModule({"main": b.function(y)})
     assert runners(module) == {runner}
     assert runners(module, backends=["dnnl"]) == {"dnnl"}
@@ -134,21 +134,20 @@ OURS = {
     "an image, 6 filters": convolution(32, (9, 8), filters=6),
     "an image, 8 filters, a large window over few channels": convolution(8, (9, 80), window=(3, 39)),
     "an image, depthwise, 2 filters for each channel": convolution(32, (9, 8), filters=64, groups=32),
+    "an image, depthwise, reordered at both borders": convolution(32, (9, 8), groups=32),
+    "2 filters of one element, reordered": convolution(32, (9, 8), filters=2, window=1),
     "electrodes: a wide window over one channel": convolution(1, (9, 80), filters=8, window=(1, 32)),
 }
 THEIRS = {
-    "an axis of open length": convolution(32, (symbol("n"),)),
-    "strides over a single channel": convolution(1, (50,), filters=64, window=9, stride=4),
+    "an axis of open length": convolution(128, (symbol("n"),)),
+    "strides over a single channel": convolution(1, (500,), filters=64, window=60, stride=4),
     "strides over large filters": convolution(320, (20,), stride=2),
     "long sums in groups": convolution(768, (20,), groups=2),
     "an image": convolution(32, (9, 8)),
-    "an image, depthwise": convolution(32, (9, 8), groups=32),
-    "an image of one channel": convolution(1, (9, 80), filters=8),
-    "an image, 8 filters": convolution(8, (9, 80)),
+    "an image of one channel": convolution(1, (9, 80), filters=16, window=9),
     "an image, 8 filters, a large window over many channels": convolution(32, (9, 80), filters=8, window=5),
     "a large window over few channels": convolution(16, (9, 80), window=5),
     "an image in groups of 16 channels": convolution(32, (9, 8), groups=2),
-    "an image, 2 filters of one element": convolution(32, (9, 8), filters=2, window=1),
     "three axes": convolution(8, (4, 6, 5)),
 }
 
@@ -162,6 +161,56 @@ def test_convolutions_of_ours(name):
 @pytest.mark.parametrize("name", THEIRS)
 def test_convolutions_of_libraries(name):
     assert runners(THEIRS[name]) == {"dnnl"}
+
+
+def network(build):
+    """What is built of an image of 32 channels, between two convolutions of a library."""
+    b = FunctionBuilder()
+    x = b.input("x", (1, 32, 24, 24))
+    window = {"padding": (1, 1, 1, 1)}
+    y = build(b, b.op("nn.relu", b.op("nn.conv2d", x, weight(32, 32, 3, 3), **window)))
+    return IRModule({"main": b.function(b.op("nn.conv2d", y, weight(32, y.tensor_type.shape[1], 3, 3), **window))})
+
+
+BETWEEN = {
+    "depthwise": lambda b, x: b.op("nn.conv2d", x, weight(32, 1, 3, 3), padding=(1, 1, 1, 1), groups=32),
+    "2 filters of one element": lambda b, x: b.op("nn.conv2d", x, weight(2, 32, 1, 1)),
+    "8 filters": lambda b, x: b.op("nn.conv2d", x, weight(8, 32, 3, 3), padding=(1, 1, 1, 1)),
+    "pooling": lambda b, x: b.op("nn.max_pool2d", x, pool_size=(2, 2), strides=(2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_what_stands_between_convolutions_of_a_library_stays_in_their_layout(name):
+    module, x = network(BETWEEN[name]), weight(1, 32, 24, 24)
+    assert runners(module) == {"dnnl"}
+    np.testing.assert_allclose(ky.compile(module)(x), ky.compile(module, backends=[])(x), rtol=1e-3, atol=1e-3)
+
+
+def test_a_pooling_between_generated_kernels_is_generated():
+    b = FunctionBuilder()
+    y = b.op("nn.conv1d", b.input("x", (1, 32, 40)), weight(32, 32, 3))
+    y = b.op("nn.max_pool1d", b.op("nn.relu", y), pool_size=(2,), strides=(2,))
+    module = IRModule({"main": b.function(b.op("nn.conv1d", y, weight(32, 32, 3)))})
+    assert runners(module) == {"native-cpu"}
+    x = weight(1, 32, 40)
+    np.testing.assert_allclose(ky.compile(module)(x), ky.compile(module, backends=["dnnl"])(x), rtol=1e-4, atol=1e-5)
+
+
+def pointwise(channels, activation):
+    """Two 1 x 1 convolutions with a depthwise one between, each with the activation: a mobile network."""
+    b = FunctionBuilder()
+    y = b.input("x", (1, channels, 40, 40))
+    for groups, window in ((1, 1), (channels, 3), (1, 1)):
+        weights = weight(channels, channels // groups, window, window)
+        y = b.op("nn.conv2d", y, weights, padding=(window // 2,) * 4, groups=groups)
+        y = b.op(activation, y)
+    return IRModule({"main": b.function(y)})
+
+
+def test_activations_count_that_take_long_as_post_ops():
+    assert runners(pointwise(24, "nn.silu")) == {"native-cpu"}
+    assert runners(pointwise(192, "nn.relu")) == {"dnnl"}
 
 
 def test_convolutions_agree():
@@ -194,12 +243,12 @@ def test_sums_and_means_over_an_image_are_poolings(op):
 
 def test_what_is_made_of_one_number_for_each_channel_stays_with_the_image():
     b = FunctionBuilder()
-    y = b.op("nn.conv2d", b.input("x", (1, 8, 6, 6)), weight(16, 8, 3, 3))
+    y = b.op("nn.conv2d", b.input("x", (1, 64, 16, 16)), weight(64, 64, 3, 3))
     norm = b.op("sqrt", b.op("sum", b.op("square", y), axes=(2, 3), keepdims=True))
     mean = b.op("mean", norm, axes=(1,), keepdims=True)
     module = IRModule({"main": b.function(b.op("multiply", y, b.op("divide", norm, mean)))})
     assert runners(module) == {"dnnl"}
-    x = weight(1, 8, 6, 6)
+    x = weight(1, 64, 16, 16)
     np.testing.assert_allclose(ky.compile(module)(x), ky.compile(module, backends=[])(x), rtol=1e-4, atol=1e-5)
 
 

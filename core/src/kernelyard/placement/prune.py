@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernelyard.errors import PatternError, describe
-from kernelyard.ir import Binding, Function, IRModule
+from kernelyard.ir import Binding, Function, IRModule, Var
 from kernelyard.ir.visitor import reachable_functions
 from kernelyard.patterns.composite import COMPOSITE
+from kernelyard.patterns.cost import Cost
 from kernelyard.patterns.match_result import Match
 from kernelyard.patterns.registry import Accept, Answer, Decline, FusionPattern
+from kernelyard.placement.borders import Borders, regions_of
 from kernelyard.placement.policy import Policy, TakeAll
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
@@ -43,6 +45,12 @@ class RegionAcceptance:
 
         return replace(pattern, check=check)
 
+    def decide(self, region: Region, cost: Cost | None, border_seconds: float) -> Answer:
+        """Decide over an accepted region that takes some seconds more, for the tensors at its borders."""
+        if cost is None or cost.seconds is None:
+            return Accept(cost)
+        return self.policy.decide(self.backend, region, replace(cost, seconds=cost.seconds + border_seconds))
+
     def _decided(self, answer: Answer, work: Match | Region) -> Answer:
         return self.policy.decide(self.backend, work, answer.cost) if isinstance(answer, Accept) else answer
 
@@ -52,23 +60,62 @@ def merge_regions(
 ) -> IRModule:
     """Return the module with a backend's composites in regions; those of regions that are declined are operators again.
 
+    A region is declined by itself, then for what it takes to reorder the tensors at its borders: where it is gone, its
+    neighbours have borders of this kind, too.
     patterns: those that the composites were made from. recorder: has their matches, and records the declined ones.
     """
-    declined: dict[Binding, Decline] = {}
-    name = acceptance.backend.name
+    by_name = {pattern.name: pattern for pattern in patterns}
+    merging = _Merging(acceptance)
+    while True:
+        merged = merging.merge(module)
+        declined = merging.declined or merging.declined_for_borders(merged)
+        if not declined:
+            return merged
+        module = release_composites(module, declined, by_name, recorder)
 
-    def is_wanted(function: Function, members: Sequence[Binding]) -> bool:
-        answer = acceptance.answer(Region(name, name, function, module))
-        if isinstance(answer, Decline):
-            declined.update(dict.fromkeys(members, answer))
-        return isinstance(answer, Accept)
 
-    merged = merge(name, is_wanted)(module)
-    return (
-        release_composites(merged, declined, {pattern.name: pattern for pattern in patterns}, recorder)
-        if declined
-        else merged
-    )
+class _Merging:
+    """Merges composites; each region is asked for once. declined: the calls of composites of what is no region."""
+
+    def __init__(self, acceptance: RegionAcceptance) -> None:
+        self._acceptance = acceptance
+        self._name = acceptance.backend.name
+        self._answers: dict[tuple[Var, ...], Answer] = {}
+        self._members: dict[Var, Sequence[Binding]] = {}
+        self.declined: dict[Binding, Decline] = {}
+
+    def merge(self, module: IRModule) -> IRModule:
+        """Return the module with regions."""
+        self.declined, self._members = {}, {}
+
+        def is_wanted(function: Function, members: Sequence[Binding]) -> bool:
+            key = tuple(binding.var for binding in members)
+            if key not in self._answers:
+                self._answers[key] = self._acceptance.answer(Region(self._name, self._name, function, module))
+            answer = self._answers[key]
+            if isinstance(answer, Decline):
+                self.declined.update(dict.fromkeys(members, answer))
+            self._members.update(dict.fromkeys(key, members))
+            return isinstance(answer, Accept)
+
+        return merge(self._name, is_wanted)(module)
+
+    def declined_for_borders(self, merged: IRModule) -> dict[Binding, Decline]:
+        """Return the calls of composites in regions that gain less than the reorders at their borders take."""
+        declined: dict[Binding, Decline] = {}
+        if isinstance(self._acceptance.policy, TakeAll):
+            return declined
+        for function in merged.entry_functions().values():
+            regions = regions_of(function, merged, self._name)
+            borders = Borders(function, regions, self._acceptance.backend)
+            for var, region in regions.items():
+                members = self._members[borders.results(var)[0]]
+                answer = self._answers[tuple(binding.var for binding in members)]
+                assert isinstance(answer, Accept), "it is a region"
+                decided = self._acceptance.decide(region, answer.cost, borders.seconds(var, region))
+                if isinstance(decided, Decline):
+                    declined.update(dict.fromkeys(members, decided))
+        return declined
 
 
 def _ask(backend: Backend, region: Region) -> Answer:

@@ -33,12 +33,13 @@ def calls_of(work: Match | Region) -> Sequence[Call]:
     """Return the operators that a match, or the composites of a region, consist of."""
     if isinstance(work, Match):
         return work.calls
-    return [
-        binding.value
-        for _, composite in work.composites()
-        for binding in composite.bindings
-        if isinstance(binding.value, Call)
-    ]
+    return [call for calls in composites_of(work) for call in calls]
+
+
+def composites_of(region: Region) -> list[Sequence[Call]]:
+    """Return the operators of each composite of a region."""
+    composites = (composite for _, composite in region.composites())
+    return [[binding.value for binding in each.bindings if isinstance(binding.value, Call)] for each in composites]
 
 
 def flops_of(call: Call) -> int:

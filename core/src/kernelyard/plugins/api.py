@@ -90,7 +90,11 @@ if TYPE_CHECKING:
     from kernelyard.placement.json_serializer import JSONSerializer as JSONSerializer
     from kernelyard.placement.json_serializer import KernelNode as KernelNode
     from kernelyard.placement.json_serializer import plain as plain
+    from kernelyard.placement.roofline import bytes_of as bytes_of
     from kernelyard.placement.roofline import calls_of as calls_of
+    from kernelyard.placement.roofline import composites_of as composites_of
+    from kernelyard.placement.roofline import flops_of as flops_of
+    from kernelyard.placement.roofline import nbytes_of as nbytes_of
     from kernelyard.placement.roofline import roofline_seconds as roofline_seconds
     from kernelyard.plugins.backend import Backend as Backend
     from kernelyard.plugins.backend import Unavailable as Unavailable
@@ -160,7 +164,7 @@ _HOME = {
     "kernelyard.patterns.registry": "Accept Answer Decline FusionPattern",
     "kernelyard.placement.c_source": "CSourceCodegen CTensor static_shape",
     "kernelyard.placement.json_serializer": "JSONSerializer KernelNode plain",
-    "kernelyard.placement.roofline": "calls_of roofline_seconds",
+    "kernelyard.placement.roofline": "bytes_of calls_of composites_of flops_of nbytes_of roofline_seconds",
     "kernelyard.plugins.backend": "Backend Unavailable",
     "kernelyard.plugins.frontend": "Frontend ModelSpecializer Specialization",
     "kernelyard.plugins.guard": "progress",

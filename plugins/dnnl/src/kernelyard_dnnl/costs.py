@@ -12,7 +12,18 @@ from typing import NamedTuple
 
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.plugins.api import Call, Constant, Cost, Match, Region, TensorType, operands, roofline_seconds
+from kernelyard.plugins.api import (
+    Call,
+    Constant,
+    Cost,
+    Match,
+    Region,
+    TensorType,
+    composites_of,
+    operands,
+    roofline_seconds,
+)
+from kernelyard_dnnl.region_costs import seconds_of_region
 
 DTYPE = "float32"
 # Of whole regions, these keep their neighbours in blocked layouts.
@@ -63,6 +74,8 @@ LIGHT = Efficiency(0.75, "the region has no convolution and no pooling, and its 
 
 def cost_of(work: Match | Region) -> Cost:
     """Return the cost of a match or a region: that of its least efficient primitive."""
+    if isinstance(work, Region) and not HEAVY.isdisjoint(work.ops) and _is_float(work):
+        return Cost(seconds_of_region(work), is_sure=True)
     efficiency = _of_match(work) if isinstance(work, Match) else _of_region(work)
     return Cost(roofline_seconds(work) / efficiency.share, is_sure=True, reason=efficiency.reason)
 
@@ -75,14 +88,13 @@ def _of_match(match: Match) -> Efficiency:
 
 
 def _of_region(region: Region) -> Efficiency:
-    if not HEAVY.isdisjoint(region.ops):
-        return USUAL
-    for _, composite in region.composites():
-        for binding in composite.bindings:
-            values = (binding.var, *operands(binding.value))
-            if any(isinstance(each.type, TensorType) and each.type.dtype != DTYPE for each in values):
-                return USUAL
-    return LIGHT
+    return LIGHT if HEAVY.isdisjoint(region.ops) and _is_float(region) else USUAL
+
+
+def _is_float(region: Region) -> bool:
+    """Return True if all that the primitives read and write is float32."""
+    values = (value for calls in composites_of(region) for call in calls for value in (call, *operands(call)))
+    return all(not isinstance(value.type, TensorType) or value.type.dtype == DTYPE for value in values)
 
 
 def _product(call: Call) -> Efficiency:

@@ -7,8 +7,11 @@ no blocked layout between each other.
 
 from __future__ import annotations
 
-from kernelyard.plugins.api import Cost, Match, Region, TensorType, calls_of, operands, roofline_seconds
+from collections.abc import Sequence
+
+from kernelyard.plugins.api import Call, Cost, Match, Region, TensorType, calls_of, operands, roofline_seconds
 from kernelyard_native_cpu.machine import Machine
+from kernelyard_native_cpu.region_costs import HEAVY, seconds_of_region
 
 ARCHITECTURE, VECTOR_BITS = "x86_64", 512  # what was measured: others are guesses
 DTYPE = "float32"
@@ -27,8 +30,15 @@ EFFICIENCIES = {
 def cost_of(work: Match | Region, machine: Machine) -> Cost:
     """Return the cost of a match or a region as generated kernels."""
     calls = calls_of(work)
+    if isinstance(work, Region) and _is_heavy_and_float(calls):
+        return Cost(seconds_of_region(work), is_sure=_is_measured(work, machine))
     efficiency = min((EFFICIENCIES.get(call.op_name, USUAL) for call in calls), default=USUAL)
     return Cost(roofline_seconds(work) / efficiency, is_sure=_is_measured(work, machine))
+
+
+def _is_heavy_and_float(calls: Sequence[Call]) -> bool:
+    values = [each for call in calls for each in (call, *operands(call)) if isinstance(each.type, TensorType)]
+    return any(call.op_name in HEAVY for call in calls) and all(each.tensor_type.dtype == DTYPE for each in values)
 
 
 def _is_measured(work: Match | Region, machine: Machine) -> bool:
