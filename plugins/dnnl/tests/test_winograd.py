@@ -216,6 +216,7 @@ NUMPY = {
     "mul": np.multiply,
     "max": np.maximum,
     "min": np.minimum,
+    "prelu": lambda x, slope: np.where(x > 0, x, slope * x),
 }
 OPERANDS = [(1, 37, 10, 9), (37, 1, 1), (10, 9), (1, 1, 1, 1), (2, 1, 1, 1)]
 

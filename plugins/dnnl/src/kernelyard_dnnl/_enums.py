@@ -95,6 +95,6 @@ ARG = {
 }
 
 
-def post_op_argument(index: int) -> int:
-    """Return the execution argument of the second operand of post-op `index`."""
-    return ARG["post_op_base"] * (index + 1) | ARG["src_1"]
+def post_op_argument(index: int, operand: str = "src_1") -> int:
+    """Return the execution argument of the second operand of post-op `index`; that of a prelu is its "weights"."""
+    return ARG["post_op_base"] * (index + 1) | ARG[operand]

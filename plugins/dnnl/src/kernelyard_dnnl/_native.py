@@ -68,6 +68,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "dnnl_post_ops_append_eltwise": (c_void_p, c_int, c_float, c_float),
     "dnnl_post_ops_append_sum": (c_void_p, c_float, c_int, c_int),
     "dnnl_post_ops_append_binary": (c_void_p, c_int, c_void_p),
+    "dnnl_post_ops_append_prelu": (c_void_p, c_int),
     "dnnl_post_ops_append_dw": (c_void_p, c_int, c_int, c_int, *[c_int64] * 3),
     "dnnl_post_ops_destroy": (c_void_p,),
     "dnnl_primitive_desc_query": (c_void_p, c_int, c_int, c_void_p),

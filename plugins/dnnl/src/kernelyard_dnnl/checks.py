@@ -14,7 +14,7 @@ from kernelyard_dnnl.candidate import Candidate
 from kernelyard_dnnl.composite import DECODER, ENCODER, Composite, read_composite
 from kernelyard_dnnl.costs import cost_of
 from kernelyard_dnnl.integer_checks import check_integers
-from kernelyard_dnnl.post_ops import POWERS, Binary
+from kernelyard_dnnl.post_ops import POWERS, PRELU, Binary
 from kernelyard_dnnl.primitive_kind import INTEGERS, Refusal
 from kernelyard_dnnl.probe import objection
 from kernelyard_dnnl.stages import exponent_of
@@ -101,6 +101,9 @@ def _stages(composite: Composite) -> Refusal | None:
             return Refusal(
                 "operand", f"an operand of shape {found} is not known to broadcast to {_text(shape)}", at=stage.operand
             )
+        if isinstance(stage, Binary) and stage.algorithm == PRELU and not _is_vector(stage.operand):
+            found = _text(stage.operand.tensor_type.shape)
+            return Refusal("operand", f"slopes of shape {found}, which lie along several axes", at=stage.operand)
     return None
 
 
@@ -122,6 +125,10 @@ def _ranges(composite: Composite) -> Refusal | None:
 def _broadcasts(operand: Expr, shape: Shape) -> bool:
     own = operand.tensor_type.shape
     return len(own) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False))
+
+
+def _is_vector(operand: Expr) -> bool:
+    return sum(size != 1 for size in operand.tensor_type.shape) <= 1
 
 
 def _text(shape: Shape) -> str:

@@ -14,7 +14,7 @@ from kernelyard.plugins.api import Binding, Call, Expr, Match, Op
 from kernelyard_dnnl.post_ops import Binary, Stage
 from kernelyard_dnnl.primitive_kind import PrimitiveKind
 from kernelyard_dnnl.primitives import kinds_by_operator
-from kernelyard_dnnl.stages import stages_of
+from kernelyard_dnnl.stages import stages_of, stored_between
 
 DECODER, ENCODER = "dequantize", "quantize"
 COMPOSITE, OWN = "Composite", "dnnl."  # the attribute of a composite that has its pattern's name
@@ -83,12 +83,18 @@ def read_composite(bindings: Sequence[Binding]) -> Composite:
 
 def _stages(bound: Sequence[tuple[Expr, Call]], inside: Mapping[Expr, Call]) -> list[Stage]:
     """Return what is done with the first of these values."""
-    previous, _ = bound[0]
+    previous, encoder = bound[0]
     stages: list[Stage] = []
     for name, call in bound[1:]:
-        if call.op_name not in (DECODER, ENCODER):
+        if call.op_name == DECODER and call.args[0] is not previous:
+            continue  # of another operand
+        if call.op_name == ENCODER:
+            encoder = call
+        elif call.op_name == DECODER:
+            stages += stored_between(encoder, call)
+        else:
             stages += [_decoded(stage, inside) for stage in stages_of(call, previous)]
-            previous = name
+        previous = name
     return stages
 
 

@@ -95,7 +95,7 @@ def _weight(composite: Composite) -> Refusal | None:
 def _arithmetic(composite: Composite, _: Call) -> Refusal | None:
     """Return an objection to sums and products that post-ops cannot say."""
     points = [float(decoder.args[2].data.reshape(())) for decoder in composite.decoders.values()]  # pyright: ignore
-    if composite.anchor.op_name == "multiply" and all(points):
+    if composite.anchor.op_name == "multiply" and len(points) > 1 and all(points):
         return Refusal("attribute", f"a product of tensors with the zero points {points}")
     if composite.anchor.tensor_type.shape not in [operand.tensor_type.shape for operand in composite.operands]:
         return Refusal("slow", "neither operand has the shape of the result")

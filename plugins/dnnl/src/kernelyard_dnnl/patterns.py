@@ -26,10 +26,13 @@ def activation(previous: Pattern) -> Pattern:
 
 
 def stage(previous: Pattern) -> Pattern:
-    """Return an activation of `previous`, or `previous` combined with another tensor, in either order."""
+    """Return an activation of `previous`, or `previous` combined with another tensor, in either order.
+
+    The slopes of a prelu are constants.
+    """
     combined = is_op(*BINARY)(previous, wildcard())
     reversed_ = is_op(*REVERSED)(wildcard(), previous)
-    return activation(previous) | combined | reversed_
+    return activation(previous) | combined | reversed_ | is_op("nn.prelu")(previous, is_const())
 
 
 def cast(previous: Pattern) -> Pattern:
@@ -59,6 +62,22 @@ def encoded(previous: Pattern) -> Pattern:
     return is_op("quantize")(previous, is_const(), is_const())
 
 
+def stored(previous: Pattern) -> Pattern:
+    """Match `previous` quantized and dequantized, by one constant scale and zero point each."""
+
+    def one() -> Pattern:
+        return is_const().where(lambda constant: scalar_of(constant) is not None)
+
+    return is_op("dequantize")(is_op("quantize")(previous, one(), one()), one(), one())
+
+
+def stored_again(previous: Pattern) -> Pattern:
+    """Match `previous` quantized, what is then computed for each channel, as norms and slopes are, and the result
+    quantized again: integers are rounded in registers."""
+    of_channels = is_op("add", "multiply", "nn.prelu")(stored(previous), is_const())
+    return is_op("quantize")(with_stages(of_channels), is_const(), is_const())
+
+
 def stage_of_integers(previous: Pattern) -> Pattern:
     """Return a stage whose other operand may be dequantized."""
     return is_op("add", "subtract")(previous, decoded()) | stage(previous)
@@ -66,13 +85,17 @@ def stage_of_integers(previous: Pattern) -> Pattern:
 
 def of_integers(kind: PrimitiveKind) -> Pattern:
     """Return a call of one of the kind's operators on operands that are dequantized, and all that is computed before
-    the result is stored."""
+    the result is stored. The second operand of arithmetic may be a constant, as those of norms are."""
     sides = [decoded() for _ in kind.operands]
+    if kind.bias_axis is None and len(sides) > 1:
+        sides[-1] |= is_const().where(lambda constant: scalar_of(constant) is None)
     if kind.reader == "permute_dims":
         sides[-1] |= READERS[kind.reader].pattern(decoded())
     anchor = is_op(*kind.on_integers)(*sides)
     if kind.follows is not Follows.NOTHING:
         anchor = with_stages(anchor, stage_of_integers if kind.bias_axis is not None else stage)
+    if kind.bias_axis is not None:
+        return anchor.optional(lambda previous: stored_again(previous) | encoded(previous))
     return anchor.optional(encoded)
 
 

@@ -14,6 +14,7 @@ from kernelyard.runtime.api import NamedTuple
 if TYPE_CHECKING:
     from kernelyard.plugins.api import Call, Expr
 
+PRELU = "prelu"
 LARGEST = (2 - 2**-23) * 2.0**127  # float32
 LARGEST_RECIPROCAL = 2.0**126  # of the smallest normal float32
 
@@ -89,6 +90,9 @@ BINARY: Mapping[str, str] = {
     "multiply": "mul",
     "subtract": "sub",
 }
+
+# x op operand as a post-op: those, and what oneDNN has no binary primitive for.
+COMBINED: Mapping[str, str] = {**BINARY, "nn.prelu": PRELU}
 
 # c op x, where x is what the post-op is applied to.
 REVERSED: Mapping[str, tuple[Eltwise, str]] = {"subtract": (NEGATIVE, "add"), "divide": (RECIPROCAL, "multiply")}

@@ -42,6 +42,17 @@ class Binary(NamedTuple):
     operand: MemoryDescriptor
 
 
+class Prelu(NamedTuple):
+    """Multiplies what is negative in the result so far by slopes, which broadcast to it."""
+
+    slopes: MemoryDescriptor
+
+    @property
+    def mask(self) -> int:
+        """Bit i is set where there is a slope for each index of dim i."""
+        return sum(1 << dim for dim, size in enumerate(self.slopes.shape) if size > 1)
+
+
 class Depthwise(NamedTuple):
     """Convolves each channel of the result so far with a window of 3 x 3 of its own, one pixel of zeros around it."""
 
@@ -61,7 +72,7 @@ class Runtime(NamedTuple):
 
 
 RuntimeNumbers: TypeAlias = "tuple[Runtime, ...]"
-PostOp: TypeAlias = "Eltwise | Sum | Binary | Depthwise"
+PostOp: TypeAlias = "Eltwise | Sum | Binary | Prelu | Depthwise"
 PostOps: TypeAlias = "tuple[PostOp, ...]"
 Argument: TypeAlias = "int | float | Size | MemoryDescriptor | Vector | Factors | Descriptors | None"
 
@@ -382,6 +393,8 @@ def _attributes(post_ops: PostOps, numbers: RuntimeNumbers) -> Handle:
             library.call("dnnl_post_ops_append_eltwise", chain.address, algorithm, post_op.alpha, post_op.beta)
         elif isinstance(post_op, Sum):
             library.call("dnnl_post_ops_append_sum", chain.address, 1.0, 0, 0)
+        elif isinstance(post_op, Prelu):
+            library.call("dnnl_post_ops_append_prelu", chain.address, post_op.mask)
         elif isinstance(post_op, Depthwise):
             library.call("dnnl_post_ops_append_dw", chain.address, *depthwise_arguments(post_op))
         else:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from kernelyard.dtypes import to_numpy
 from kernelyard.plugins.api import Call, Constant, Expr
 from kernelyard_dnnl.post_ops import (
-    BINARY,
+    COMBINED,
     ELTWISE,
     NEGATIVE,
     POWERS,
@@ -56,6 +59,26 @@ def stages_of(call: Call, x: Expr) -> tuple[Stage, ...]:
     return (_combined(call.op_name, left),)
 
 
+def stored_between(encoder: Call, decoder: Call) -> tuple[Stage, ...]:
+    """Return the stages that give what a decoder makes of the integers that an encoder would store: rounded and cut off
+    before the zero point is added, so that ties go where the quantize has them go.
+
+    Scales and zero points are constants, one for all.
+    """
+    scale, zero, scale_read, zero_read = (scalar_of(each) for call in (encoder, decoder) for each in call.args[1:])
+    assert scale is not None
+    assert zero is not None
+    assert scale_read is not None
+    assert zero_read is not None
+    limits = np.iinfo(to_numpy(encoder.tensor_type.dtype))
+    return (
+        Eltwise("linear", 1 / scale, 0.0),
+        Eltwise("round"),
+        Eltwise("clip", limits.min - zero, limits.max - zero),
+        Eltwise("linear", scale_read, (zero - zero_read) * scale_read),
+    )
+
+
 def functions_of(call: Call, x: Expr) -> list[Eltwise]:
     """Return the eltwise post-ops that compute a function of x alone."""
     return [stage for stage in stages_of(call, x) if isinstance(stage, Eltwise)]
@@ -64,11 +87,13 @@ def functions_of(call: Call, x: Expr) -> list[Eltwise]:
 def _combined(op: str, operand: Expr) -> Stage:
     """x op operand"""
     scalar = scalar_of(operand)
+    if op == "nn.prelu" and scalar is not None:
+        return Eltwise("relu", scalar)
     if scalar is not None and op in SCALAR and math.isfinite(scalar):
         linear = SCALAR[op](scalar)
         if linear is not None:
             return linear
-    return Binary(BINARY[op], operand)
+    return Binary(COMBINED[op], operand)
 
 
 def _joined(first: Eltwise, second: Stage) -> tuple[Stage, ...]:

@@ -18,6 +18,7 @@ from kernelyard_dnnl.primitive import (
     Factors,
     PostOp,
     PostOps,
+    Prelu,
     Primitive,
     Recipe,
     RuntimeNumbers,
@@ -173,6 +174,8 @@ class RegionWriter:
             return f"eltwise(chain, {algorithm}, {_float(post_op.alpha)}, {_float(post_op.beta)})"
         if isinstance(post_op, Sum):
             return "sum(chain, 1.0f, 0, 0)"
+        if isinstance(post_op, Prelu):
+            return f"prelu(chain, {post_op.mask})"
         if isinstance(post_op, Depthwise):
             return f"dw(chain, {', '.join(map(str, depthwise_arguments(post_op)))})"
         operand = self._descriptor(post_op.operand)

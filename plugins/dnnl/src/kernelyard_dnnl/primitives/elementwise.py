@@ -18,6 +18,7 @@ from kernelyard_dnnl.primitive import Eltwise, PostOps, Primitive
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, lower_in_floats
 from kernelyard_dnnl.primitives.integer_arithmetic import lower_integer_arithmetic
+from kernelyard_dnnl.primitives.integer_norm import lower_integer_norm
 from kernelyard_dnnl.primitives.post_ops import (
     SOURCE_1,
     Step,
@@ -100,6 +101,9 @@ def lower_binary(node: Node, graph: Lowering) -> Value:
     """Lower a binary node; the operand with the result's shape comes first, as oneDNN's fast code requires."""
     if are_decoded(node, "a", "b"):
         result = lower_integer_arithmetic(node, graph)
+        return lower_in_floats(node, graph, lower_binary) if result is None else result
+    if are_decoded(node, "a"):
+        result = lower_integer_norm(node, graph)
         return lower_in_floats(node, graph, lower_binary) if result is None else result
     left, right, algorithm = node.operands["a"], node.operands["b"], node.attrs["algorithm"]
     swapped = _better_second(left, right, node)

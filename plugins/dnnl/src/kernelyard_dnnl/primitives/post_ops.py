@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from kernelyard.errors import CodegenError
@@ -12,11 +13,12 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, dense
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
-from kernelyard_dnnl.primitive import Binary, Eltwise, PostOp, PostOps, Primitive, Sum, speed
+from kernelyard_dnnl.post_ops import PRELU
+from kernelyard_dnnl.primitive import Binary, Eltwise, PostOp, PostOps, Prelu, Primitive, Sum, speed
 from kernelyard_dnnl.primitives.affine import Affine, affine_of
 from kernelyard_dnnl.values import Node, Value
 
-SOURCE_1 = enums.ARG["src_1"]
+SOURCE_1, WEIGHTS = enums.ARG["src_1"], enums.ARG["weights"]
 VECTOR_WIDTH = 8
 SPATIAL_RANK = 3  # of tensors that have space beside a batch and channels
 CHEAP = frozenset(("relu", "linear", "clip", "clip_v2", "abs", "square", "hardsigmoid", "hardswish", "round"))
@@ -197,8 +199,9 @@ def _fill(
             shown = operand if view is None else view(operand)
             if shown is None:
                 return False
-            post_ops.append(Binary(step.algorithm, shown.descriptor))
-            epilogue.arguments[enums.post_op_argument(index)] = shown
+            is_prelu = step.algorithm == PRELU
+            post_ops.append((Prelu if is_prelu else partial(Binary, step.algorithm))(shown.descriptor))
+            epilogue.arguments[enums.post_op_argument(index, "weights" if is_prelu else "src_1")] = shown
     epilogue.post_ops = tuple(post_ops)
     return True
 
@@ -245,6 +248,10 @@ def apply_steps(graph: Lowering, steps: Sequence[Step], value: Value) -> Value:
             continue
         assert step.operand is not None
         operand = broadcast_operand(graph, step.operand, value.descriptor)
+        if step.algorithm == PRELU:
+            primitive = prelu_primitive(graph, value.descriptor, operand.descriptor)
+            graph.emit(primitive, {SOURCE: value, WEIGHTS: operand, DESTINATION: value})
+            continue
         pair = fast_pair(graph, step.algorithm, value, operand)
         primitive = binary_primitive(graph, step.algorithm, pair[0].descriptor, pair[1].descriptor)
         graph.emit(primitive, {SOURCE: pair[0], SOURCE_1: pair[1], DESTINATION: pair[0]})
@@ -254,6 +261,8 @@ def apply_steps(graph: Lowering, steps: Sequence[Step], value: Value) -> Value:
 def apply_together(graph: Lowering, node: Node, steps: Sequence[Step], value: Value) -> Value:
     """Apply post-ops to a node's fresh result in place, in one pass where oneDNN has fast code for that."""
     first, *rest = steps
+    if first.algorithm == PRELU:
+        return apply_steps(graph, steps, value)
     if first.eltwise is not None:
         eltwise, arguments = first.eltwise, {SOURCE: value}
 
@@ -290,6 +299,11 @@ def binary_primitive(
     Raises: StatusError.
     """
     return graph.primitive("binary", enums.BINARY[algorithm], left, right, left, post_ops=post_ops)
+
+
+def prelu_primitive(graph: Lowering, layout: MemoryDescriptor, slopes: MemoryDescriptor) -> Primitive:
+    """Return the primitive that multiplies what is negative by slopes. Raises: StatusError."""
+    return graph.primitive("prelu_forward", enums.FORWARD_INFERENCE, layout, slopes, layout)
 
 
 def fast_pair(graph: Lowering, algorithm: str, left: Value, right: Value) -> tuple[Value, Value]:

@@ -52,6 +52,10 @@ def _relu(f: FunctionEmitter, value: Value, alpha: float, beta: float) -> Value:
     return f.select(f.compare("ogt", value, 0.0), value, f.mul(value, alpha) if alpha else 0.0)
 
 
+def _prelu(f: FunctionEmitter, value: Value, slope: Value) -> Value:
+    return f.select(f.compare("ogt", value, 0.0), value, f.mul(value, slope))
+
+
 def _clip(f: FunctionEmitter, value: Value, alpha: float, beta: float) -> Value:
     return _minimum(f, _maximum(f, value, alpha), beta)
 
@@ -76,4 +80,5 @@ BINARY: Mapping[str, Callable[[FunctionEmitter, Value, Value], Value]] = {
     "mul": FunctionEmitter.mul,
     "max": _maximum,
     "min": _minimum,
+    "prelu": _prelu,
 }
