@@ -10,7 +10,8 @@ import pytest
 import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.testing import assert_allclose
-from kernelyard_dnnl.primitive import Depthwise, Primitive
+from kernelyard_dnnl.primitive import Primitive
+from kernelyard_dnnl.primitive_attributes import Depthwise
 from kernelyard_dnnl.primitives import depthwise
 from kernelyard_dnnl.runtime import DnnlRuntime
 

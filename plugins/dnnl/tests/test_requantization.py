@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelyard_dnnl.layout import dense
-from kernelyard_dnnl.primitive import Eltwise
+from kernelyard_dnnl.primitive_attributes import Eltwise
 from kernelyard_dnnl.primitives.affine import Affine
 from kernelyard_dnnl.primitives.post_ops import Step
 from kernelyard_dnnl.primitives.requantization import Line, chain_of

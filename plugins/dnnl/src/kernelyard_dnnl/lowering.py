@@ -21,15 +21,8 @@ from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.foresight import Foresight
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense
 from kernelyard_dnnl.packing import PackedConstants
-from kernelyard_dnnl.primitive import (
-    Argument,
-    PostOps,
-    Primitive,
-    Recipe,
-    Runtime,
-    RuntimeNumbers,
-    create_reorder,
-)
+from kernelyard_dnnl.primitive import Argument, Primitive, Recipe, create_reorder
+from kernelyard_dnnl.primitive_attributes import PostOps, Runtime, RuntimeNumbers
 from kernelyard_dnnl.values import Buffer, NativeKernel, Node, Operation, Value
 from kernelyard_dnnl.work import fitting_threads
 

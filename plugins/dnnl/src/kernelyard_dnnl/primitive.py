@@ -1,4 +1,4 @@
-"""Primitives and their attributes: created once per descriptor, post-ops and thread count, kept in a bounded cache."""
+"""Primitives: created once per descriptor, post-ops and thread count, kept in a bounded cache."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from threading import Lock
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
-from kernelyard.runtime.api import CacheInfo, NamedTuple, cached_property, record, renewed_in_children
+from kernelyard.runtime.api import CacheInfo, NamedTuple, cached_property, renewed_in_children
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import CACHED_PRIMITIVES, Handle, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor, c_dims, from_native
+from kernelyard_dnnl.primitive_attributes import Depthwise, PostOps, RuntimeNumbers, attributes_of
 from kernelyard_dnnl.thread_scope import thread_count
 
 REFERENCE = re.compile(r"\bref\b|^ref")
@@ -22,58 +23,6 @@ SLOW_TO_DESCRIBE = ("deconvolution_forward",)
 PLAIN = re.compile(r"\bgemm\b|^simple")
 
 
-class Eltwise(NamedTuple):
-    """Applies an eltwise algorithm to the result so far."""
-
-    algorithm: str
-    alpha: float = 0.0
-    beta: float = 0.0
-
-
-@record
-class Sum:
-    """Adds what the destination held before."""
-
-
-class Binary(NamedTuple):
-    """Combines the result so far with a second operand."""
-
-    algorithm: str
-    operand: MemoryDescriptor
-
-
-class Prelu(NamedTuple):
-    """Multiplies what is negative in the result so far by slopes, which broadcast to it."""
-
-    slopes: MemoryDescriptor
-
-    @property
-    def mask(self) -> int:
-        """Bit i is set where there is a slope for each index of dim i."""
-        return sum(1 << dim for dim, size in enumerate(self.slopes.shape) if size > 1)
-
-
-class Depthwise(NamedTuple):
-    """Convolves each channel of the result so far with a window of 3 x 3 of its own, one pixel of zeros around it."""
-
-    stride: int
-    has_bias: bool
-
-
-class Runtime(NamedTuple):
-    """Numbers that a primitive is given at execution: `what` (scales, zero_points) of the argument of that number.
-
-    mask: bit i is set where there is one for each index of dim i; 0 for one number.
-    """
-
-    what: str
-    argument: int
-    mask: int = 0
-
-
-RuntimeNumbers: TypeAlias = "tuple[Runtime, ...]"
-PostOp: TypeAlias = "Eltwise | Sum | Binary | Prelu | Depthwise"
-PostOps: TypeAlias = "tuple[PostOp, ...]"
 Argument: TypeAlias = "int | float | Size | MemoryDescriptor | Vector | Factors | Descriptors | None"
 
 
@@ -296,7 +245,7 @@ def _created(recipe: Recipe, threads: int) -> Handle:
     if further is not None:
         return further
     converted = [_converted(argument) for argument in recipe.arguments]
-    attributes = _attributes(recipe.post_ops, recipe.numbers)
+    attributes = attributes_of(recipe.post_ops, recipe.numbers)
     with thread_count(library, threads):
         descriptor = library.create_descriptor(recipe.kind, *converted, c_void_p(attributes.address))
         for _ in range(recipe.skipped):
@@ -345,7 +294,7 @@ def _created_reorder(recipe: Recipe, threads: int) -> Handle:
             engine,
             destination.address,
             engine,
-            _attributes(recipe.post_ops, recipe.numbers).address,
+            attributes_of(recipe.post_ops, recipe.numbers).address,
         )
 
 
@@ -372,39 +321,3 @@ def _converted(argument: Argument) -> Any:
     if isinstance(argument, Descriptors):
         return (c_void_p * len(argument.values))(*(descriptor.address for descriptor in argument.values))
     return argument  # an int, or NULL
-
-
-@lru_cache(maxsize=CACHED_PRIMITIVES)
-def _attributes(post_ops: PostOps, numbers: RuntimeNumbers) -> Handle:
-    """Attributes with a user-owned scratchpad (the library's own is not safe with several threads), post-ops, and the
-    numbers given at execution."""
-    library = load_library()
-    attributes = library.create("dnnl_primitive_attr_create", "dnnl_primitive_attr_destroy")
-    library.call("dnnl_primitive_attr_set_scratchpad_mode", attributes.address, enums.SCRATCHPAD_MODE_USER)
-    for number in numbers:
-        name = f"dnnl_primitive_attr_set_{number.what}_mask"
-        library.call(name, attributes.address, number.argument, number.mask)
-    if not post_ops:
-        return attributes
-    chain = library.create("dnnl_post_ops_create", "dnnl_post_ops_destroy")
-    for post_op in post_ops:
-        if isinstance(post_op, Eltwise):
-            algorithm = enums.ELTWISE[post_op.algorithm]
-            library.call("dnnl_post_ops_append_eltwise", chain.address, algorithm, post_op.alpha, post_op.beta)
-        elif isinstance(post_op, Sum):
-            library.call("dnnl_post_ops_append_sum", chain.address, 1.0, 0, 0)
-        elif isinstance(post_op, Prelu):
-            library.call("dnnl_post_ops_append_prelu", chain.address, post_op.mask)
-        elif isinstance(post_op, Depthwise):
-            library.call("dnnl_post_ops_append_dw", chain.address, *depthwise_arguments(post_op))
-        else:
-            algorithm = enums.BINARY[post_op.algorithm]
-            library.call("dnnl_post_ops_append_binary", chain.address, algorithm, post_op.operand.address)
-    library.call("dnnl_primitive_attr_set_post_ops", attributes.address, chain.address)
-    return attributes
-
-
-def depthwise_arguments(post_op: Depthwise) -> tuple[int, ...]:
-    """Return the arguments of `dnnl_post_ops_append_dw`: the dtypes of weights, bias and result, and the window."""
-    dtype = enums.DATA_TYPE["float32"]
-    return dtype, dtype if post_op.has_bias else enums.DATA_TYPE_UNDEFINED, dtype, 3, post_op.stride, 1

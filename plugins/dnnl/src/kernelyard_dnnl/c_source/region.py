@@ -12,20 +12,22 @@ from kernelyard_dnnl.plan import Plan
 from kernelyard_dnnl.primitive import (
     Argument,
     ChosenLayout,
-    Depthwise,
     Descriptors,
-    Eltwise,
     Factors,
+    Primitive,
+    Recipe,
+    Size,
+    Vector,
+    create_reorder,
+)
+from kernelyard_dnnl.primitive_attributes import (
+    Depthwise,
+    Eltwise,
     PostOp,
     PostOps,
     Prelu,
-    Primitive,
-    Recipe,
     RuntimeNumbers,
-    Size,
     Sum,
-    Vector,
-    create_reorder,
     depthwise_arguments,
 )
 from kernelyard_dnnl.values import Buffer, Operation, Value

@@ -14,7 +14,7 @@ import numpy as np
 from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.lowering import SOURCE, Given, Lower, Lowering
-from kernelyard_dnnl.primitive import Runtime
+from kernelyard_dnnl.primitive_attributes import Runtime
 from kernelyard_dnnl.values import Node, Value
 
 DESTINATION = enums.ARG["dst"]

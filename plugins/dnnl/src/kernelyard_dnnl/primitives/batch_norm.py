@@ -12,7 +12,8 @@ import numpy as np
 
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
-from kernelyard_dnnl.primitive import Eltwise, PostOps, Primitive
+from kernelyard_dnnl.primitive import Primitive
+from kernelyard_dnnl.primitive_attributes import Eltwise, PostOps
 from kernelyard_dnnl.primitive_kind import FLOAT, Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.post_ops import (
     SOURCE_1,

@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 
 from kernelyard_dnnl.lowering import SOURCE, Given, Lowering
-from kernelyard_dnnl.primitive import Runtime
+from kernelyard_dnnl.primitive_attributes import Runtime
 from kernelyard_dnnl.primitives.affine import affine_of
 from kernelyard_dnnl.values import Node, Value
 

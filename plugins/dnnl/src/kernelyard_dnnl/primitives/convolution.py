@@ -16,7 +16,8 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, channels_last, dense
 from kernelyard_dnnl.lowering import NOTHING, SOURCE, Given, Lower, Lowering
-from kernelyard_dnnl.primitive import PostOps, Primitive, speed
+from kernelyard_dnnl.primitive import Primitive, speed
+from kernelyard_dnnl.primitive_attributes import PostOps
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, is_parameter, lower_in_floats
 from kernelyard_dnnl.primitives.convolution_geometry import DIRECT, Convolution, Geometry, geometry_of

@@ -9,7 +9,8 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor
 from kernelyard_dnnl.lowering import Lowering
-from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, Vector, speed
+from kernelyard_dnnl.primitive import Primitive, Vector, speed
+from kernelyard_dnnl.primitive_attributes import PostOps, RuntimeNumbers
 from kernelyard_dnnl.values import Node
 
 DIRECT, TRANSPOSED_DIRECT = 1, 10  # algorithms

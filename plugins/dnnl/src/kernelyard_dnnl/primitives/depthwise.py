@@ -11,7 +11,8 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import any_layout, channels_last
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
-from kernelyard_dnnl.primitive import Depthwise, Vector, speed
+from kernelyard_dnnl.primitive import Vector, speed
+from kernelyard_dnnl.primitive_attributes import Depthwise
 from kernelyard_dnnl.primitives.affine import affine_of
 from kernelyard_dnnl.primitives.convolution_geometry import DIRECT
 from kernelyard_dnnl.primitives.post_ops import activations_of

@@ -14,7 +14,8 @@ from kernelyard_dnnl.layout import MemoryDescriptor, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
 from kernelyard_dnnl.post_ops import BINARY as ALGORITHMS
 from kernelyard_dnnl.post_ops import UNARY
-from kernelyard_dnnl.primitive import Eltwise, PostOps, Primitive
+from kernelyard_dnnl.primitive import Primitive
+from kernelyard_dnnl.primitive_attributes import Eltwise, PostOps
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, lower_in_floats
 from kernelyard_dnnl.primitives.integer_arithmetic import lower_integer_arithmetic

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from kernelyard_dnnl.layout import MemoryDescriptor, channels_last, channels_last_order, dense
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
-from kernelyard_dnnl.primitive import Eltwise, PostOps, Primitive
+from kernelyard_dnnl.primitive import Primitive
+from kernelyard_dnnl.primitive_attributes import Eltwise, PostOps
 from kernelyard_dnnl.primitive_kind import FLOAT, Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.post_ops import (
     SOURCE_1,

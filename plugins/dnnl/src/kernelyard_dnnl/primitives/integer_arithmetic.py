@@ -11,7 +11,8 @@ from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import SOURCE, Given, Lowering
-from kernelyard_dnnl.primitive import Eltwise, PostOps, Primitive, Runtime
+from kernelyard_dnnl.primitive import Primitive
+from kernelyard_dnnl.primitive_attributes import Eltwise, PostOps, Runtime
 from kernelyard_dnnl.primitives.affine import RESULT, Affine, affine_of
 from kernelyard_dnnl.primitives.post_ops import SOURCE_1, Step, broadcast_operand, padded_shape, steps_of
 from kernelyard_dnnl.primitives.requantization import UNCHANGED, Line, chain_of, execute_fused

@@ -11,7 +11,8 @@ from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import NOTHING, SOURCE, Lowering
-from kernelyard_dnnl.primitive import PostOps, Primitive
+from kernelyard_dnnl.primitive import Primitive
+from kernelyard_dnnl.primitive_attributes import PostOps
 from kernelyard_dnnl.primitives.affine import RESULT, affine_of
 from kernelyard_dnnl.primitives.post_ops import SOURCE_1, Step, broadcast_operand, padded_shape, steps_of
 from kernelyard_dnnl.primitives.requantization import chain_of, execute_fused

@@ -15,7 +15,7 @@ from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.lowering import SOURCE, Given, Lowering
-from kernelyard_dnnl.primitive import Runtime
+from kernelyard_dnnl.primitive_attributes import Runtime
 from kernelyard_dnnl.primitives.affine import RESULT, Affine, affine_of, given_numbers, given_zero
 from kernelyard_dnnl.primitives.post_ops import Step, steps_of
 from kernelyard_dnnl.primitives.requantization import UNCHANGED, Chain, Line, chain_of

@@ -15,7 +15,8 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
-from kernelyard_dnnl.primitive import PostOps, Primitive, RuntimeNumbers, speed
+from kernelyard_dnnl.primitive import Primitive, speed
+from kernelyard_dnnl.primitive_attributes import PostOps, RuntimeNumbers
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, lower_in_floats
 from kernelyard_dnnl.primitives.post_ops import execute, padded_shape, steps_of

@@ -15,7 +15,8 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last_order, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
-from kernelyard_dnnl.primitive import PostOps, Primitive, Vector, speed
+from kernelyard_dnnl.primitive import Primitive, Vector, speed
+from kernelyard_dnnl.primitive_attributes import PostOps
 from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, NARROW, Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import RESULT, affine_of, are_decoded, lower_in_floats
 from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, execute, steps_of

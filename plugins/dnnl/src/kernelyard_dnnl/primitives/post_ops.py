@@ -14,7 +14,8 @@ from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, dense
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.post_ops import PRELU
-from kernelyard_dnnl.primitive import Binary, Eltwise, PostOp, PostOps, Prelu, Primitive, Sum, speed
+from kernelyard_dnnl.primitive import Primitive, speed
+from kernelyard_dnnl.primitive_attributes import Binary, Eltwise, PostOp, PostOps, Prelu, Sum
 from kernelyard_dnnl.primitives.affine import Affine, affine_of
 from kernelyard_dnnl.values import Node, Value
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernelyard_dnnl.layout import Shape, channels_last_order, dense
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
-from kernelyard_dnnl.primitive import Eltwise, Vector
+from kernelyard_dnnl.primitive import Vector
+from kernelyard_dnnl.primitive_attributes import Eltwise
 from kernelyard_dnnl.primitive_kind import PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, lower_in_floats
 from kernelyard_dnnl.primitives.pooling import Pooling, pool_integers

@@ -17,7 +17,8 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor
 from kernelyard_dnnl.lowering import Given, Lowering, given_arguments
-from kernelyard_dnnl.primitive import Eltwise, PostOps, Primitive, speed
+from kernelyard_dnnl.primitive import Primitive, speed
+from kernelyard_dnnl.primitive_attributes import Eltwise, PostOps
 from kernelyard_dnnl.primitives.affine import Affine
 from kernelyard_dnnl.primitives.post_ops import Step, View, emit_with, epilogues
 from kernelyard_dnnl.values import Value

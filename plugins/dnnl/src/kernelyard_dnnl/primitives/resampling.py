@@ -13,7 +13,8 @@ from kernelyard import dims
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
-from kernelyard_dnnl.primitive import Factors, PostOps, Primitive
+from kernelyard_dnnl.primitive import Factors, Primitive
+from kernelyard_dnnl.primitive_attributes import PostOps
 from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, NARROW, Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.post_ops import execute
 from kernelyard_dnnl.values import Node, Value

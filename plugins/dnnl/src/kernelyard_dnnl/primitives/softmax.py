@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
-from kernelyard_dnnl.primitive import PostOps, Primitive
+from kernelyard_dnnl.primitive import Primitive
+from kernelyard_dnnl.primitive_attributes import PostOps
 from kernelyard_dnnl.primitive_kind import Follows, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.rows import check_rows, execute_rows, rows_along
 from kernelyard_dnnl.values import Node, Value

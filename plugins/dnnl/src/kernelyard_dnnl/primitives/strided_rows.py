@@ -14,7 +14,8 @@ from dataclasses import replace
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, any_layout, channels_last, dense
 from kernelyard_dnnl.lowering import SOURCE, Lowering
-from kernelyard_dnnl.primitive import PostOps, Primitive
+from kernelyard_dnnl.primitive import Primitive
+from kernelyard_dnnl.primitive_attributes import PostOps
 from kernelyard_dnnl.primitives.post_ops import Step, execute
 from kernelyard_dnnl.values import Node, Value
 
