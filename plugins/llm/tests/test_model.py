@@ -141,7 +141,7 @@ def test_a_saved_model_says_the_same(llama: LanguageModel, tmp_path: Path) -> No
 
 def test_compile_reads_the_file(llama_file: Callable[[str], Path]) -> None:
     executable = kernelyard.compile(llama_file("Q4_1"))
-    assert sorted(executable.entries) == ["decode", "extend", "head"]
+    assert sorted(executable.entries) == ["decode", "decode_batch", "extend", "head"]
     assert kernelyard_llm.from_executable(executable).config.width == WIDTH
 
 

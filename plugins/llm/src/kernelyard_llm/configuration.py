@@ -7,9 +7,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-# The functions of a program: tokens of some sequences to hidden states, these to logits, and one token of one sequence
-# to logits.
-EXTEND, HEAD, DECODE = "extend", "head", "decode"
+# The functions of a program: tokens of some sequences to hidden states, these to logits, and one token of one sequence,
+# or of each of several, to logits.
+EXTEND, HEAD, DECODE, DECODE_BATCH = "extend", "head", "decode", "decode_batch"
 # Rows of a page of the cache.
 PAGE = 64
 

@@ -25,7 +25,7 @@ class Decoder(nn.Module):
     """All of the network.
 
     `extend` turns tokens of some sequences into hidden states and new rows of the cache, `head` hidden states into
-    logits; `decode` does both for one token, by kernels that are made for one.
+    logits; `decode` does both for one token of one sequence, and `decode_batch` for one of each, by kernels for one.
     """
 
     def __init__(self, config: ModelConfig, weights: Weights, products: Products = DEFAULT_PRODUCTS) -> None:
@@ -89,6 +89,8 @@ class Decoder(nn.Module):
         results = self.extend(tokens, lengths, tables, keys, values, key_scales, value_scales)
         hidden = results.pop("hidden")
         return {"logits": self.head(hidden.reshape(tokens.shape[0], self.config.width)), **results}
+
+    decode_batch = decode
 
     def head(self, hidden: nn.Tensor) -> nn.Tensor:
         """Hidden states (rows, width) -> logits (rows, vocabulary)."""

@@ -1,4 +1,4 @@
-"""The program of a language model: three functions over symbolic lengths, compiled once."""
+"""The program of a language model: four functions over symbolic lengths, compiled once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelyard import nn
 from kernelyard.errors import ShapeError, TypeInferenceError
-from kernelyard_llm.configuration import DECODE, EXTEND, HEAD, PAGE, ModelConfig
+from kernelyard_llm.configuration import DECODE, DECODE_BATCH, EXTEND, HEAD, PAGE, ModelConfig
 from kernelyard_llm.description import KEY
 from kernelyard_llm.errors import ModelFileError
 from kernelyard_llm.network import Decoder, Weights
@@ -22,6 +22,7 @@ def model_spec(config: ModelConfig, weights: Weights, products: Products) -> nn.
     methods = {
         EXTEND: _inputs(config, "batch", "n"),
         DECODE: _inputs(config, 1, 1),
+        DECODE_BATCH: _inputs(config, "batch", 1),
         HEAD: {"hidden": nn.spec.Tensor(["m", config.width])},
     }
     return nn.ModuleSpec(Decoder(config, weights, products), methods)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from kernelyard import Executable, VirtualMachine
-from kernelyard_llm.configuration import EXTEND, HEAD, PAGE, ModelConfig
+from kernelyard_llm.configuration import DECODE, DECODE_BATCH, EXTEND, HEAD, PAGE, ModelConfig
 from kernelyard_llm.engine.pages import NO_PAGE, PagePool, PageTable
 
 # Batch sizes and chunk lengths are rounded up to these, as each has a plan of its own, whose memory stays.
@@ -25,6 +26,7 @@ class BatchRunner:
         machine = VirtualMachine(executable, contexts=1)
         executable.max_plans = max(executable.max_plans, _PLANS)
         self._extend, self._head = machine[EXTEND], machine[HEAD]
+        self._decode, self._decode_batch = machine[DECODE], machine[DECODE_BATCH]
         self._pool = pool
 
     def extend(self, chunks: Sequence[Sequence[int]], tables: Sequence[PageTable]) -> np.ndarray:
@@ -34,19 +36,27 @@ class BatchRunner:
         last token of each.
         """
         counts = np.array([len(chunk) for chunk in chunks])
-        tokens = np.zeros((_rounded(len(chunks)), padded_length(int(counts.max()))), np.int64)
-        for row, chunk in enumerate(chunks):
-            tokens[row, : len(chunk)] = chunk
-        hidden, *new = self._extend(tokens, *self._cached(len(tokens), tables), *self._pool.cache.arguments)
-        sequences, offsets = np.nonzero(np.arange(tokens.shape[1]) < counts[:, None])
-        places = (table.places(count) for table, count in zip(tables, counts, strict=True))
-        pages, rows = (np.concatenate(part) for part in zip(*places, strict=True))
-        self._pool.cache.write(pages, rows, [part.numpy()[:, sequences, offsets] for part in new])
-        return hidden.numpy()[np.arange(len(chunks)), counts - 1]
+        hidden = self._run(self._extend, chunks, tables, padded_length(int(counts.max())))
+        return hidden[np.arange(len(chunks)), counts - 1]
 
     def decode(self, tokens: Sequence[int], tables: Sequence[PageTable]) -> np.ndarray:
         """Compute a token of each sequence, as `extend`; returns the logits (sequences, vocabulary)."""
-        return self.logits(self.extend([[token] for token in tokens], tables))
+        function = self._decode if len(tokens) == 1 else self._decode_batch
+        return self._run(function, [[token] for token in tokens], tables, 1)[: len(tokens)]
+
+    def _run(
+        self, function: Callable[..., Any], chunks: Sequence[Sequence[int]], tables: Sequence[PageTable], length: int
+    ) -> np.ndarray:
+        """Return the first result of a function of chunks, padded to `length`; write the others to the cache."""
+        tokens, is_token = np.zeros((_rounded(len(chunks)), length), np.int64), np.zeros((len(chunks), length), bool)
+        for row, chunk in enumerate(chunks):
+            tokens[row, : len(chunk)], is_token[row, : len(chunk)] = chunk, True
+        result, *new = function(tokens, *self._cached(len(tokens), tables), *self._pool.cache.arguments)
+        sequences, offsets = np.nonzero(is_token)
+        places = (table.places(len(chunk)) for table, chunk in zip(tables, chunks, strict=True))
+        pages, rows = (np.concatenate(part) for part in zip(*places, strict=True))
+        self._pool.cache.write(pages, rows, [part.numpy()[:, sequences, offsets] for part in new])
+        return result.numpy()
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
         """Return the logits (rows, vocabulary) of hidden states (rows, width)."""
