@@ -16,7 +16,9 @@ from small_families import DTYPES, GOLDEN, IDS, KEPT, MODELS, weights, write_saf
 import kernelyard
 import kernelyard_llm
 from kernelyard_llm import LanguageModelError, ModelFileError, TokenizerError
+from kernelyard_llm.description import Description
 from kernelyard_llm.from_huggingface import huggingface_config
+from kernelyard_llm.safetensors import Arrays
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
@@ -150,3 +152,28 @@ def test_a_damaged_configuration(name: str, value: object) -> None:
     given = {**kept("llama")["config"], name: value}
     with pytest.raises(ModelFileError, match="configuration"):
         huggingface_config(given, "here")
+
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize("layers", [1_000_000_000, 1 << 62])
+def test_more_layers_than_any_network_has_are_refused(layers: int) -> None:
+    with pytest.raises(ModelFileError, match="configuration"):
+        huggingface_config({**kept("llama")["config"], "num_hidden_layers": layers}, "here")
+
+
+@pytest.mark.parametrize(
+    "head", [DEEP, b'{"a": {"dtype": "F32", "shape": [1e999], "data_offsets": [0, 4]}}', b'{"a": 1}', b"{"]
+)
+def test_a_damaged_head_of_safetensors_is_refused(head: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(head).to_bytes(8, "little") + head + bytes(4))
+    with pytest.raises(ModelFileError):
+        Arrays([path])
+
+
+@pytest.mark.parametrize("text", [DEEP.decode(), "{}", "[]", "1e999"])
+def test_a_damaged_description_is_refused(text: str) -> None:
+    with pytest.raises(ModelFileError, match="description"):
+        Description.from_json(text)

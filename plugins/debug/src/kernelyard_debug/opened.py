@@ -16,6 +16,7 @@ from kernelyard.driver.import_model import import_model
 from kernelyard.driver.options import check_options
 from kernelyard.errors import InputNameError
 from kernelyard.plugins.manager import get_manager
+from kernelyard.runtime.array_files import read_array_file
 from kernelyard.transform.pass_infra.pass_base import PassContext
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_debug.case import Case
@@ -54,11 +55,11 @@ def read_feeds(feeds: Mapping[str, np.ndarray] | str | Path | None) -> dict[str,
     if not isinstance(feeds, (str, Path)):
         return dict(feeds or {})
     try:
-        loaded = np.load(feeds, allow_pickle=False)
+        loaded = read_array_file(feeds)
         if isinstance(loaded, np.ndarray):
             raise ValueError("it holds one array without a name")
-        return {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError) as error:
+        return loaded
+    except (OSError, ValueError) as error:
         expected = "an .npz file with an array for each input"
         raise DebugError("the feeds cannot be read", where=str(feeds), found=error, expected=expected) from error
 

@@ -17,6 +17,7 @@ from kernelyard.ir import parse_module, to_text
 from kernelyard.ops.interpreter import run
 from kernelyard_debug.case import Case
 from kernelyard_debug.errors import DebugError
+from kernelyard_debug.opened import read_feeds
 from kernelyard_onnx_export import to_onnx
 
 TEXT, FEEDS, MODEL, DATA, TEST, REPORT = (
@@ -50,8 +51,7 @@ def load_case(folder: str | Path) -> Case:
     """Read the case of a folder again. Raises: DebugError."""
     try:
         module = parse_module((Path(folder) / TEXT).read_text(encoding="utf-8"))
-        with np.load(Path(folder) / FEEDS, allow_pickle=False) as feeds:
-            return _typed(Case(module, {name: feeds[name] for name in feeds.files}))
+        return _typed(Case(module, read_feeds(Path(folder) / FEEDS)))
     except (OSError, ValueError, KernelyardError) as error:
         raise DebugError("this is no folder of a reduced case", where=str(folder), found=error) from error
 

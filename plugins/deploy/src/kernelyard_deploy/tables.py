@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kernelyard.runtime.array_files import read_array_file
 from kernelyard_deploy.errors import BatchJobError
 
 Columns = dict[str, np.ndarray]
@@ -68,28 +69,30 @@ def malformed(path: Path, column: str, found: object, expected: str) -> BatchJob
 
 # --- NumPy ------------------------------------------------------------------------------------------------------------
 def _cut_npz(path: Path, rows: int) -> list[Piece]:
-    with _open_npz(path) as file:
-        counts = {name: len(file[name]) if file[name].ndim else 0 for name in file.files}
+    counts = {name: len(array) if array.ndim else 0 for name, array in _arrays_of(path).items()}
     if len(set(counts.values())) != 1:
         raise BatchJobError("columns of a table have different numbers of rows", where=str(path), found=counts)
     (count,) = set(counts.values())
     return [Piece(min(rows, count - start), (start, min(count, start + rows))) for start in range(0, count, rows)]
 
 
-def _open_npz(path: Path) -> Any:
+def _arrays_of(path: Path) -> dict[str, np.ndarray]:
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        arrays = read_array_file(path)
+        if isinstance(arrays, np.ndarray):
+            raise ValueError("it holds one array without a name")
+        return arrays
+    except (OSError, ValueError) as error:
         raise BatchJobError("a table cannot be read", where=str(path), found=str(error)) from error
 
 
 def _read_npz(path: Path, piece: Piece, columns: Sequence[Column], batch: int) -> Iterator[Columns]:
     start, stop = piece.parts
-    with _open_npz(path) as file:
-        missing = [each.name for each in columns if each.name not in file.files]
-        if missing:
-            raise malformed(path, missing[0], f"columns {', '.join(file.files)}", "a column of that name")
-        arrays = {each.name: file[each.name][start:stop] for each in columns}
+    table = _arrays_of(path)
+    missing = [each.name for each in columns if each.name not in table]
+    if missing:
+        raise malformed(path, missing[0], f"columns {', '.join(table)}", "a column of that name")
+    arrays = {each.name: table[each.name][start:stop] for each in columns}
     for first in range(0, stop - start, batch):
         yield {name: array[first : first + batch] for name, array in arrays.items()}
 

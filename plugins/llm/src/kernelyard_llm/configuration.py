@@ -12,6 +12,7 @@ import numpy as np
 EXTEND, HEAD, DECODE, DECODE_BATCH = "extend", "head", "decode", "decode_batch"
 # Rows of a page of the cache.
 PAGE = 64
+MOST_LAYERS = 1024  # of a network; a file that says more is damaged
 
 Norm = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]

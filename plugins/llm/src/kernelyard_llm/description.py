@@ -44,7 +44,7 @@ class Description:
             experts = config.pop("experts")
             whole = ModelConfig(layers=layers, experts=None if experts is None else Experts(**experts), **config)
             return cls(config=whole, **{**fields, "ends": tuple(fields["ends"])})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ModelFileError("the description of a language model is damaged", found=str(error)) from error
 
     def tokenizer(self) -> Tokenizer:

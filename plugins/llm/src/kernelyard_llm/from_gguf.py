@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from kernelyard_llm.blocks import Planes, split_blocks
-from kernelyard_llm.configuration import Experts, LayerConfig, ModelConfig, Rope
+from kernelyard_llm.configuration import MOST_LAYERS, Experts, LayerConfig, ModelConfig, Rope
 from kernelyard_llm.errors import LanguageModelError, ModelFileError
 from kernelyard_llm.families import FAMILIES, GGUF_NAMES
 from kernelyard_llm.gguf import GGUFFile, StoredTensor
 from kernelyard_llm.rope_scaling import yarn_rope
 
-_MOST = {"block_count": 1024, "embedding_length": 1 << 20, "attention.head_count": 4096}
+_MOST = {"block_count": MOST_LAYERS, "embedding_length": 1 << 20, "attention.head_count": 4096}
 
 
 class GGUFWeights(Mapping[str, "np.ndarray | Planes"]):

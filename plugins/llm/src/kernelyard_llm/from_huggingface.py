@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard_llm.configuration import Activation, Experts, LayerConfig, ModelConfig
+from kernelyard_llm.configuration import MOST_LAYERS, Activation, Experts, LayerConfig, ModelConfig
 from kernelyard_llm.errors import LanguageModelError, ModelFileError
 from kernelyard_llm.families import FAMILIES, Family
 from kernelyard_llm.rope_scaling import context_of, scaled_rope
@@ -250,6 +250,8 @@ def _experts(given: Mapping[str, Any], family: Family) -> Experts | None:
 
 def _layers(given: Mapping[str, Any], family: Family, head_size: int) -> Iterator[LayerConfig]:
     count = int(_first(given, "layers"))
+    if count > MOST_LAYERS:
+        raise ValueError(f"{count} layers; at most {MOST_LAYERS} are read")
     window = given.get("sliding_window") if given.get("use_sliding_window", True) else None
     kinds = given.get("layer_types") or _kinds(given, family, count)
     turns = given.get("no_rope_layers") or [not family.unturned or (n + 1) % family.unturned > 0 for n in range(count)]

@@ -54,7 +54,7 @@ def _read(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         for name, entry in head.items():
             if name != "__metadata__":
                 yield name, _array(data, 8 + size, entry)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ModelFileError("a safetensors file is damaged", where=str(path), found=str(error)) from error
 
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from kernelyard.runtime.array_files import read_array_file
 from kernelyard_quantize.errors import CalibrationError
 
 PICTURES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))
@@ -104,7 +105,7 @@ def read_files(files: Sequence[Path]) -> Iterator[Feed | np.ndarray]:
     """Yield a feed for each file, one in memory at a time. Raises: CalibrationError for what NumPy cannot read."""
     for path in files:
         try:
-            loaded = np.load(path, allow_pickle=False)
-            yield loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
-        except (OSError, ValueError, EOFError) as error:
+            loaded = read_array_file(path)
+        except (OSError, ValueError) as error:
             raise CalibrationError("a file of calibration data cannot be read", where=str(path), found=error) from error
+        yield loaded

@@ -287,12 +287,14 @@ def _symbols(dim: int | str) -> frozenset[str]:
 def read_array(item: str) -> tuple[str, np.ndarray]:
     import numpy as np
 
+    from kernelyard.runtime.array_files import read_array_file
+
     name, equals, path = item.rpartition("=")  # names may hold an equals sign, and then files may not
     if not equals:
         raise click.BadParameter(f"{item!r}; write NAME=FILE.npy", param_hint="--input")
     try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        array = read_array_file(path)
+    except (OSError, ValueError) as error:
         raise ExecutionError(
             f"the file for input {name!r} cannot be read", where=path, found=error, expected="a .npy file"
         ) from error
