@@ -172,6 +172,8 @@ def _split_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
 
 
 def _split(x: np.ndarray, *, axis: int, sections: Ints) -> tuple[np.ndarray, ...]:
+    if sum(sections) != x.shape[axis]:  # of a symbolic size, which the type rule could not hold against them
+        raise ValueError(f"sections of {sum(sections)} elements in place of {x.shape[axis]}")
     return tuple(np.split(x, np.cumsum(sections)[:-1], axis))
 
 
