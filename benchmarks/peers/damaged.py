@@ -17,6 +17,7 @@ NUMBERS = (
     b"1e999",
     b"99999999999999999999",
     b"9223372036854775807",
+    b"1000000000",
     b"0.5",
     b"true",
     b"null",
@@ -34,7 +35,8 @@ def damaged(rng: random.Random, parser: Parser) -> bytes:
 
 
 def _several(rng: random.Random, data: bytes, parser: Parser) -> bytes:
-    kinds = (_words, _words, _words, _nested, _bits) if parser.is_text else (_bits, _numbers, _cut, _bits)
+    is_text = parser.is_text or data[:1] in (b"{", b"[")  # a part of a container may be one
+    kinds = (_words, _words, _words, _nested, _bits) if is_text else (_bits, _numbers, _cut, _bits)
     for _ in range(rng.choice((1, 1, 2, 4))):
         if rng.random() < 0.2:
             data = _spliced(rng, data, rng.choice(parser.seeds))
@@ -52,10 +54,11 @@ def _bits(rng: random.Random, data: bytes) -> bytes:
 
 
 def _numbers(rng: random.Random, data: bytes) -> bytes:
-    """An integer of 1, 2, 4 or 8 bytes is another one, mostly where integers lie: early, at a multiple of four."""
+    """An integer of 1, 2, 4 or 8 bytes is another one, mostly where integers lie: early, often at multiples of 4."""
     size = rng.choice((1, 2, 4, 8))
     end = max(len(data) - size, 1)
-    at = rng.randrange(min(end, 256) if rng.random() < 0.5 else end) // 4 * 4
+    at = rng.randrange(min(end, 256) if rng.random() < 0.5 else end)
+    at = at // 4 * 4 if rng.random() < 0.6 else at
     value = rng.choice(EXTREMES) & ((1 << 8 * size) - 1)
     return data[:at] + value.to_bytes(size, "little") + data[at + size :]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 import tempfile
@@ -14,6 +15,7 @@ from llvmlite import binding
 
 import kernelyard as ky
 from kernelyard.dims import symbol
+from kernelyard.driver.commands.common import read_array
 from kernelyard.driver.import_model import import_model
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import FunctionBuilder, IRModule, parse_module, to_text
@@ -22,11 +24,19 @@ from kernelyard.plugins.manifest import parse_manifest
 from kernelyard.runtime.artifact.container import Member, pack_container, read_container
 from kernelyard.runtime.execute.executable import TensorInfo
 from kernelyard.runtime.jit.object_code import ObjectCode, UnlinkableError
+from kernelyard_debug.opened import read_feeds
+from kernelyard_llm.description import Description
+from kernelyard_llm.from_huggingface import huggingface_config, read_json
 from kernelyard_llm.gguf import read_gguf
 from kernelyard_llm.safetensors import Arrays
 from kernelyard_llm.server import protocol
 from kernelyard_onnx_export import to_onnx
+from kernelyard_serve import grpc_codec
+from kernelyard_serve.grpc_messages import message
+from kernelyard_serve.grpc_service import parsed
 from kernelyard_serve.http_codec import decode_request
+from kernelyard_serve.inference import Deadline
+from peers.structured import repacked_archive, repacked_head, repacked_message
 
 Repack = Callable[[bytes, Callable[[bytes], bytes]], bytes]
 READS = """
@@ -73,15 +83,22 @@ def parsers() -> dict[str, Parser]:
     artifacts = [
         ky.compile(module, backends=backends).to_bytes() for module in modules() for backends in ([], ["dnnl"])
     ]
+    models = [to_onnx(module).SerializeToString() for module in modules()]
     each = [
-        Parser("onnx", _onnx, [to_onnx(module).SerializeToString() for module in modules()]),
+        Parser("onnx", _onnx, models, repack=repacked_message(type(to_onnx(modules()[0])))),
         Parser("gguf", _of_file(read_gguf), [gguf()]),
-        Parser("safetensors", _of_file(lambda path: dict(Arrays([path]))), [safetensors()]),
+        Parser("safetensors", _of_file(lambda path: dict(Arrays([path]))), [safetensors()], repack=repacked_head),
+        Parser("npz", _of_file(read_feeds), [npz()], repack=repacked_archive),
+        Parser("npy", _of_file(lambda path: read_array(f"x={path}")), npy()),
         Parser("artifact", ky.load, artifacts, repack=repacked),
         Parser("object code", _object_code, object_files()),
         Parser("manifest", lambda data: parse_manifest(_text(data), "manifest"), manifests(), is_text=True),
         Parser("ir", lambda data: parse_module(_text(data)), [to_text(m).encode() for m in modules()], is_text=True),
         Parser("http", _http, [http()], is_text=True),
+        Parser("binary http", _binary_http, [binary_http()]),
+        Parser("grpc", _grpc, [grpc()], repack=repacked_message(message("ModelInferRequest"))),
+        Parser("config", _of_file(_config), [config()], is_text=True),
+        Parser("description", lambda data: Description.from_json(_text(data)), [description()], is_text=True),
         Parser("chat", _chat, [chat()], is_text=True),
     ]
     return {parser.name: parser for parser in each}
@@ -111,9 +128,24 @@ def _object_code(data: bytes) -> object:
         raise RefusedError("an object file cannot be linked") from None
 
 
+INPUTS = {"x": TensorInfo("x", ("n", 3), "float32"), "i": TensorInfo("i", (2,), "int64")}
+
+
 def _http(data: bytes) -> object:
-    inputs = {"x": TensorInfo("x", ("n", 3), "float32"), "i": TensorInfo("i", (2,), "int64")}
-    return decode_request(data, None, inputs, ["y"])
+    return decode_request(data, None, INPUTS, ["y"])
+
+
+def _binary_http(data: bytes) -> object:
+    """Read a body whose head ends with its first line, as its header says."""
+    return decode_request(data, str(data.find(b"\n") + 1), INPUTS, ["y"])
+
+
+def _grpc(data: bytes) -> object:
+    return grpc_codec.decode_request(parsed("ModelInfer", data), INPUTS, ["y"], Deadline())
+
+
+def _config(path: Path) -> object:
+    return huggingface_config(read_json(path), str(path))
 
 
 def _chat(data: bytes) -> object:
@@ -207,6 +239,57 @@ def http() -> bytes:
     i = {"name": "i", "datatype": "INT64", "shape": [2], "data": [7, 8]}
     body = {"id": "1", "inputs": [x, i], "outputs": [{"name": "y", "parameters": {"binary_data": False}}]}
     return json.dumps(body).encode()
+
+
+def binary_http() -> bytes:
+    """Return the body of an inference request whose tensors follow it as bytes."""
+    x = {"name": "x", "datatype": "FP32", "shape": [2, 3], "parameters": {"binary_data_size": 24}}
+    i = {"name": "i", "datatype": "INT64", "shape": [2], "parameters": {"binary_data_size": 16}}
+    body = {"id": "1", "inputs": [x, i], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
+    return json.dumps(body).encode() + b"\n" + bytes(40)
+
+
+def grpc() -> bytes:
+    """Return an inference request of gRPC."""
+    asked = message("ModelInferRequest")(model_name="m")
+    x = asked.inputs.add(name="x", datatype="FP32", shape=[2, 3])
+    x.contents.fp32_contents.extend([1, 2, 3, 4.5, 5, 6])
+    asked.inputs.add(name="i", datatype="INT64", shape=[2]).contents.int64_contents.extend([7, 8])
+    asked.outputs.add(name="y")
+    return asked.SerializeToString()
+
+
+def npz() -> bytes:
+    """Return an archive of two arrays, one of them compressed."""
+    written = io.BytesIO()
+    np.savez_compressed(written, x=np.ones((2, 3), np.float32), i=np.arange(2))
+    return written.getvalue()
+
+
+def npy() -> list[bytes]:
+    """Return files of one array: of numbers, and of records."""
+    found = []
+    for array in (np.ones((2, 3), np.float32), np.zeros(2, [("a", "i4"), ("b", "f8")])):
+        written = io.BytesIO()
+        np.save(written, array)
+        found.append(written.getvalue())
+    return found
+
+
+def config() -> bytes:
+    """Return the configuration of a small language model with windows and scaled positions."""
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    rope |= {"original_max_position_embeddings": 8192}
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    sizes |= {"vocab_size": 128, "max_position_embeddings": 64, "head_dim": 16, "intermediate_size": 128}
+    given = {"model_type": "llama", "rms_norm_eps": 1e-5, "hidden_act": "silu", "rope_theta": 10000.0, **sizes}
+    return json.dumps(given | {"rope_scaling": rope, "tie_word_embeddings": True}).encode()
+
+
+def description() -> bytes:
+    """Return the description of a language model that an artifact keeps."""
+    network = huggingface_config(json.loads(config()), "config")
+    return Description(network, "{}", 1, (2,), None).to_json().encode()
 
 
 def chat() -> bytes:
