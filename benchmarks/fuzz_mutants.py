@@ -46,27 +46,31 @@ def map_reached(first: int, last: int) -> None:
     from kernelyard_fuzz.campaign import all_patterns, try_seed
     from kernelyard_fuzz.coverage import steered
     from kernelyard_fuzz.graphs import Recipe
-    from kernelyard_fuzz.oracles import Fired
+    from kernelyard_fuzz.oracles import Taken
 
-    recipe, total = Recipe(patterns=all_patterns()), Fired()
+    recipe, total = Recipe(patterns=all_patterns()), Taken()
     print(json.dumps({"start": sorted(reached)}), flush=True)
 
-    def of(seeds: range, recipe: Recipe) -> tuple[dict[int, list[tuple[str, int]]], Fired]:
+    def of(seeds: range, recipe: Recipe) -> tuple[dict[int, list[tuple[str, int]]], dict[int, Any], Taken]:
         found: dict[int, list[tuple[str, int]]] = {}
-        fired = Fired()
+        costs: dict[int, Any] = {}
+        taken = Taken()
         for seed in seeds:
             reached.clear()
-            try_seed(seed, recipe, fired)
-            found[seed] = sorted(reached)
-        return found, fired
+            _, find = try_seed(seed, recipe, taken)
+            if find is None:  # else it says nothing of a fault
+                found[seed], costs[seed] = sorted(reached), taken.costs
+            else:
+                print(find, file=sys.stderr)
+        return found, costs, taken
 
     for start in range(first, last, BATCH):
         batch = range(start, min(start + BATCH, last))
         verdict = isolated(lambda announce, batch=batch, recipe=recipe: of(batch, recipe), 600)
         if isinstance(verdict, Finished):
-            seeds, fired = verdict.value
-            print(json.dumps({"seeds": seeds, "favoured": sorted(recipe.favoured)}), flush=True)
-            total.counts.update(fired.counts)
+            seeds, costs, taken = verdict.value
+            print(json.dumps({"seeds": seeds, "costs": costs, "favoured": sorted(recipe.favoured)}), flush=True)
+            total.counts.update(taken.counts)
             recipe = replace(recipe, favoured=steered(total.counts, recipe))
 
 
@@ -74,12 +78,13 @@ def attack(
     fault: Mapping[str, Any],
     seeds: Sequence[int],
     favoured: Mapping[str, Sequence[str]],
+    costs: Mapping[str, Mapping[str, Sequence[int]]],
     untaken: Sequence[str],
     seconds: float,
 ) -> None:
     """Print, as JSON, what graphs of these seeds find with a fault planted, or which pattern nothing takes any more.
 
-    favoured: of the recipes of the seeds, by the first seed of their batch.
+    favoured: of the recipes of the seeds, by the first seed of their batch. costs: of the graphs with no fault.
     """
     began, graphs, spent = time.monotonic(), 0, 0.0
 
@@ -90,15 +95,17 @@ def attack(
     try:
         sys.meta_path.insert(0, Replaced({fault["module"]: compile(fault["text"], fault["module"], "exec")}, {}))
         from kernelyard_fuzz.campaign import all_patterns, try_seeds
+        from kernelyard_fuzz.costs import Cost
         from kernelyard_fuzz.graphs import Recipe
-        from kernelyard_fuzz.taken import never_taken
+        from kernelyard_fuzz.untaken import untaken_patterns
 
         recipe = Recipe(patterns=all_patterns())
     except Exception as error:  # whatever an import of a changed module raises
         say(f"start {type(error).__name__}", 0)
         return
+    known = {int(seed): {stage: Cost(*each) for stage, each in of.items()} for seed, of in costs.items()}
     for start, batch in groupby(seeds, key=lambda seed: str(seed - seed % BATCH)):
-        tally = try_seeds(list(batch), replace(recipe, favoured=frozenset(favoured.get(start, ()))))
+        tally = try_seeds(list(batch), replace(recipe, favoured=frozenset(favoured.get(start, ()))), known)
         graphs, spent = graphs + tally.graphs, spent + tally.seconds
         if tally.finds:
             find = tally.finds[0]
@@ -110,7 +117,7 @@ def attack(
         say("")
         return
     try:
-        lost = set(never_taken(BACKEND, recipe)) - set(untaken)
+        lost = set(untaken_patterns(BACKEND, recipe)) - set(untaken)
     except Exception as error:  # the compiler raised it on a valid module
         say(f"compile {type(error).__name__}", 0)
         return
@@ -121,9 +128,9 @@ def print_untaken() -> None:
     """Print, as JSON, the patterns that none of their graphs brings about, with no fault planted."""
     from kernelyard_fuzz.campaign import all_patterns
     from kernelyard_fuzz.graphs import Recipe
-    from kernelyard_fuzz.taken import never_taken
+    from kernelyard_fuzz.untaken import untaken_patterns
 
-    print(json.dumps({"untaken": never_taken(BACKEND, Recipe(patterns=all_patterns()))}))
+    print(json.dumps({"untaken": untaken_patterns(BACKEND, Recipe(patterns=all_patterns()))}))
 
 
 # --- the score --------------------------------------------------------------------------------------------------------
@@ -131,18 +138,28 @@ def _mapped(graphs: int, jobs: int) -> dict[str, Any]:
     """Return the seeds that reach each statement, in processes side by side; and what was favoured, by batch."""
     share = BATCH * -(-graphs // (jobs * BATCH))
     ranges = [(first, min(first + share, graphs)) for first in range(0, graphs, share)]
-    found: dict[str, set[int]] = {"graphs": set(range(graphs))}
+    found: dict[str, set[int]] = {"graphs": set()}
     favoured: dict[str, list[str]] = {}
+    costs: dict[str, Any] = {}
     with ThreadPoolExecutor(jobs) as pool:
         for lines in pool.map(lambda each: _child("reach", *map(str, each)), ranges):
             facts = [json.loads(line) for line in lines]
-            favoured |= {min(each["seeds"], key=int): each["favoured"] for each in facts if each.get("seeds")}
+            favoured |= {_batch_of(each["seeds"]): each["favoured"] for each in facts if each.get("seeds")}
+            costs |= {seed: of for each in facts for seed, of in each.get("costs", {}).items()}
             for seed, places in [pair for each in facts for pair in each.get("seeds", {}).items()]:
+                found["graphs"].add(int(seed))
                 for module, at in places:
                     found.setdefault(f"{module}:{at}", set()).add(int(seed))
             for module, at in [place for each in facts for place in each.get("start", ())]:
                 found[f"{module}:{at}"] = found["graphs"]  # what is done before the first graph concerns all
-    return {place: sorted(seeds) for place, seeds in sorted(found.items())} | {"favoured": favoured}
+    every = {place: sorted(seeds) for place, seeds in sorted(found.items())}
+    return every | {"favoured": favoured, "costs": costs}
+
+
+def _batch_of(seeds: Mapping[str, Any]) -> str:
+    """Return the first seed of a batch that has these."""
+    seed = int(min(seeds, key=int))
+    return str(seed - seed % BATCH)
 
 
 def _child(*words: str, given: str = "") -> Iterator[str]:
@@ -158,7 +175,9 @@ def _scored(fault: Fault, reached: Mapping[str, Any], untaken: Sequence[str], se
     facts = {"found": "", "seed": -1, "graphs": 0, "cpu_seconds": 0.0}
     if seeds:
         planted = _facts(fault) | {"text": fault.text}
-        given = {"fault": planted, "seeds": list(seeds), "favoured": reached["favoured"], "untaken": untaken}
+        costs = {str(seed): reached["costs"][str(seed)] for seed in seeds if str(seed) in reached["costs"]}
+        given = {"fault": planted, "seeds": list(seeds), "favoured": reached["favoured"]}
+        given |= {"costs": costs, "untaken": untaken}
         request = json.dumps(given)
         lines = list(_child("attack", str(seconds), given=request))
         facts = json.loads(lines[-1]) if lines else facts | {"found": "the process ended"}

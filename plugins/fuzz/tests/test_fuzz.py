@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ from kernelyard.ops.interpreter import run
 from kernelyard.patterns import FusionPattern, Matcher, is_op, wildcard
 from kernelyard.patterns.templates import swaps_last_two
 from kernelyard_fuzz import campaign as campaigns
-from kernelyard_fuzz import oracles, taken
+from kernelyard_fuzz import oracles, untaken
 from kernelyard_fuzz.bound import expected
 from kernelyard_fuzz.campaign import all_patterns, try_seeds
 from kernelyard_fuzz.chooser import SeededChooser
@@ -30,15 +31,15 @@ from kernelyard_fuzz.drawn_patterns import check_drawn
 from kernelyard_fuzz.errors import FoundError
 from kernelyard_fuzz.graphs import Graph, Recipe, graph_of_seed, graphs
 from kernelyard_fuzz.idioms import IDIOMS
-from kernelyard_fuzz.oracles import Fired, check
+from kernelyard_fuzz.oracles import Taken, check
 from kernelyard_fuzz.programs import called
 from kernelyard_fuzz.quantized import quantized_layers
 from kernelyard_fuzz.sketch import Sketch, is_tame
 from kernelyard_fuzz.spliced import _holds, check_spliced
 from kernelyard_fuzz.splices import splice
 from kernelyard_fuzz.symbolic import resized, symbols, with_symbols
-from kernelyard_fuzz.taken import never_taken
 from kernelyard_fuzz.twins import RULES, _rewritten
+from kernelyard_fuzz.untaken import untaken_patterns
 from kernelyard_fuzz.writer import RefusedError, Writer
 
 RECIPE = Recipe(patterns=all_patterns())
@@ -72,7 +73,7 @@ def test_a_seed_makes_the_same_graph_again():
 @given(graph=graphs(Recipe(smallest=1, largest=4)), seed=st.integers(0, 1 << 20))
 def test_hypothesis_draws_graphs(graph, seed):
     chooser = SeededChooser(seed)
-    check(graph, random_configuration(chooser), chooser, Fired())
+    check(graph, random_configuration(chooser), chooser, Taken())
 
 
 @pytest.mark.parametrize("name", IDIOMS)
@@ -137,7 +138,9 @@ def test_the_bound_follows_the_condition():
     sums = expected(one_op("subtract", x, np.float32([1.0000001, 0.5])).module, [x, np.float32([1.0000001, 0.5])])[0]
     assert sums.slack[0] > abs(sums.value[0])
     assert sums.slack[1] < 1e-4
-    steps = expected(one_op("floor", np.float32([1.0, 1.5])).module, [np.float32([1.0, 1.5])])[0]
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("floor", b.op("multiply", b.input("x", (2,)), 2.0)))})
+    steps = expected(module, [np.float32([0.5, 0.75])])[0]
     assert steps.slack[0] >= 1
     assert steps.slack[1] == 0
     assert steps.worst(np.float32([0.0, 1.0])) <= 1 < steps.worst(np.float32([1.0, 0.0]))
@@ -197,7 +200,9 @@ def test_a_product_whose_large_factors_overflow_depends_on_their_order():
 def test_what_is_nearly_equal_may_be_equal():
     x, y = np.float32([1.0, 1.0, 2.0]), np.float32([1.0, 1.0000001, 3.0])
     for op, right in (("equal", [True, False, False]), ("not_equal", [False, True, True])):
-        each = expected(one_op(op, x, y).module, [x, y])[0]
+        b = FunctionBuilder()
+        computed = [b.op("multiply", b.input(name, (3,)), 1.0) for name in ("x", "y")]
+        each = expected(IRModule({"main": b.function(b.op(op, *computed))}), [x, y])[0]
         right = np.array(right)
         assert each.worst(right) <= 1
         assert each.worst(right ^ [True, True, False]) <= 1 < each.worst(right ^ [False, False, True])
@@ -259,8 +264,8 @@ def test_patterns_are_spliced_with_attributes_that_fulfil_a_condition():
         splice(SeededChooser(seed), sketch, pattern)
         values = [binding.value for binding in sketch.builder.bindings]
         found += [v.attrs["axes"] for v in values if isinstance(v, Call) and v.op_name == "permute_dims"]
-    assert found
-    assert all(map(swaps_last_two, found))
+    fulfilling = sum(map(swaps_last_two, found))
+    assert len(found) > fulfilling > 0.6 * len(found)  # one now and then is near what is asked for
 
 
 def test_drawn_patterns_match_as_a_plain_search_says():
@@ -299,7 +304,7 @@ def test_a_wrong_pass_is_named(monkeypatch, how):
 
     monkeypatch.setattr(Canonicalize, "run", wrong)
     with pytest.raises(FoundError) as found:
-        check(one_op("exp", np.ones(3, np.float32)), Configuration(**how), SeededChooser(0), Fired())
+        check(one_op("exp", np.ones(3, np.float32)), Configuration(**how), SeededChooser(0), Taken())
     assert (found.value.oracle, found.value.kind, found.value.place) == ("pass", "values", "canonicalize")
 
 
@@ -309,7 +314,7 @@ def test_a_wrong_result_is_found(monkeypatch):
 
     monkeypatch.setattr(oracles, "run_program", wrong)
     with pytest.raises(FoundError, match="times the bound"):
-        check(one_op("exp", np.ones(3, np.float32)), Configuration(), SeededChooser(0), Fired())
+        check(one_op("exp", np.ones(3, np.float32)), Configuration(), SeededChooser(0), Taken())
 
 
 def exponential() -> tuple[IRModule, np.ndarray]:
@@ -343,19 +348,19 @@ def test_a_program_of_symbols_is_run_with_other_sizes(monkeypatch):
     monkeypatch.setattr(oracles, "run_program", wrong)
     monkeypatch.setattr(oracles, "with_symbols", lambda chooser, given: module)
     with pytest.raises(FoundError) as found:
-        check(Graph(module, (feed,)), Configuration((), symbolic=True), SeededChooser(2), Fired())
+        check(Graph(module, (feed,)), Configuration((), symbolic=True), SeededChooser(2), Taken())
     assert found.value.oracle == "resized"
 
 
 def test_what_is_built_from_a_pattern_is_matched():
     made = matched = 0
-    for pattern in RECIPE.patterns:
+    for pattern, seed in itertools.product(RECIPE.patterns, range(3)):
         sketch = Sketch()
-        if splice(SeededChooser(1), sketch, pattern) is not None:
+        if splice(SeededChooser(seed), sketch, pattern) is not None:
             check_spliced(sketch.module(), sketch.spliced)
             made += 1
             matched += _holds(sketch.spliced[0], {b.var: b.value for b in sketch.builder.bindings})
-    assert matched > 0.8 * made > 20
+    assert matched > 0.75 * made > 30
 
 
 def test_a_pattern_that_is_not_matched_is_found(monkeypatch):
@@ -372,28 +377,28 @@ def test_what_rounding_decides_is_left_out():
     table, at = b.input("table", (4,)), b.input("at", (1,))
     module = IRModule({"main": b.function(b.op("take", table, b.op("astype", at, dtype="int64"), axis=0))})
     graph = Graph(module, (np.ones(4, np.float32), np.nextafter(np.float32([4]), np.float32(0))))
-    check(graph, Configuration(), SeededChooser(0), fired := Fired())
-    assert fired.counts["oracle", "undefined"] == 1
-    assert not fired.counts["oracle", "run"]
+    check(graph, Configuration(), SeededChooser(0), taken := Taken())
+    assert taken.counts["oracle", "undefined"] == 1
+    assert not taken.counts["oracle", "run"]
 
 
 def test_what_is_not_compiled_is_placed():
     graph = one_op("matmul", np.ones((64, 64), np.float32), np.ones((64, 64), np.float32))
-    check(graph, Configuration(("dnnl",), compiled=False), SeededChooser(0), fired := Fired())
-    assert fired.counts["pattern", "dnnl.matmul"]
-    assert not fired.counts["oracle", "run"]
+    check(graph, Configuration(("dnnl",), compiled=False), SeededChooser(0), taken := Taken())
+    assert taken.counts["pattern", "dnnl.matmul"]
+    assert not taken.counts["oracle", "run"]
 
 
 def test_all_of_a_configuration_is_checked():
     flags = dict.fromkeys(SHARES, True)
     how = Configuration((), ("simplify.fold_scale_axis",), 2, **flags)
-    check(graph_of_seed(3, RECIPE), how, SeededChooser(3), fired := Fired())
-    assert fired.counts["pass", "legalize_ops"]
+    check(graph_of_seed(3, RECIPE), how, SeededChooser(3), taken := Taken())
+    assert taken.counts["pass", "legalize_ops"]
 
 
 # --- the campaign -----------------------------------------------------------------------------------------------------
 def test_a_crash_is_a_find_and_others_go_on(monkeypatch):
-    def crash(graph, how, chooser, fired):
+    def crash(graph, how, chooser, taken):
         if chooser.below(1 << 30) % 3 == 0:
             os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -409,7 +414,7 @@ def test_a_crash_is_a_find_and_others_go_on(monkeypatch):
 )
 def test_a_worker_that_ends_without_a_word_is_a_find(monkeypatch, end):
     """By the system, which needs the memory, or by a library that ends the process."""
-    monkeypatch.setattr(campaigns, "check", lambda graph, how, chooser, fired: end())
+    monkeypatch.setattr(campaigns, "check", lambda graph, how, chooser, taken: end())
     tally = try_seeds([3, 9], Recipe(smallest=1, largest=2))
     assert tally.graphs == 2
     assert [(find.seed, find.oracle, find.kind) for find in tally.finds] == [
@@ -506,6 +511,6 @@ def test_patterns_that_nothing_brings_about_are_named(monkeypatch):
     """Each has graphs of its own; a check that refuses all of them makes no result wrong."""
     names = ("dnnl.conv2d", "dnnl.softmax", "dnnl.quantized_conv2d")
     recipe = Recipe(patterns=tuple(pattern for pattern in RECIPE.patterns if pattern.name in names))
-    assert never_taken("dnnl", recipe) == ()
-    monkeypatch.setattr(taken, "TRIES", 0)
-    assert set(never_taken("dnnl", recipe)) == set(names)
+    assert untaken_patterns("dnnl", recipe) == ()
+    monkeypatch.setattr(untaken, "TRIES", 0)
+    assert set(untaken_patterns("dnnl", recipe)) == set(names)

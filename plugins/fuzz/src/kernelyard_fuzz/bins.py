@@ -55,7 +55,7 @@ def around(size: int) -> tuple[int, ...]:
 
 
 def array_in(chooser: Chooser, shape: tuple[int, ...], dtype: str, interval: Interval) -> np.ndarray:
-    """Return an array with elements in an interval: random, all alike, or at the ends."""
+    """Return an array with elements in an interval: random, of few values, all alike, or at the ends."""
     random = np.random.default_rng(chooser.below(1 << 16))
     target = dtypes.to_numpy(dtype)
     if dtype == "bool":
@@ -67,6 +67,10 @@ def array_in(chooser: Chooser, shape: tuple[int, ...], dtype: str, interval: Int
     kind = chooser.below(20)
     if kind == 19:
         return np.full(shape, interval.low + (interval.high - interval.low) * random.random(), target)
+    if kind in (16, 17):  # equal ones, and halves
+        step = chooser.pick((0.25, 0.5, 1.0))
+        made = np.clip(np.rint(random.uniform(interval.low, interval.high, shape) / step) * step, *interval)
+        return made.astype(target)
     if kind == 18:
         return random.choice([interval.low, interval.high, (interval.low + interval.high) / 2], shape).astype(target)
     return random.uniform(interval.low, interval.high, shape).astype(target)
@@ -85,7 +89,9 @@ def _tuple(change: Callable[[Chooser, Any], Any]) -> Callable[[Chooser, Any], An
     def changed(chooser: Chooser, value: tuple[Any, ...]) -> tuple[Any, ...]:
         if not value:
             return value
-        kind, index = chooser.below(4), chooser.below(len(value))
+        kind, index = chooser.below(6), chooser.below(len(value))
+        if kind > 3:
+            return tuple(change(chooser, one) if chooser.chance(50) else one for one in value)
         if kind == 3:
             return tuple(reversed(value))
         if kind == 2:

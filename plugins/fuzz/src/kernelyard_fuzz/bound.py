@@ -80,6 +80,15 @@ INNER: Mapping[str, Callable[..., np.ndarray]] = {
 UNDERFLOW = {name: float(np.finfo(name).tiny) for name in ("float32", "float64")}
 NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 EQUALITIES = ("equal", "not_equal")
+# Operators that move, compare or round numbers: what they make of numbers that are known exactly is known exactly.
+EXACT = (
+    *("abs", "all", "any", "argmax", "argmin", "broadcast_to", "ceil", "concat", "equal", "flip", "floor"),
+    *("gather_elements", "gather_nd", "greater", "greater_equal", "less", "less_equal", "logical_and", "logical_not"),
+    *("logical_or", "logical_xor", "max", "maximum", "min", "minimum", "negative", "nn.max_pool1d", "nn.max_pool2d"),
+    *("nn.max_pool3d", "nn.relu", "not_equal", "permute_dims", "reshape", "round", "sign", "split", "strided_slice"),
+    *("take", "tile", "topk", "trilu", "trunc", "where"),
+)
+SCALED = ("quantize", "dequantize")  # exact where their scales are powers of two
 # Operators that look at bits, or make numbers: in float64 they mean something else.
 NATIVE = ("reinterpret", "round_to_format", "random.bits", "random.key", "random.normal", "random.uniform")
 
@@ -151,7 +160,8 @@ def _slack(value: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
             return np.full(value.shape, np.inf)
         with np.errstate(all="ignore"):
             slack = np.fmax(slack, np.abs(other.astype(np.float64) - value.astype(np.float64)))
-        slack = np.where(np.isnan(other.astype(np.float64)), np.inf, slack)
+        is_known = ~(np.isnan(other.astype(np.float64)) | np.isnan(value.astype(np.float64)))
+        slack = np.where(is_known, slack, np.inf)
     return FACTOR * slack
 
 
@@ -215,20 +225,51 @@ class _Noise:
         return np.where(np.abs(value) < UNDERFLOW["float32"], 0.0, value)
 
 
+def _exact_values(function: Function) -> frozenset[Var]:
+    """Return the values of a function that no kernel rounds, where its parameters are given exactly."""
+    exact = set(function.params)
+
+    def is_exact(operand: Expr) -> bool:
+        return isinstance(operand, Constant) or operand in exact
+
+    for binding in function.bindings:
+        value = binding.value
+        if isinstance(value, TupleGetItem):
+            operands: Sequence[Expr] = (value.tuple_value,)
+        elif isinstance(value, Call) and _rounds_nothing(value):
+            operands = value.args
+        else:
+            continue
+        if all(map(is_exact, operands)):
+            exact.add(binding.var)
+    return frozenset(exact)
+
+
+def _rounds_nothing(call: Call) -> bool:
+    if call.op_name not in SCALED:
+        return call.op_name in EXACT
+    scale = call.args[1]
+    return isinstance(scale, Constant) and bool(np.all(np.frexp(scale.data.astype(np.float64))[0] == 0.5))
+
+
 class _Evaluator:
     """Computes functions with float64 in place of every float."""
 
     def __init__(self, module: IRModule, noise: _Noise | None) -> None:
         self.module, self.noise = module, noise
+        main = module["main"]
+        assert isinstance(main, Function)
+        self.exact = _exact_values(main)
 
     def call(self, function: Function, args: Sequence[Value]) -> Value:
         wide = [_wide(arg) for arg in args]
         values: dict[Var, Value] = dict(zip(function.params, wide, strict=True))
         for binding in function.bindings:
-            values[binding.var] = self._evaluate(binding.value, values)
+            noise = None if binding.var in self.exact else self.noise
+            values[binding.var] = self._evaluate(binding.value, values, noise)
         return _operand(function.result, values)
 
-    def _evaluate(self, value: Expr, values: Mapping[Var, Value]) -> Value:
+    def _evaluate(self, value: Expr, values: Mapping[Var, Value], noise: _Noise | None) -> Value:
         if isinstance(value, TupleGetItem):
             return _operand(value.tuple_value, values)[value.index]
         if not isinstance(value, Call):
@@ -239,7 +280,7 @@ class _Evaluator:
             return self.call(self._function(chosen), [_operand(arg, values) for arg in args])
         if value.op_name == WHILE:
             return self._loop(value, values)
-        return self._compute(value, values)
+        return _computed(value, values, noise)
 
     def _loop(self, call: Call, values: Mapping[Var, Value]) -> Value:
         condition, body, *args = call.args
@@ -255,21 +296,22 @@ class _Evaluator:
         assert isinstance(function, Function)
         return function
 
-    def _compute(self, call: Call, values: Mapping[Var, Value]) -> Value:
-        args = [_operand(arg, values) for arg in call.args]
-        names = [arg.tensor_type.dtype for arg in call.args]
-        if self.noise is not None:
-            noise = self.noise.at_bits if call.op_name == "reinterpret" else self.noise
-            args = [noise(arg, name) for arg, name in zip(args, names, strict=True)]  # pyright: ignore[reportArgumentType]
-        if call.op_name not in NATIVE:
-            attrs = {key: _wide_dtype(key, value) for key, value in call.attrs.items()}
-            try:
-                result = _as_typed(call.op.reference(*args, **attrs), call.type)  # pyright: ignore[reportOptionalCall, reportAttributeAccessIssue]
-                return result if self.noise is None else self.noise.of_result(call, args, result)
-            except COMPUTE_ERRORS:
-                pass  # a reference of fewer dtypes
-        native = [arg.astype(dtypes.to_numpy(name)) for arg, name in zip(args, names, strict=True)]  # pyright: ignore[reportAttributeAccessIssue]
-        return _wide(call.op.reference(*native, **call.attrs))  # pyright: ignore[reportOptionalCall, reportAttributeAccessIssue]
+
+def _computed(call: Call, values: Mapping[Var, Value], noise: _Noise | None) -> Value:
+    args = [_operand(arg, values) for arg in call.args]
+    names = [arg.tensor_type.dtype for arg in call.args]
+    if noise is not None:
+        shifted = noise.at_bits if call.op_name == "reinterpret" else noise
+        args = [shifted(arg, name) for arg, name in zip(args, names, strict=True)]  # pyright: ignore[reportArgumentType]
+    if call.op_name not in NATIVE:
+        attrs = {key: _wide_dtype(key, value) for key, value in call.attrs.items()}
+        try:
+            result = _as_typed(call.op.reference(*args, **attrs), call.type)  # pyright: ignore[reportOptionalCall, reportAttributeAccessIssue]
+            return result if noise is None else noise.of_result(call, args, result)
+        except COMPUTE_ERRORS:
+            pass  # a reference of fewer dtypes
+    native = [arg.astype(dtypes.to_numpy(name)) for arg, name in zip(args, names, strict=True)]  # pyright: ignore[reportAttributeAccessIssue]
+    return _wide(call.op.reference(*native, **call.attrs))  # pyright: ignore[reportOptionalCall, reportAttributeAccessIssue]
 
 
 def _wide_dtype(key: str, value: Any) -> Any:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,10 +21,11 @@ from kernelyard.plugins.manager import get_manager
 from kernelyard_debug.isolated import Announce, Died, Failed, Finished, isolated
 from kernelyard_fuzz.chooser import SeededChooser
 from kernelyard_fuzz.configuration import Configuration, random_configuration
+from kernelyard_fuzz.costs import Cost, worse
 from kernelyard_fuzz.coverage import steered
 from kernelyard_fuzz.errors import FuzzError
 from kernelyard_fuzz.graphs import Graph, Recipe, random_graph
-from kernelyard_fuzz.oracles import Fired, FoundError, check
+from kernelyard_fuzz.oracles import FoundError, Taken, check
 
 BATCH = 50  # graphs of one worker process
 SECONDS = 60  # of processor time for one graph; more is a hang
@@ -33,6 +34,7 @@ MEMORY = 8 << 30  # bytes that a worker may map beside what it begins with; more
 FACTS = "find.json"
 TALLY = "campaign.json"
 TIMERS = (signal.SIGPROF, signal.SIGALRM)
+Costs: TypeAlias = Mapping[str, Cost]
 CRASH, HANG, WORKER = "crash", "hang", "worker"
 
 
@@ -59,13 +61,14 @@ class Find:
 
 @dataclass
 class Tally:
-    """Count what a campaign did."""
+    """Count what a campaign did. costs: of the graphs, by seed and stage."""
 
     graphs: int = 0
     operators: int = 0
     seconds: float = 0.0
     finds: list[Find] = field(default_factory=list)
-    fired: Counter[tuple[str, str]] = field(default_factory=Counter)
+    taken: Counter[tuple[str, str]] = field(default_factory=Counter)
+    costs: dict[int, Costs] = field(default_factory=dict)
 
     def add(self, other: Tally) -> None:
         """Add what another tally counted."""
@@ -73,20 +76,21 @@ class Tally:
         self.operators += other.operators
         self.seconds += other.seconds
         self.finds += other.finds
-        self.fired.update(other.fired)
+        self.taken.update(other.taken)
+        self.costs |= other.costs
 
     def to_json(self) -> dict[str, Any]:
         """Return the tally as JSON data."""
-        fired: dict[str, dict[str, int]] = {}
-        for (kind, name), count in sorted(self.fired.items()):
-            fired.setdefault(kind, {})[name] = count
+        taken: dict[str, dict[str, int]] = {}
+        for (kind, name), count in sorted(self.taken.items()):
+            taken.setdefault(kind, {})[name] = count
         return {
             "graphs": self.graphs,
             "operators": self.operators,
             "cpu_seconds": round(self.seconds, 2),
             "graphs_per_second": round(self.graphs / self.seconds, 2) if self.seconds else 0.0,
             "finds": [asdict(find) for find in self.finds],
-            "fired": fired,
+            "taken": taken,
         }
 
 
@@ -100,27 +104,30 @@ def case_of_seed(seed: int, recipe: Recipe) -> tuple[Graph, Configuration, Seede
     """Return the graph and configuration of a seed, and the chooser for what is drawn after them."""
     chooser = SeededChooser(seed)
     graph = random_graph(chooser, recipe)
-    return graph, random_configuration(chooser), chooser
+    return graph, random_configuration(chooser, graph.is_small), chooser
 
 
 def try_seed(
-    seed: int, recipe: Recipe, fired: Fired, announce: Announce = lambda stage: None
+    seed: int, recipe: Recipe, taken: Taken, announce: Announce = lambda stage: None
 ) -> tuple[Graph, Find | None]:
     """Ask all oracles about the graph of a seed, in this process; return it and what was found."""
     graph, how, chooser = case_of_seed(seed, recipe)
     announce(json.dumps({"seed": seed, "configuration": asdict(how)}))
     try:
-        check(graph, how, chooser, fired)
+        check(graph, how, chooser, taken)
     except FoundError as found:
         return graph, Find(seed, found.oracle, found.kind, found.message, found.place, asdict(how))
     return graph, None
 
 
-def try_seeds(seeds: Sequence[int], recipe: Recipe) -> Tally:
-    """Try seeds in a worker process; where it dies, the seed that it was at is a find, and another goes on."""
+def try_seeds(seeds: Sequence[int], recipe: Recipe, before: Mapping[int, Costs] | None = None) -> Tally:
+    """Try seeds in a worker process; where it dies, the seed that it was at is a find, and another goes on.
+
+    before: costs by seed, as another version of the compiler had them: more is a find, too.
+    """
     tally = Tally()
     while seeds:
-        verdict = isolated(lambda announce, left=seeds: _work(left, recipe, announce), 1e6)
+        verdict = isolated(lambda announce, left=seeds: _work(left, recipe, before or {}, announce), 1e6)
         if isinstance(verdict, Finished):
             tally.add(verdict.value)
             break
@@ -141,6 +148,11 @@ def _of_verdict(verdict: Failed | Died, first: int) -> Find:
     return Find(stage["seed"], "process", kind, f"{verdict.reason}\n{verdict.last_words}", "", stage["configuration"])
 
 
+def _costlier(seed: int, before: Costs, after: Costs) -> Find | None:
+    message = worse(before, after)
+    return Find(seed, "costs", "worse", message) if message else None
+
+
 def _limit() -> None:
     """Limit what this worker process maps, and have timers end it, in native code too."""
     for each in TIMERS:
@@ -154,22 +166,24 @@ def _start_timers() -> None:
     signal.alarm(SLEEP)
 
 
-def _work(seeds: Sequence[int], recipe: Recipe, announce: Announce) -> Tally:
+def _work(seeds: Sequence[int], recipe: Recipe, before: Mapping[int, Costs], announce: Announce) -> Tally:
     _limit()
-    tally, fired, began = Tally(), Fired(), time.process_time()
+    tally, taken, began = Tally(), Taken(), time.process_time()
     for seed in seeds:
         _start_timers()
         try:
-            graph, find = try_seed(seed, recipe, fired, announce)
+            graph, find = try_seed(seed, recipe, taken, announce)
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
         tally.graphs += 1
         tally.operators += graph.operators
+        tally.costs[seed] = taken.costs
+        find = find or _costlier(seed, before.get(seed, {}), taken.costs)
         tally.finds += [find] if find else []
     signal.setitimer(signal.ITIMER_PROF, 0)
     signal.alarm(0)
-    tally.seconds, tally.fired = time.process_time() - began, fired.counts
+    tally.seconds, tally.taken = time.process_time() - began, taken.counts
     return tally
 
 
@@ -198,10 +212,11 @@ def run_campaign(
     recipe = recipe or Recipe(patterns=all_patterns())
     for first in _firsts(seed):
         if tally.graphs:
-            recipe = replace(recipe, favoured=steered(tally.fired, recipe))
+            recipe = replace(recipe, favoured=steered(tally.taken, recipe))
         batch = try_seeds(range(first, first + BATCH), recipe)
         favoured = tuple(sorted(recipe.favoured))
         batch.finds = [replace(find, favoured=favoured) for find in batch.finds]
+        batch.costs.clear()  # nobody asks for those of so many graphs
         tally.add(batch)
         if folder is not None:
             for find in batch.finds:

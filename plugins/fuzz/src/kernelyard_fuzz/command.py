@@ -26,14 +26,14 @@ def command(minutes: float, seed: int | None, output: Path | None, replay: Path 
     Exits with 1 where something is wrong.
     """
     from kernelyard_fuzz import campaign
-    from kernelyard_fuzz.coverage import never_fired
+    from kernelyard_fuzz.coverage import never_taken
     from kernelyard_fuzz.graphs import Recipe
 
     first = int(time.time()) * 1000 if seed is None else seed
     tally = campaign.replay(replay) if replay is not None else _searched(first, minutes, output)
-    never = never_fired(tally.fired, Recipe(patterns=campaign.all_patterns()))
+    never = never_taken(tally.taken, Recipe(patterns=campaign.all_patterns()))
     if as_json:
-        print_json({"seed": first, **tally.to_json(), "never_fired": never})
+        print_json({"seed": first, **tally.to_json(), "never_taken": never})
     else:
         rate = tally.graphs / tally.seconds if tally.seconds else 0.0
         say(f"{tally.graphs} graphs from seed {first}, {rate:.1f} per second of processor time")

@@ -98,15 +98,22 @@ def optional_points() -> tuple[str, ...]:
     return tuple(point for point in points if point.startswith(MOVABLE) and point not in NEEDED)
 
 
-def random_configuration(chooser: Chooser) -> Configuration:
-    """Return a configuration; the first of every alternative is what users have."""
-    backends = chooser.pick(_usual()) if chooser.chance(100 - OTHERS) else chooser.pick(_others())
+def random_configuration(chooser: Chooser, is_small: bool = False) -> Configuration:
+    """Return a configuration; the first of every alternative is what users have.
+
+    is_small: of a small graph, which is always compiled, mostly for the first of the backends.
+    """
+    usual = cpu_backends()[:1] if is_small and chooser.chance(60) else chooser.pick(_usual())
+    backends = usual if chooser.chance(100 - OTHERS) else chooser.pick(_others())
+    shares = SHARES | ({"compiled": 100} if is_small else {})
     without = tuple(chooser.pick(optional_points()) for _ in range(chooser.between(1, 3))) if chooser.chance(25) else ()
+    if is_small and chooser.chance(20):  # backends see operators as they are written
+        without = tuple(point for point in optional_points() if point.startswith("simplify."))
     return Configuration(
         backends=backends,
         without=tuple(dict.fromkeys(without)),
         threads=chooser.pick((1, 2, 3)),
-        **{name: chooser.chance(percent) for name, percent in SHARES.items()},
+        **{name: chooser.chance(percent) for name, percent in shares.items()},
     )
 
 

@@ -13,7 +13,7 @@ from kernelyard_fuzz.twins import RULES
 UNSEEN = frozenset({"flatten_entry_tuples", "invoke_known_closures", "outline_continuations", "infer_types"})
 
 
-def never_fired(fired: Counter[tuple[str, str]], recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
+def never_taken(taken: Counter[tuple[str, str]], recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
     """Return what never took part, by kind: passes of the pipeline, patterns, operators in generated kernels, twins.
 
     Codes of declines have no list of their own: what plugins answer is known when they do.
@@ -25,13 +25,13 @@ def never_fired(fired: Counter[tuple[str, str]], recipe: Recipe) -> Mapping[str,
         "kernel": {op.name for op in recipe.ops},
         "twin": set(RULES),
     }
-    return {kind: tuple(sorted(name for name in names if not fired[kind, name])) for kind, names in all_of.items()}
+    return {kind: tuple(sorted(name for name in names if not taken[kind, name])) for kind, names in all_of.items()}
 
 
-def steered(fired: Counter[tuple[str, str]], recipe: Recipe) -> frozenset[str]:
+def steered(taken: Counter[tuple[str, str]], recipe: Recipe) -> frozenset[str]:
     """Return names of patterns and operators that graphs should have more of: those that never took part, then the
     rarest.
     """
     names = [("pattern", pattern.name) for pattern in recipe.patterns] + [("kernel", op.name) for op in recipe.ops]
-    names.sort(key=lambda name: fired[name])
+    names.sort(key=lambda name: taken[name])
     return frozenset(name for _, name in names[: max(len(names) // 10, 1)])

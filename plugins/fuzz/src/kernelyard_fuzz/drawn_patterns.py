@@ -27,6 +27,7 @@ from kernelyard.patterns.pattern import (
 from kernelyard.patterns.pattern_parts import walk
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.errors import FoundError
+from kernelyard_fuzz.legal import Uses, check_legal
 from kernelyard_fuzz.spliced import check_match
 
 DEEPEST = 3  # calls below each other
@@ -41,7 +42,8 @@ def check_drawn(chooser: Chooser, module: IRModule) -> None:
     """Match patterns drawn from a graph. Raises: FoundError."""
     main = module["main"]
     assert isinstance(main, Function)
-    values = {binding.var: binding.value for binding in main.bindings}
+    uses = Uses.of(main)
+    values = uses.values
     roots = [var for var, value in values.items() if isinstance(value, (Call, TupleGetItem)) and _is_plain(value)]
     matcher = Matcher(main)
     for _ in range(DRAWN if roots else 0):
@@ -55,6 +57,7 @@ def check_drawn(chooser: Chooser, module: IRModule) -> None:
             raise FoundError("drawn pattern", "values", f"{'no match' if found is None else 'a match'} of {root!r}")
         if found is not None:
             check_match("drawn", root, found, values)
+            check_legal("drawn", found, uses)
 
 
 def _is_plain(value: Expr) -> bool:

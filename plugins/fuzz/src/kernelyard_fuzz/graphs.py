@@ -15,6 +15,7 @@ from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.types import TensorType
 from kernelyard.patterns import FusionPattern
 from kernelyard_fuzz.chooser import Chooser, DrawingChooser, SeededChooser
+from kernelyard_fuzz.focused import write_small
 from kernelyard_fuzz.idioms import idiom
 from kernelyard_fuzz.operators import grow, vocabulary
 from kernelyard_fuzz.quantized import LAYERS, quantized_layers
@@ -23,6 +24,7 @@ from kernelyard_fuzz.splices import splice
 
 CHEAP = ("add", "multiply", "nn.relu", "permute_dims", "reshape", "sum", "concat", "matmul", "nn.softmax", "subtract")
 Drawn = TypeVar("Drawn", Op, FusionPattern)
+SMALL = 30  # of 100 graphs
 RECENT = 5  # values that the next operator reads most often
 
 
@@ -30,7 +32,7 @@ RECENT = 5  # values that the next operator reads most often
 class Graph:
     """A module with one function main, and feeds that fit it, in order. refused: operators tried in vain.
 
-    spliced: the groups of operators in it that were built from patterns.
+    spliced: the groups of operators in it that were built from patterns. is_small: it is about one pattern alone.
     """
 
     module: IRModule
@@ -38,6 +40,7 @@ class Graph:
     operators: int = 0
     refused: int = 0
     spliced: tuple[Spliced, ...] = ()
+    is_small: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,15 +78,24 @@ class Recipe:
 
 
 def random_graph(chooser: Chooser, recipe: Recipe) -> Graph:
-    """Return a random graph."""
+    """Return a random graph: of many operators, or a small one around a pattern."""
     sketch = Sketch()
+    if recipe.patterns and chooser.chance(SMALL):
+        write_small(chooser, sketch, _drawn(chooser, recipe.patterns, recipe.favoured_patterns), recipe.ops)
+        if sketch.operators:
+            return _finished(sketch, is_small=True)
     wanted = chooser.between(recipe.smallest, recipe.largest)
     for _ in range(3 * wanted):
         if sketch.operators >= wanted:
             break
         _step(chooser, sketch, recipe)
     _disturb(chooser, sketch)
-    return Graph(sketch.module(), tuple(sketch.feeds), sketch.operators, sketch.refused, tuple(sketch.spliced))
+    return _finished(sketch)
+
+
+def _finished(sketch: Sketch, is_small: bool = False) -> Graph:
+    spliced = tuple(sketch.spliced)
+    return Graph(sketch.module(), tuple(sketch.feeds), sketch.operators, sketch.refused, spliced, is_small)
 
 
 def graph_of_seed(seed: int, recipe: Recipe) -> Graph:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from kernelyard.ir import Var
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.linear_idioms import LINEAR_IDIOMS
+from kernelyard_fuzz.movement_idioms import MOVEMENT_IDIOMS
 from kernelyard_fuzz.sketch import Sketch
+from kernelyard_fuzz.window_idioms import WINDOW_IDIOMS
 from kernelyard_fuzz.writer import RefusedError, Writer
 
 Idiom = Callable[[Writer, Var], object]
@@ -53,7 +55,10 @@ def _softsign(w: Writer, x: Var) -> Var:
 
 
 def _hard(w: Writer, x: Var) -> Var:
-    clipped = w.op("clip", w.op("add", x, 3.0), min=0.0, max=w.chooser.pick((6.0, 1.0)))
+    shifted = w.op("add", x, 3.0) if w.chooser.chance(60) else w.op("subtract", 3.0, x)
+    if w.chooser.chance(40):
+        return w.op("clip", w.op(w.chooser.pick(("multiply", "divide")), x, 6.0), min=0.0, max=1.0)
+    clipped = w.op("clip", shifted, min=0.0, max=w.chooser.pick((6.0, 1.0)))
     gate = w.op("divide", clipped, 6.0) if w.chooser.chance(50) else w.op("multiply", clipped, 1 / 6)
     return w.op("multiply", x, gate) if w.chooser.chance(60) else gate
 
@@ -79,53 +84,14 @@ def _unary_twice(w: Writer, x: Var) -> Var:
     return w.op(w.chooser.pick(names), w.op(w.chooser.pick(names), x))
 
 
-# --- movement ---------------------------------------------------------------------------------------------------------
-def _slices(w: Writer, x: Var) -> Var:
-    """Slices of slices."""
-    for _ in range(w.chooser.between(2, 3)):
-        sizes = [int(size) for size in x.tensor_type.shape]  # pyright: ignore[reportArgumentType]
-        axes = tuple(axis for axis in range(len(sizes)) if sizes[axis] > 1 and w.chooser.chance(60))
-        if not axes:
-            raise RefusedError("strided_slice")
-        begin = tuple(w.chooser.below(sizes[axis] - 1) for axis in axes)
-        end = tuple(w.chooser.between(low + 1, sizes[axis]) for axis, low in zip(axes, begin, strict=True))
-        strides = tuple(w.chooser.pick((1, 1, 1, 2)) for _ in axes)
-        x = w.op("strided_slice", x, axes=axes, begin=begin, end=end, strides=strides)
-    return x
-
-
-def _permutations(w: Writer, x: Var) -> Var:
-    for _ in range(2):
-        left = list(range(x.tensor_type.rank))
-        axes = tuple(left.pop(w.chooser.below(len(left))) for _ in range(x.tensor_type.rank))
-        x = w.op("permute_dims", x, axes=axes)
-        if w.chooser.chance(40):
-            x = w.op(w.chooser.pick(("nn.relu", "negative", "sigmoid")), x)
-    return x
-
-
-def _reshaped(w: Writer, x: Var) -> Var:
-    """A value reshaped, something with a number or a vector of the last axis, and reshaped back."""
-    shape = x.tensor_type.shape
-    rank = w.chooser.between(1, 3)
-    y = w.of_rank(x, rank) if rank < len(shape) else w.op("reshape", x, shape=(1, *shape))
-    size = int(y.tensor_type.shape[-1])  # pyright: ignore[reportArgumentType]
-    for _ in range(w.chooser.between(1, 2)):
-        other = w.vector(size, w.chooser.between(1, 2), -1) if w.chooser.chance(70) else w.number(0.5)
-        y = w.op(w.chooser.pick(("add", "multiply", "subtract")), y, other)
-    return w.op("reshape", y, shape=shape)
-
-
-def _split(w: Writer, x: Var) -> Var:
-    """Pieces joined again, some of them changed."""
-    axis = w.chooser.below(x.tensor_type.rank)
-    size = int(x.tensor_type.shape[axis])  # pyright: ignore[reportArgumentType]
-    at = w.chooser.below(size + 1)
-    ends = ((0, at), (at, size)) if w.chooser.chance(70) else ((at, size), (0, at))
-    pieces = [w.op("strided_slice", x, axes=(axis,), begin=(a,), end=(b,), strides=(1,)) for a, b in ends]
-    if w.chooser.chance(50):
-        pieces[0] = w.op("nn.relu", pieces[0])
-    return w.op("concat", *pieces, axis=axis)
+def _mesh(w: Writer, x: Var) -> Var:
+    """Values of one shape that read each other in any way: what a backend takes between what it does not."""
+    values = [x]
+    for _ in range(w.chooser.between(6, 14)):
+        name = w.chooser.pick(("add", "maximum", "subtract", "nn.relu", "sigmoid", "sin", "floor", "sign"))
+        operands = [w.chooser.pick(values[-6:]) for _ in range(1 if name in ("sin", "floor", "sign") else 2)]
+        values.append(w.op(name, *operands[: 1 if name in ("nn.relu", "sigmoid") else 2]))
+    return values[-1]
 
 
 # --- norms ------------------------------------------------------------------------------------------------------------
@@ -157,13 +123,12 @@ IDIOMS: Mapping[str, Idiom] = {
     "numbers": _numbers,
     "with_itself": _with_itself,
     "unary_twice": _unary_twice,
-    "slices": _slices,
-    "permutations": _permutations,
-    "reshaped": _reshaped,
-    "split": _split,
+    "mesh": _mesh,
     "normalised": _normalised,
     "softmax": _softmax,
     **LINEAR_IDIOMS,
+    **MOVEMENT_IDIOMS,
+    **WINDOW_IDIOMS,
 }
 
 

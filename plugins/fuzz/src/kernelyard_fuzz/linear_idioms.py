@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from kernelyard.ir import Constant, Expr, Var, get_op
-from kernelyard_fuzz.writer import Writer
+from kernelyard.ir import Constant, Expr, Var
+from kernelyard_fuzz import bins
+from kernelyard_fuzz.bins import Interval
+from kernelyard_fuzz.window_idioms import window
+from kernelyard_fuzz.writer import RefusedError, Writer
 
 MOST_STEPS = 5  # after a linear operator
 
@@ -24,11 +26,8 @@ def _scaled_linear(w: Writer, x: Var) -> Var:
         channels = int(x.tensor_type.shape[axis])  # pyright: ignore[reportArgumentType]
         x = _affine(w, x, channels, axis)
         count = w.chooser.pick((1, 3, 4, 8))
-        if is_image:
-            kernel = w.chooser.pick((1, 3))
-            x = w.op("nn.conv2d", x, w.weights(count, channels, kernel, kernel), padding=(kernel // 2,) * 4)
-        else:
-            x = w.op("matmul", x, w.weights(channels, count))
+        x = _convolution(w, x) if is_image else w.op("matmul", x, w.weights(channels, count))
+        count = int(x.tensor_type.shape[axis])  # pyright: ignore[reportArgumentType]
         x = _affine(w, x, count, axis)
         if w.chooser.chance(40):
             other = w.op(w.chooser.pick(("nn.relu", "negative", "nn.leaky_relu")), x)
@@ -42,37 +41,6 @@ def _affine(w: Writer, x: Var, channels: int, axis: int) -> Var:
         if w.chooser.chance(35):
             x = w.op(name, x, w.vector(channels, x.tensor_type.rank, axis))
     return x
-
-
-def _padded(w: Writer, x: Var) -> Var:
-    """A padded image under a window."""
-    x = w.of_rank(x, 4)
-    if w.chooser.chance(50):
-        x = (
-            w.op(w.chooser.pick(("nn.relu", "sigmoid")), x)
-            if w.chooser.chance(70)
-            else w.op("clip", x, min=0.0, max=6.0)
-        )
-    before, after = ((0, 0, *(w.chooser.below(3) for _ in range(2))) for _ in range(2))
-    value = w.chooser.pick((0.0, 0.0, -math.inf, 0.5))
-    (padded,) = w.sketch.apply(get_op("pad"), [x], {"pads": (*before, *after), "value": value}, largest=math.inf)
-    try:
-        return _window(w, padded, int(x.tensor_type.shape[1]))  # pyright: ignore[reportArgumentType]
-    finally:
-        if math.isinf(value):  # nothing else reads it
-            del w.sketch.arrays[padded]
-
-
-def _window(w: Writer, padded: Var, channels: int) -> Var:
-    own = tuple(w.chooser.below(2) for _ in range(4))
-    kind = w.chooser.below(3)
-    if kind == 0:
-        return w.op("nn.conv2d", padded, w.weights(2, channels, 2, 3), padding=own)
-    window: dict[str, Any] = {"pool_size": w.chooser.pick(((2, 2), (3, 3), (2, 3))), "padding": own}
-    window |= {"strides": w.chooser.pick(((1, 1), (2, 2), (1, 2)))}
-    if kind == 1:
-        return w.op("nn.max_pool2d", padded, dilation=w.chooser.pick(((1, 1), (1, 1), (2, 1))), **window)
-    return w.op("nn.avg_pool2d", padded, count_include_pad=w.chooser.chance(50), **window)
 
 
 def _product_and_bias(w: Writer, x: Var) -> Var:
@@ -101,9 +69,16 @@ def _linear(w: Writer, x: Var) -> Var:
     if rank == 2:
         x = w.of_rank(x, w.chooser.between(2, 3))
         return w.op("matmul", x, w.weights(int(x.tensor_type.shape[-1]), w.chooser.pick((1, 4, 8, 17))))  # pyright: ignore[reportArgumentType]
-    x, axes = w.of_rank(x, rank), rank - 2
+    return _convolution(w, w.of_rank(x, rank))
+
+
+def _convolution(w: Writer, x: Var) -> Var:
+    """A convolution of any window, stride and number of groups, transposed or not."""
+    axes = x.tensor_type.rank - 2
     channels = int(x.tensor_type.shape[1])  # pyright: ignore[reportArgumentType]
-    groups = w.chooser.pick([count for count in (1, 1, 1, 2, 3, channels) if channels % count == 0])
+    if not channels:
+        raise RefusedError("nn.conv2d")
+    groups = w.chooser.pick([count for count in (1, 1, 2, 2, 3, channels) if channels % count == 0])
     filters, kernel = groups * w.chooser.pick((1, 2, 4)), tuple(w.chooser.pick((1, 2, 3)) for _ in range(axes))
     window: dict[str, Any] = {
         "strides": tuple(w.chooser.pick((1, 1, 2, 3)) for _ in kernel),
@@ -123,7 +98,7 @@ def _followed(w: Writer, x: Var) -> Var:
     kind = w.chooser.below(10)
     if kind == 8:
         x = w.of_rank(x, 4)
-        x = _window(w, x, int(x.tensor_type.shape[1]))  # pyright: ignore[reportArgumentType]
+        x = window(w, x, int(x.tensor_type.shape[1]))  # pyright: ignore[reportArgumentType]
     elif kind == 9:
         axes = (w.chooser.below(x.tensor_type.rank),)
         x = w.op(w.chooser.pick(("sum", "mean", "max", "prod")), x, axes=axes, keepdims=w.chooser.chance(60))
@@ -224,11 +199,31 @@ def _branch(w: Writer, x: Var, is_image: bool, channels: int, filters: int) -> V
     return w.op("add", y, w.vector(filters, y.tensor_type.rank, 1 if is_image else -1)) if w.chooser.chance(40) else y
 
 
+def _weights_in_blocks(w: Writer, x: Var) -> Var:
+    """A product with codes of weights that share scales, and zero points or minima, in blocks of rows.
+
+    Small ones are folded, large ones are dequantized as they are multiplied.
+    """
+    rows, low = w.chooser.pick((1, 2, 3, 5)), w.chooser.pick((0, -8))
+    block, blocks, columns = w.chooser.pick(((4, 3, 7), (16, 2, 16), (32, 16, 70), (16, 40, 64)))
+    codes = bins.array_in(w.chooser, (blocks, block, columns), "int8", Interval(low, low + 15))
+    real = w.op("astype", Constant(codes), dtype="float32")
+    if w.chooser.chance(50):
+        zeros = bins.array_in(w.chooser, (blocks, 1, columns), "int8", Interval(low, low + 15))
+        real = w.op("subtract", real, Constant(zeros.astype(np.float32)))
+    scales = bins.array_in(w.chooser, (blocks, 1, columns), "float32", Interval(0.01, 0.1))
+    real = w.op("multiply", real, Constant(scales))
+    if w.chooser.chance(25):
+        real = w.op("add", real, Constant(w.array(blocks, 1, columns)))
+    matrix = w.op("reshape", real, shape=(blocks * block, columns))
+    return w.op("matmul", w.sketch.input(w.array(rows, blocks * block)), matrix)
+
+
 LINEAR_IDIOMS: Mapping[str, Callable[[Writer, Var], object]] = {
     "scaled_linear": _scaled_linear,
-    "padded": _padded,
     "product_and_bias": _product_and_bias,
     "followed": _followed,
     "normed": _normed,
     "branches": _branches,
+    "weights_in_blocks": _weights_in_blocks,
 }

@@ -21,6 +21,7 @@ from kernelyard_fuzz.sketch import Sketch
 
 Make: TypeAlias = Callable[[np.ndarray, tuple[int, ...]], "Expr | None"]
 TRIES = 6
+MOST_CHANGES = 3  # of the attributes of one operator
 MOST_AXES = 5  # whose permutations are tried
 # Operands that hold sizes or positions of others: other numbers there mean nothing.
 TIED = ("lengths", "seqstart_q", "seqstart_k", "roots", "features", "children", "batch_indices", "sums", "zero", "p")
@@ -332,8 +333,9 @@ def _operand(chooser: Chooser, sketch: Sketch, like: np.ndarray, shape: tuple[in
 
 
 def _attributes(chooser: Chooser, op: Op, sample: Sample) -> dict[str, Any]:
+    """Return a sample's attributes, of which up to three are others now and then."""
     attributes = dict(sample.attributes)
-    if op.attributes and chooser.chance(40):
+    for _ in range(chooser.between(1, MOST_CHANGES) if op.attributes and chooser.chance(40) else 0):
         name = chooser.pick(tuple(op.attributes))
         declared = op.attributes[name]
         attributes[name] = bins.changed_attribute(chooser, declared, attributes.get(name, declared.default))

@@ -28,6 +28,7 @@ from kernelyard.transform.pass_infra.pass_base import Instrument, Pass, Sequenti
 from kernelyard_fuzz.bound import Expected, expected
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.configuration import Configuration
+from kernelyard_fuzz.costs import Cost, cost_of
 from kernelyard_fuzz.drawn_patterns import check_drawn
 from kernelyard_fuzz.errors import FoundError, UndefinedError
 from kernelyard_fuzz.graphs import Graph
@@ -42,10 +43,14 @@ CERTAIN_RUNS = 24  # of the reference, before a result is called wrong
 
 
 @dataclass
-class Fired:
-    """Count what took part in compiles: passes that changed something, patterns, codes of declines, kernels."""
+class Taken:
+    """Count what took part in compiles: passes that changed something, patterns, codes of declines, kernels.
+
+    costs: of the last graph, by stage.
+    """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    costs: dict[str, Cost] = field(default_factory=dict)
 
     def note(self, kind: str, name: str) -> None:
         """Count one."""
@@ -69,19 +74,21 @@ class _Watching(Instrument):
     alone: programs that are run say whether these are right.
     """
 
-    def __init__(self, wanted: _Wanted, fired: Fired, each_pass: bool) -> None:
-        self._wanted, self._fired, self._each_pass = wanted, fired, each_pass
+    def __init__(self, wanted: _Wanted, taken: Taken, each_pass: bool) -> None:
+        self._wanted, self._taken, self._each_pass = wanted, taken, each_pass
         self._known = wanted.graph.module
 
     def after_pass(self, pass_: Pass, before: IRModule, after: IRModule, depth: int) -> None:
         if isinstance(pass_, Sequential):
+            if depth == 0 and not self._each_pass:
+                self._taken.costs[pass_.name] = cost_of(after)
             if depth == 0 and after is not self._known and not self._each_pass and not _is_lowered(after):
                 self._known = after
                 self._interpret(after, pass_.name)
             return
         if after is before:
             return
-        self._fired.note("pass", pass_.name)
+        self._taken.note("pass", pass_.name)
         try:
             verify(after)
         except KernelyardError as error:
@@ -149,73 +156,75 @@ class _Wanted:
         return max(shares, default=(0.0, 0))
 
 
-def check(graph: Graph, how: Configuration, chooser: Chooser, fired: Fired) -> None:
+def check(graph: Graph, how: Configuration, chooser: Chooser, taken: Taken) -> None:
     """Ask the oracles about a graph that a configuration says. Raises: FoundError."""
+    taken.costs = {}
     try:
         wanted = _Wanted(graph)
     except UndefinedError:
-        fired.note("oracle", "undefined")
+        taken.note("oracle", "undefined")
         return
-    fired.note("oracle", "reference")
+    taken.note("oracle", "reference")
     if how.text:
         _text(graph.module)
     wanted.check("reference", run(graph.module, list(graph.feeds)))
     check_spliced(graph.module, graph.spliced)
     if how.drawn:
         check_drawn(chooser, graph.module)
-    module = _written(graph, how, wanted, chooser, fired)
+    module = _written(graph, how, wanted, chooser, taken)
     if how.compiled:
-        _ran(module, how, wanted, chooser, fired)
+        _ran(module, how, wanted, chooser, taken)
     else:
-        fired.note_report(_built(placed, module, how, wanted, fired))
+        taken.note_report(_built(placed, module, how, wanted, taken))
 
 
-def _written(graph: Graph, how: Configuration, wanted: _Wanted, chooser: Chooser, fired: Fired) -> IRModule:
+def _written(graph: Graph, how: Configuration, wanted: _Wanted, chooser: Chooser, taken: Taken) -> IRModule:
     """Return the module that is compiled: the graph's, or its twin's, with symbols in place of sizes or without."""
     module = graph.module
     other = twin(chooser, module) if how.twin else None
     if other is not None:
-        fired.note("twin", other.rule)
+        taken.note("twin", other.rule)
         wanted.check(f"twin {other.rule}: reference", run(other.module, list(graph.feeds)))
         module = other.module
     symbolic = with_symbols(chooser, module) if how.symbolic else None
     if symbolic is not None:
-        fired.note("oracle", "symbolic")
+        taken.note("oracle", "symbolic")
         wanted.check("symbolic reference", run(symbolic, list(graph.feeds)))
     return symbolic or module
 
 
-def _ran(module: IRModule, how: Configuration, wanted: _Wanted, chooser: Chooser, fired: Fired) -> None:
+def _ran(module: IRModule, how: Configuration, wanted: _Wanted, chooser: Chooser, taken: Taken) -> None:
     """Compile a module, run it, and ask what there is to ask of a program."""
     feeds = wanted.graph.feeds
-    exe = _built(ky.compile, module, how, wanted, fired)
-    fired.note("oracle", "run")
-    fired.note_report(exe.report)
+    exe = _built(ky.compile, module, how, wanted, taken)
+    taken.note("oracle", "run")
+    taken.note_report(exe.report)
+    taken.costs["kernels"] = Cost(len(exe.report.kernels))
     no_violation(exe)
     exe.threads = how.threads
     outputs = run_program("run", exe, feeds)
     try:
         wanted.check("run", outputs)
     except FoundError:
-        _built(ky.compile, module, replace(how, each_pass=True), wanted, fired)  # finds the pass, if it was one
+        _built(ky.compile, module, replace(how, each_pass=True), wanted, taken)  # finds the pass, if it was one
         raise
     same_bits("again", outputs, run_program("again", exe, feeds))
     called(exe, module, feeds, outputs)
     if how.deterministic:
-        fired.note("oracle", "threads")
+        taken.note("oracle", "threads")
         exe.threads = 1 + how.threads % 3
         same_bits("threads", outputs, run_program("threads", exe, feeds))
     if how.again or how.saved:
-        fired.note("oracle", "bytes" if how.again else "saved")
+        taken.note("oracle", "bytes" if how.again else "saved")
         saved(exe, module, how, feeds, outputs)
     if how.explained:
-        fired.note("oracle", "explain")
+        taken.note("oracle", "explain")
         explained(exe, module, how)
     if symbols(module):
-        _resized(exe, module, chooser, feeds, fired)
+        _resized(exe, module, chooser, feeds, taken)
 
 
-def _resized(exe: Executable, module: IRModule, chooser: Chooser, feeds: Sequence[np.ndarray], fired: Fired) -> None:
+def _resized(exe: Executable, module: IRModule, chooser: Chooser, feeds: Sequence[np.ndarray], taken: Taken) -> None:
     """Run a program with other sizes than those that its graph was made with."""
     others = resized(chooser, module, feeds)
     try:
@@ -230,7 +239,7 @@ def _resized(exe: Executable, module: IRModule, chooser: Chooser, feeds: Sequenc
         if isinstance(found.__cause__, ShapeError):
             return  # an operator needs sizes to agree that its reference does not mind: the program says so
         raise
-    fired.note("oracle", "resized")
+    taken.note("oracle", "resized")
     wanted.check("resized", outputs)
 
 
@@ -262,17 +271,17 @@ def placed(
         return session.report(place(session, simplify(session, module)), session.generator)
 
 
-def _built(build: Callable[..., Built], module: IRModule, how: Configuration, wanted: _Wanted, fired: Fired) -> Built:
+def _built(build: Callable[..., Built], module: IRModule, how: Configuration, wanted: _Wanted, taken: Taken) -> Built:
     """Compile or explain a module under watch. What is wrong after a stage is looked for after each pass of it."""
     if how.each_pass:
-        fired.note("oracle", "pass")
+        taken.note("oracle", "pass")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PerformanceWarning)
-            return build(module, **how.arguments(), instruments=[_Watching(wanted, fired, how.each_pass)])
+            return build(module, **how.arguments(), instruments=[_Watching(wanted, taken, how.each_pass)])
     except _Wrong as wrong:
         if not how.each_pass:
-            _built(build, module, replace(how, each_pass=True), wanted, fired)
+            _built(build, module, replace(how, each_pass=True), wanted, taken)
         raise wrong.found from None
     except Exception as error:  # whatever it is, the compiler raised it on a valid module
         raise FoundError("compile", "error", f"{type(error).__name__}: {error}") from error

@@ -5,6 +5,7 @@ models.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from kernelyard_fuzz.bins import Interval, interval_of
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.operators import grow
 from kernelyard_fuzz.sketch import Sketch
+from kernelyard_fuzz.window_idioms import pooled
+from kernelyard_fuzz.writer import RefusedError, Writer
 
 STORED = ("int8", "uint8")
 # What quantized models are made of; some of what is drawn is any other operator.
@@ -49,7 +52,7 @@ def quantized_layers(
         if real is None:
             return
         op = _drawn(chooser, layers, others)
-        made = grow(chooser, sketch, op, real, make=partial(_weights, chooser, sketch))
+        made = _grown(chooser, sketch, op, real)
         if made and chooser.chance(30):
             made = grow(chooser, sketch, chooser.pick(layers or others), made[0]) or made
         if not made or made[0].tensor_type.dtype != "float32":
@@ -60,6 +63,15 @@ def quantized_layers(
         if following is None:
             return
         stored = following
+
+
+def _grown(chooser: Chooser, sketch: Sketch, op: Op, real: Var) -> Sequence[Var]:
+    """Return the results of a layer; none where it does not take the value."""
+    if "pool" in op.name and chooser.chance(50):
+        with suppress(RefusedError):
+            return [pooled(Writer(chooser, sketch), real)]
+        return []
+    return grow(chooser, sketch, op, real, make=partial(_weights, chooser, sketch))
 
 
 def _first(chooser: Chooser, sketch: Sketch, read: Var | None) -> tuple[Var, Parameters]:
@@ -120,7 +132,9 @@ def _parameters(
         scale = (high - low) / (limits.max - limits.min)
         zero = int(np.clip(np.rint(limits.min - low / scale), limits.min, limits.max)) if scale else 0
     scales = np.asarray((scale or 0.05) * (0.5 if chooser.chance(10) else 1), np.float32)
-    axis = chooser.below(len(shape)) if shape and chooser.chance(20) else None
+    if chooser.chance(25):  # so that what is quantized again lies exactly between two integers
+        scales = np.exp2(np.ceil(np.log2(scales)))
+    axis = chooser.below(len(shape)) if shape and chooser.chance(25) else None
     if axis is not None:
         scales = bins.array_in(chooser, (shape[axis],), "float32", Interval(0.5 * float(scales), float(scales)))
     zeros = np.full(scales.shape, zero, dtype)
@@ -139,7 +153,7 @@ def _weights(chooser: Chooser, sketch: Sketch, like: np.ndarray, shape: tuple[in
     limits, scale, zero = np.iinfo(dtype), how.scale.data.max(initial=1e-6), how.zero.data.max(initial=0)
     low, high = (int(np.clip(end / scale + zero, limits.min, limits.max)) for end in interval)
     codes = bins.array_in(chooser, shape, dtype, Interval(low, high))
-    real = _dequantized(sketch, sketch.input(codes) if chooser.chance(15) else Constant(codes), how)
+    real = _dequantized(sketch, sketch.input(codes) if chooser.chance(40) else Constant(codes), how)
     if real is not None and interval.holds(sketch.arrays[real].astype(np.float64)):
         return real
     sketch.undo(before)

@@ -36,10 +36,15 @@ def with_symbols(chooser: Chooser, module: IRModule) -> IRModule | None:
 
 
 def _named(chooser: Chooser, main: Function, size: int) -> dict[tuple[int, int], Dim]:
-    """Return dims of a symbol for one axis of a size or for all, and now and then for what follows from that size."""
+    """Return dims of a symbol for one axis of a size or for all, and now and then for what follows from that size.
+
+    Or that size follows from the symbol itself.
+    """
     axes = [(p, a) for p, param in enumerate(main.params) for a, s in enumerate(param.tensor_type.shape) if s == size]
     symbol = dims.symbol("n")
     named: dict[tuple[int, int], Dim] = dict.fromkeys([chooser.pick(axes)] if chooser.chance(50) else axes, symbol)
+    if chooser.chance(20):  # no axis says the symbol alone
+        return dict.fromkeys(named, symbol * 2 + 1 if size % 2 else symbol * 2 if chooser.chance(50) else symbol + 1)
     if chooser.chance(30):
         named |= {at: dim for at, dim in _following(main, size, symbol).items() if chooser.chance(70)}
     return named

@@ -28,7 +28,9 @@ class Writer:
         self.chooser, self.sketch = chooser, sketch
 
     def op(self, name: str, *args: Expr | float, **attrs: Any) -> Var:
-        """Add an operator. Raises: RefusedError."""
+        """Add an operator; a sum with a number may be a difference of one. Raises: RefusedError."""
+        if name == "add" and isinstance(args[-1], (int, float)) and self.chooser.chance(15):
+            name, args = "subtract", (args[0], -args[-1])
         operands = [arg if isinstance(arg, Expr) else self.number(arg) for arg in args]
         if name in COMMUTATIVE and self.chooser.chance(50):
             operands.reverse()

@@ -1,0 +1,77 @@
+"""Small graphs around one pattern: what is built from it, and its operators where networks have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kernelyard.errors import KernelyardError
+from kernelyard.ir import Op, Var, get_op
+from kernelyard.patterns import FusionPattern
+from kernelyard.patterns.pattern import CallPattern, Pattern
+from kernelyard.patterns.pattern_parts import walk
+from kernelyard_fuzz import bins
+from kernelyard_fuzz.bins import Interval
+from kernelyard_fuzz.chooser import Chooser
+from kernelyard_fuzz.movement_idioms import moved
+from kernelyard_fuzz.operators import grow
+from kernelyard_fuzz.quantized import quantized_layers
+from kernelyard_fuzz.sketch import Sketch
+from kernelyard_fuzz.splices import splice
+from kernelyard_fuzz.writer import RefusedError, Writer
+
+READINGS = frozenset({"dequantize", "pad", "permute_dims"})  # of operands, which primitives do themselves
+IMAGES = ((1, 8, 9, 9), (2, 16, 8, 8), (1, 4, 6, 7))
+
+
+def write_small(
+    chooser: Chooser, sketch: Sketch, pattern: FusionPattern, others: Sequence[Op], kind: int | None = None
+) -> None:
+    """Write a few operators that a pattern is about. others: may stand beside them; kind: one of four ways."""
+    ops = _ops_of(pattern)
+    kind = chooser.below(4) if kind is None else kind
+    if kind == 0:
+        splice(chooser, sketch, pattern)
+    elif kind == 1:
+        quantized_layers(chooser, sketch, ops, others, None)
+    elif kind == 2:
+        _between_convolutions(chooser, sketch, lambda x: grow(chooser, sketch, chooser.pick(ops), x))
+    else:
+        _padded(chooser, sketch, ops)
+
+
+def _ops_of(pattern: FusionPattern) -> Sequence[Op]:
+    """Return the operators that a pattern is about: those of its innermost calls, but for readings of operands."""
+    calls = [part for part in walk(pattern.pattern) if isinstance(part, CallPattern) and part.ops]
+    inner = [call for call in calls if not any(map(_computes, call.args)) and not set(call.ops or ()) <= READINGS]
+    return [get_op(name) for name in dict.fromkeys(name for call in inner or calls for name in call.ops or ())]
+
+
+def _computes(operand: Pattern) -> bool:
+    return any(isinstance(part, CallPattern) and not set(part.ops or ()) <= READINGS for part in walk(operand))
+
+
+def _between_convolutions(chooser: Chooser, sketch: Sketch, between: Callable[[Var], Sequence[Var]]) -> None:
+    """Write what stands between two convolutions, which choose the layout of what they hand each other."""
+    writer = Writer(chooser, sketch)
+    x = sketch.input(bins.array_in(chooser, chooser.pick(IMAGES), "float32", Interval(-1.0, 1.0)))
+    try:
+        y = writer.op("nn.conv2d", x, writer.weights(8, _channels(x), 3, 3), padding=(1, 1, 1, 1))
+        made = [moved(writer, y)] if chooser.chance(30) else between(y)
+        if made and made[0].tensor_type.rank == 4:
+            writer.op("nn.conv2d", made[0], writer.weights(8, _channels(made[0]), 1, 1))
+    except (RefusedError, KernelyardError):
+        return  # the operator has no place there
+
+
+def _channels(x: Var) -> int:
+    return int(x.tensor_type.shape[1])  # pyright: ignore[reportArgumentType]
+
+
+def _padded(chooser: Chooser, sketch: Sketch, ops: Sequence[Op]) -> None:
+    """An operator of an image, or a row of it, or a room, with a border around it: zeros, mostly."""
+    rank = chooser.between(3, 5)
+    x = sketch.input(bins.array_in(chooser, (1, 4, 6, 7, 5)[:rank], "float32", Interval(-1.0, 1.0)))
+    border = (0, 0, *(chooser.pick((1, 1, 0, 2)) for _ in range(rank - 2)))
+    padded = sketch.op("pad", x, pads=border * 2, value=chooser.pick((0.0, 0.0, 0.0, 0.5)))
+    if padded is not None:
+        grow(chooser, sketch, chooser.pick(ops), padded)
