@@ -235,13 +235,20 @@ def run_with_post_ops(builder, post_ops, operands=()):
     return actual, ran, convolved(x, weight) + bias[:, None, None]
 
 
-@pytest.mark.parametrize("algorithm", ELTWISE)
+@pytest.mark.parametrize("algorithm", [name for name in ELTWISE if name != "round"])
 def test_functions_are_fused(algorithm, tile, builder):
     post_ops = [{"kind": "eltwise", "algorithm": algorithm, "alpha": 0.1, "beta": 1.5}]
     actual, ran, bare = run_with_post_ops(builder, post_ops)
     assert ("conv", f"winograd:{tile}x{tile}") in [(label[:4], name) for label, name in ran]
     assert not any(label.startswith("conv") and "winograd" not in name for label, name in ran), ran
     np.testing.assert_allclose(actual, NUMPY[algorithm](bare), rtol=1e-4, atol=1e-5)
+
+
+def test_rounding_is_fused(tile, builder):
+    actual, ran, bare = run_with_post_ops(builder, [{"kind": "eltwise", "algorithm": "round"}])
+    assert [name for label, name in ran if label.startswith("conv")] == [f"winograd:{tile}x{tile}"]
+    np.testing.assert_array_equal(actual, np.rint(actual))
+    assert np.abs(actual - bare).max() < 0.5 + 1e-4
 
 
 @pytest.mark.parametrize("shape", OPERANDS, ids=str)

@@ -5,18 +5,19 @@ A group reads `anchor [stage]*`: matmul [+ bias] [activation] [+ residual] is on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
 from kernelyard.plugins.api import FusionPattern, Pattern, is_const, is_op, templates, wildcard
 from kernelyard_dnnl.checks import check
 from kernelyard_dnnl.post_ops import BINARY, REVERSED, UNARY
-from kernelyard_dnnl.primitive_kind import Follows, PrimitiveKind
+from kernelyard_dnnl.primitive_kind import INTEGERS, Follows, PrimitiveKind
 from kernelyard_dnnl.primitives import all_kinds
 from kernelyard_dnnl.stages import scalar_of
 
 MAX_STAGES = 5
+WIDE = ("int16", "uint16")
 
 
 def activation(previous: Pattern) -> Pattern:
@@ -35,6 +36,11 @@ def stage(previous: Pattern) -> Pattern:
     return activation(previous) | combined | reversed_ | is_op("nn.prelu")(previous, is_const())
 
 
+def stage_or_wide_store(previous: Pattern) -> Pattern:
+    """Return a stage, or `previous` as 16 bits hold it: float32, in which post-ops compute, holds them exactly."""
+    return stage(previous) | stored(previous, WIDE)
+
+
 def cast(previous: Pattern) -> Pattern:
     """Match `previous` converted to another dtype."""
     return is_op("astype")(previous)
@@ -42,7 +48,17 @@ def cast(previous: Pattern) -> Pattern:
 
 def stage_or_cast(previous: Pattern) -> Pattern:
     """Return a stage, or a cast: sums are float32 until they are stored, so that both cost nothing."""
-    return stage(previous) | cast(previous)
+    return stage_or_wide_store(previous) | cast(previous)
+
+
+def stored(previous: Pattern, dtypes: Collection[str] = INTEGERS) -> Pattern:
+    """Match `previous` quantized and dequantized, by one constant scale and zero point each."""
+
+    def one() -> Pattern:
+        return is_const().where(lambda constant: scalar_of(constant) is not None)
+
+    quantized = is_op("quantize")(previous, one(), one()).where(lambda codes: codes.tensor_type.dtype in dtypes)
+    return is_op("dequantize")(quantized, one(), one())
 
 
 def with_stages(anchor: Pattern, one: Callable[[Pattern], Pattern] = stage) -> Pattern:
@@ -60,15 +76,6 @@ def decoded() -> Pattern:
 def encoded(previous: Pattern) -> Pattern:
     """Match `previous` quantized."""
     return is_op("quantize")(previous, is_const(), is_const())
-
-
-def stored(previous: Pattern) -> Pattern:
-    """Match `previous` quantized and dequantized, by one constant scale and zero point each."""
-
-    def one() -> Pattern:
-        return is_const().where(lambda constant: scalar_of(constant) is not None)
-
-    return is_op("dequantize")(is_op("quantize")(previous, one(), one()), one(), one())
 
 
 def stored_again(previous: Pattern) -> Pattern:
@@ -102,7 +109,7 @@ def of_integers(kind: PrimitiveKind) -> Pattern:
 FOLLOWING: Mapping[Follows, Callable[[Pattern], Pattern]] = {
     Follows.NOTHING: lambda anchor: anchor,
     Follows.CAST: lambda anchor: anchor.optional(cast),
-    Follows.POST_OPS: with_stages,
+    Follows.POST_OPS: lambda anchor: with_stages(anchor, stage_or_wide_store),
     Follows.POST_OPS_AND_CASTS: lambda anchor: with_stages(anchor, stage_or_cast),
 }
 

@@ -71,6 +71,7 @@ ELTWISE: Mapping[str, Callable[[FunctionEmitter, Value, float, float], Value]] =
     "hardsigmoid": _hard_sigmoid,
     "hardswish": lambda f, value, alpha, beta: f.mul(value, _hard_sigmoid(f, value, alpha, beta)),
     "abs": lambda f, value, alpha, beta: f.intrinsic("fabs", value),
+    "round": lambda f, value, alpha, beta: f.intrinsic("roundeven", value),
     "square": lambda f, value, alpha, beta: f.mul(value, value),
 }
 
