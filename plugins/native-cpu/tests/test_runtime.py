@@ -18,6 +18,7 @@ from kernelyard.errors import ArtifactError, BackendUnavailableError, ExecutionE
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.runtime.abi.spec import read_json, write_json
 from kernelyard.runtime.installed.processor import cpu_facts
+from kernelyard.runtime.jit import linking
 from kernelyard.target import Target
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import unary
@@ -61,6 +62,20 @@ assert not [name for name in names if name in sys.modules], [name for name in na
     subprocess.run([sys.executable, "-c", program], check=True)
     wanted = np.exp(x) / x.sum(1, keepdims=True)
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sine_and_cosine_of_an_angle_are_linked_without_llvm(compile_function, call_kernel, monkeypatch, dtype):
+    def link_by_llvm(*_):
+        pytest.fail("the object has a symbol that is not among the library's functions")
+
+    monkeypatch.setattr(linking, "_link_by_llvm", link_by_llvm)
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((7,), dtype))
+    module = compile_function(b.finish((b.compute((7,), lambda i: unary("cos", x[i]) + unary("sin", x[i])),)))
+    values = np.linspace(-1e5, 1e5, 7, dtype=dtype)
+    (found,) = call_kernel(module, "kernel", [values])
+    np.testing.assert_allclose(found, np.cos(values) + np.sin(values), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["floor", "exp", "memcpy", "GOMP_parallel"])

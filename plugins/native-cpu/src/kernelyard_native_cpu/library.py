@@ -4,8 +4,9 @@ from __future__ import annotations
 
 # What LLVM itself calls where an instruction is missing, in both precisions.
 _INSTRUCTIONS = ("ceil", "floor", "fma", "fmod", "rint", "roundeven", "trunc")
+# LLVM makes one call, of `sincos`, of a sine and a cosine.
 _DOUBLE_ONLY = (
-    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan"),
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sincos", "sinh", "tan"),
     *("erf", "expm1", "log1p", "pow", "tanh"),
 )
 LIBRARY_FUNCTIONS = tuple(
