@@ -21,6 +21,10 @@ from kernelyard_dnnl._native import Dims, Handle, load_library
 
 Shape: TypeAlias = "tuple[int, ...]"
 
+# As many as the plan of a detector makes. Where sizes change all the time, older ones only keep small objects of the
+# library alive between those of newer plans, which fragments the heap.
+KEPT_DESCRIPTORS = 128
+
 _DTYPE_NAMES = {value: name for name, value in enums.DATA_TYPE.items()}
 
 
@@ -160,7 +164,7 @@ def dense(shape: Sequence[int], dtype: str, order: Sequence[int] | None = None) 
     return _dense(tuple(shape), dtype, tuple(range(len(shape)) if order is None else order))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=KEPT_DESCRIPTORS)
 def _dense(shape: Shape, dtype: str, order: Shape) -> MemoryDescriptor:
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
@@ -219,7 +223,7 @@ def c_dims(values: Iterable[int]) -> ctypes.Array[c_int64]:
     return Dims(*values)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=KEPT_DESCRIPTORS)
 def _native_descriptor(shape: Shape, dtype: str, strides: Shape | None) -> Handle:
     if dtype not in enums.DATA_TYPE:
         raise CodegenError(f"oneDNN has no dtype {dtype}", expected=", ".join(enums.DATA_TYPE))
