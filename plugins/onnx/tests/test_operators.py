@@ -241,6 +241,10 @@ CASES = [
     case("MaxPool", image, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
     case("MaxPool", image, kernel_shape=[2, 2], auto_pad="SAME_UPPER"),
     case("MaxPool", image, kernel_shape=[3, 3], auto_pad="SAME_LOWER", strides=[2, 2]),
+    *(  # an image that is smaller than the window
+        case(op, image[:, :, :1], kernel_shape=[2, 2], strides=[2, 2], symbolic=False, **attrs)
+        for op, attrs in (("MaxPool", {}), ("AveragePool", {}), ("AveragePool", {"count_include_pad": 1}))
+    ),
     case("AveragePool", image, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1]),
     case("AveragePool", image, kernel_shape=[3, 2], pads=[1, 0, 1, 1], count_include_pad=1),
     case("AveragePool", image, kernel_shape=[3, 3], auto_pad="SAME_UPPER", strides=[2, 2]),

@@ -182,6 +182,28 @@ FUNCTIONS |= {
     "spectra of odd sizes": (spectra, lambda: (draw(3, 9),)),
 }
 
+
+def antialiased(x: Any) -> list[Any]:
+    smaller, larger = {"size": (3, 9)}, {"scale_factor": (1.5, 0.4)}
+    return [
+        F.interpolate(x, mode=mode, antialias=True, align_corners=corners, **sizes)
+        for mode in ("bilinear", "bicubic")
+        for corners in (False, True)
+        for sizes in (smaller, larger)
+    ]
+
+
+def angles_of_real_frequencies(x: Any) -> Any:
+    """The first and the last frequency are real numbers, whose angles are 0 or pi, not -pi."""
+    return torch.fft.rfft(x).angle()[:, [0, -1]]
+
+
+FUNCTIONS |= {
+    "antialiased images": (antialiased, lambda: (draw(2, 3, 8, 7),)),
+    "angles of real frequencies": (angles_of_real_frequencies, lambda: (draw(6, 16),)),
+    "hypotenuses": (lambda x, y: torch.hypot(x, y) + torch.hypot(x * 1e25, y), lambda: (draw(3, 4), draw(3, 4))),
+}
+
 SIZES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "merge": (lambda x: x.reshape(x.shape[0] * 2, -1), (0,)),
     "overlapping views": (lambda x: x.as_strided((x.shape[0], 3, 4), (x.shape[1], 2, 1)) * 2, (0,)),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
+from kernelyard.dims import Dim
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import spatial_rank
 from kernelyard_onnx.converters.regions import places_of_maxima
@@ -14,7 +16,21 @@ from kernelyard_onnx.registry import converter
 
 
 def _window(node: Node, x: Expr) -> Window:
-    return read_window(node, node.shape(x)[2:], tuple(node.required_attr("kernel_shape")))
+    spatial = node.shape(x)[2:]
+    return _with_one_position(read_window(node, spatial, tuple(node.required_attr("kernel_shape"))), spatial)
+
+
+def _with_one_position(window: Window, spatial: Sequence[Dim]) -> Window:
+    """Return a window that is larger than its input by less than a stride with padding behind: it has one position.
+
+    So it is in onnxruntime and in the standard's shape inference, whose division rounds towards zero.
+    """
+    rank, padding = len(spatial), list(window.padding)
+    for axis, (size, reach, stride) in enumerate(zip(spatial, window.reach, window.strides, strict=True)):
+        missing = reach - size - padding[axis] - padding[rank + axis]
+        if isinstance(missing, int) and 0 < missing < stride:
+            padding[rank + axis] += missing
+    return replace(window, padding=tuple(padding))
 
 
 def _pool(node: Node, kind: str, x: Expr, window: Window, **attrs: bool) -> Expr:

@@ -215,6 +215,13 @@ def atan2(node: Node, y: Expr, x: Expr) -> Expr:
     return node.op("where", _is_negative(node, y), node.op("negative", angle), angle)
 
 
+@converter("prims.hypot.default")
+def hypotenuse(node: Node, a: Expr, b: Expr) -> Expr:
+    """Compute the root of the sum of squares in 64 bits, which squares of 32 do not overflow."""
+    squares = [node.op("square", node.cast(x, "float64")) for x in (a, b)]
+    return node.cast(node.op("sqrt", node.op("add", *squares)), node.result.dtype)
+
+
 @converter("aten.signbit.default")
 def signbit(node: Node, x: Expr) -> Expr:
     if not is_float(node.dtype(x)):

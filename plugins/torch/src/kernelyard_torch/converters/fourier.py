@@ -111,8 +111,11 @@ def _product(node: Node, x: Complex, axis: int, matrix: Matrix) -> Complex:
 def _matrix(node: Node, size: Dim, kept: Dim, sign: int, dtype: str) -> Matrix:
     """(size, kept): cosines and sines of a Fourier transform, of whole steps below `size`, which are exact."""
     if isinstance(size, int) and isinstance(kept, int):
-        angles = 2 * np.pi / size * (np.arange(size)[:, None] * np.arange(kept) % size)
-        return _constant(np.cos(angles), dtype), _constant(sign * np.sin(angles), dtype)
+        steps = np.arange(size)[:, None] * np.arange(kept) % size
+        angles = 2 * np.pi / size * steps
+        # Whole halves of a turn have no sine: an angle of what is real must not depend on how pi is rounded.
+        sines = np.where(2 * steps % size == 0, 0.0, sign * np.sin(angles))
+        return _constant(np.cos(angles), dtype), _constant(sines, dtype)
     angles = node.op("multiply", node.cast(_steps(node, size), "float64"), 2 * np.pi)
     angles = node.op("divide", angles, node.cast(node.expr(size, "int64"), "float64"))
     products = node.op("multiply", node.reshape(_steps(node, size), (size, 1)), _steps(node, kept))
