@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 import kernelyard as ky
+from kernelyard_onnx.session import Session
 
 X = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
 NOTHING = np.zeros((2, 0, 3), np.float32)
@@ -56,6 +57,23 @@ def test_open_sizes_may_be_0(name: str, backends: list[str] | str, make: Callabl
         found = exe(x).numpy()
         assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+def test_open_sizes_may_be_smaller_than_a_window(op: str, make: Callable[..., onnx.ModelProto]) -> None:
+    """Onnxruntime lets a window have one position that it is larger than by less than a stride."""
+    pool = helper.make_node(op, ["x"], ["pooled"], kernel_shape=[3, 2], strides=[2, 2])
+    x = np.arange(2 * 9 * 8, dtype=np.float32).reshape(1, 2, 9, 8)
+    model = make([pool, node("GlobalAveragePool", "pooled")], {"x": x}, shapes={"x": [1, 2, "h", "w"]})
+    theirs = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    exe, session = ky.compile(model, backends=[]), Session(model, [])
+    for height, width in ((9, 8), (2, 8), (2, 1), (9, 8)):
+        part = np.ascontiguousarray(x[:, :, :height, :width])
+        (wanted,) = theirs.run(None, {"x": part})
+        for found in (exe(part).numpy(), session.run({"x": part})[0]):
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    with pytest.raises(ky.errors.ShapeError, match="inconsistent"):
+        exe(x[:, :, :1])
 
 
 def test_sizes_that_options_fix_stay_fixed(make: Callable[..., onnx.ModelProto]) -> None:

@@ -1,11 +1,11 @@
-"""Compile a model again for inputs of size 0, if some of its results are not empty then."""
+"""Compile a model again for sizes of 0, if some results are not empty then, and for images smaller than a window."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from kernelyard.dims import Dim, evaluate, product, symbols_of
+from kernelyard.dims import Dim, evaluate, maximum, product, symbols_of
 from kernelyard.driver.import_model import frontend_for
 from kernelyard.errors import ShapeError
 from kernelyard.ir import IRModule
@@ -28,27 +28,47 @@ Bind: TypeAlias = Callable[[IRModule], IRModule]
 def compiler_for_empty(
     session: CompileSession, model: object, exe: Executable, compile_again: Callable[[Options, Bind], Executable]
 ) -> CompileForEmpty | None:
-    """Return what compiles a model for empty inputs; None where all results are empty whenever a size is 0.
+    """Return what compiles a model for sizes that its program refuses; None where it refuses none that mean anything.
 
     exe: the model, compiled. compile_again: compiles it with these options, once a function has bound its sizes.
     """
     entries = exe.entries
-    if not any(map(_may_fill, entries.values())):
-        return None
     frontend = None if isinstance(model, IRModule) else frontend_for(session.manager, model)
+    has_windows = frontend is not None and any(map(_has_windows, entries.values()))
+    if not has_windows and not any(map(_may_fill, entries.values())):
+        return None
     options = session.options  # the session itself holds what its recorder saw, weights too
     given = {} if frontend is None else options.get(frontend.name, {})
     inputs = {name: entry.inputs for name, entry in entries.items()}
 
     def compile_for(function: str, zeros: Zeros) -> Executable:
-        if [len(shape) for shape in zeros] != [len(spec.shape) for spec in inputs[function]]:
-            raise ShapeError("a tensor has the wrong rank")
-        shapes = {spec.name: shape for spec, shape in zip(inputs[function], zeros, strict=True) if 0 in shape}
+        shapes = _fixed_shapes(inputs[function], zeros, has_windows)
         fixed = None if frontend is None else frontend.with_shapes(given, shapes)
         chosen = options if frontend is None or fixed is None else {**options, frontend.name: fixed}
         return compile_again(chosen, lambda imported: _bound(imported, function, zeros))
 
     return compile_for
+
+
+def _fixed_shapes(specs: Sequence[TensorSpec], zeros: Zeros, has_windows: bool) -> dict[str, Sequence[int | None]]:
+    """Return the sizes to fix, by input: those of 0, or where there are none, all.
+
+    Raises: ShapeError, where a model is not compiled for such sizes.
+    """
+    if [len(shape) for shape in zeros] != [len(spec.shape) for spec in specs]:
+        raise ShapeError("a tensor has the wrong rank")
+    named = {spec.name: shape for spec, shape in zip(specs, zeros, strict=True)}
+    if any(0 in shape for shape in zeros):
+        return {name: shape for name, shape in named.items() if 0 in shape}
+    if not has_windows:
+        raise ShapeError("no window of the model may be larger than what it moves over")
+    return named
+
+
+def _has_windows(entry: Program | VMFunction) -> bool:
+    """Return whether some sizes are refused for a window that is larger than what it moves over."""
+    programs = entry.blocks if isinstance(entry, VMFunction) else (entry,)
+    return any(check.right == maximum(check.left, 0) for program in programs for check in program.checks)
 
 
 def _may_fill(entry: Program | VMFunction) -> bool:

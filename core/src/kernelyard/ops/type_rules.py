@@ -119,6 +119,13 @@ def require_within(bound: Dim, first: Dim, last: Dim, what: str) -> None:
         pairs.append((bound, dims.minimum(dims.maximum(bound, first), last)))
 
 
+def assume_nonnegative(dim: Dim) -> None:
+    """Note as an assumption that a dim is not negative, where that cannot be proved."""
+    pairs = _assumed.get()
+    if pairs is not None and not is_nonnegative(dim):
+        pairs.append((dim, dims.maximum(dim, 0)))
+
+
 def unify_shapes(left: Shape, right: Shape, what: str) -> Shape:
     """Apply `unify` to every axis."""
     require(len(left) == len(right), f"{what} must have the same rank", found=f"{left} and {right}")

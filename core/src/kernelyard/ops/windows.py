@@ -10,7 +10,7 @@ import numpy as np
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.ir.op import Attribute, Attributes
-from kernelyard.ops.type_rules import is_nonnegative, require, require_length
+from kernelyard.ops.type_rules import assume_nonnegative, is_nonnegative, require, require_length
 
 Ints = tuple[int, ...]
 
@@ -52,6 +52,8 @@ def window_sizes(
             reach, most = step * (taps - 1) + 1, size + front + back + beyond
             require(room + beyond >= 0, what, found=f"window of {reach}", expected=f"at most {most}")
         if not ceil_mode:
+            if stride > 1:  # with a stride of 1, the size tells that there is no position
+                assume_nonnegative(room)
             sizes.append(dims.floordiv(room, stride) + 1)
             continue
         covering = dims.ceildiv(room, stride) + 1

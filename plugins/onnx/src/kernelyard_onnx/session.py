@@ -20,6 +20,7 @@ from kernelyard.errors import (
     InputNameError,
     InputTypeError,
     KernelyardError,
+    ShapeError,
     UnsupportedOperatorError,
 )
 from kernelyard.plugins.api import Expr
@@ -164,6 +165,8 @@ class Session:
         while True:
             try:
                 return self._compiled(given).run(given)
+            except ShapeError as error:
+                return self._compiled_for_sizes(given, error).run(given)
             except FrontendError as error:
                 if not self._specializer.learn(error, given):
                     raise
@@ -171,6 +174,17 @@ class Session:
     def _compiled(self, given: Mapping[str, Any]) -> Compiled:
         key, options = self._specializer.specialize(given)
         return self._kept.get_or_make(key, lambda: self._compile(options))
+
+    def _compiled_for_sizes(self, given: Mapping[str, Any], refusal: ShapeError) -> Compiled:
+        """Return the model for these sizes alone, where the program of all refuses them, as too small for a window."""
+        key, options = self._specializer.specialize(given)
+        tensors = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
+        sizes = {name: value.shape for name, value in tensors.items() if name not in options["values"]}
+        whole = {**options, "shapes": {**options["shapes"], **sizes}}
+        try:
+            return self._kept.get_or_make((key, repr(sizes)), lambda: self._compile(whole))
+        except KernelyardError as error:
+            raise refusal from error
 
     def _compile(self, options: Mapping[str, Any]) -> Compiled:
         imported = import_structured(self.model, options, self.files)

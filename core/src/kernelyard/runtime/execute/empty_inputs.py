@@ -1,4 +1,4 @@
-"""EmptyInputsRunner: run a function on empty tensors that its code was not compiled for."""
+"""EmptyInputsRunner: run a function on sizes that its code was not compiled for: those of 0, and very small ones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class EmptyInputsRunner:
-    """Runs a function; where it refuses empty tensors, the model is compiled for their sizes of 0, and that runs.
+    """Runs a function; where it refuses sizes, the model is compiled for those of 0, or else for all, and that runs.
 
-    Code is compiled for sizes of 1 and more. runner: runs it. make: returns the runner of what is compiled for zeros.
+    Code is compiled for sizes of 1 and more, and of images as large as the windows that move over them. runner: runs
+    it. make: returns the runner of what is compiled for sizes.
     """
 
     def __init__(self, runner: FunctionRunner, make: Callable[[Zeros], FunctionRunner]) -> None:
@@ -45,9 +46,12 @@ class EmptyInputsRunner:
         try:
             return self._runner.run(arrays, symbols, limit, outputs)
         except (InputShapeError, ShapeError) as error:
-            zeros = _zeros([array.shape for array in arrays])
+            shapes = tuple(tuple(array.shape) for array in arrays)
+            zeros = _zeros(shapes)
             if not any(map(any_zero, zeros)):
-                raise
+                if isinstance(error, InputShapeError):
+                    raise
+                zeros = shapes
             runner = self._runner_for(zeros, error)
         return runner.run(arrays, symbols, limit, outputs)
 
