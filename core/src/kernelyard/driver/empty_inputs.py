@@ -50,7 +50,7 @@ def compiler_for_empty(
     return compile_for
 
 
-def _fixed_shapes(specs: Sequence[TensorSpec], zeros: Zeros, has_windows: bool) -> dict[str, Sequence[int | None]]:
+def _fixed_shapes(specs: Sequence[TensorSpec], zeros: Zeros, has_windows: bool) -> Mapping[str, Sequence[int | None]]:
     """Return the sizes to fix, by input: those of 0, or where there are none, all.
 
     Raises: ShapeError, where a model is not compiled for such sizes.

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
-from kernelyard.dims import Dim, floordiv, product
+import numpy as np
+
+from kernelyard.dims import ceildiv, floordiv, product
 from kernelyard.plugins.api import Expr
-from kernelyard_onnx.converters.microsoft_quantized import repeated_in_blocks, unpacked
+from kernelyard_onnx.converters.microsoft_quantized import unpacked
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
 
 microsoft = partial(converter, domain=MICROSOFT)
 
-Weights = Callable[[Expr], Expr]  # the experts of rows (rows,) -> their matrices (rows, out, in)
+Products = Callable[[Expr, Expr], Expr]
+"""`products(x, experts)`: rows (rows, in), each by the matrix of its expert -> (rows, out)."""
 
 _ACTIVATIONS = {"relu": "nn.relu", "gelu": "nn.gelu_tanh", "silu": "nn.silu", "identity": ""}
 _INTERLEAVED, _CONCATENATED = 1, 2  # the values of swiglu_fusion in which one product makes both halves
@@ -25,15 +28,14 @@ _INTERLEAVED, _CONCATENATED = 1, 2  # the values of swiglu_fusion in which one p
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer that each expert has: its weights, and biases (experts, out) or None."""
+    """A linear layer that each expert has: its products, and biases (experts, out) or None."""
 
-    weights: Weights
+    products: Products
     biases: Expr | None
 
     def of_rows(self, node: Node, x: Expr, experts: Expr) -> Expr:
         """Multiply rows (rows, in) -> (rows, out), each by the matrix of its expert, which a kernel reads in place."""
-        products = node.op("multiply", self.weights(experts), node.unsqueeze(x, 1))
-        y = node.op("sum", products, axes=(2,))
+        y = self.products(x, experts)
         return y if self.biases is None else node.op("add", y, node.op("take", self.biases, experts, axis=0))
 
 
@@ -45,9 +47,14 @@ def mixture_of_experts(node: Node) -> Expr:
 
 def _layer(node: Node, weights: int, biases: int) -> Layer | None:
     given = node.optional(weights)
-    return (
-        None if given is None else Layer(lambda experts: node.op("take", given, experts, axis=0), node.optional(biases))
-    )
+    if given is None:
+        return None
+
+    def products(x: Expr, experts: Expr) -> Expr:
+        matrices = node.op("take", given, experts, axis=0)
+        return node.op("sum", node.op("multiply", matrices, node.unsqueeze(x, 1)), axes=(2,))
+
+    return Layer(products, node.optional(biases))
 
 
 @microsoft("QMoE")
@@ -60,43 +67,53 @@ def quantized_mixture_of_experts(node: Node) -> Expr:
 
 
 def _quantized_layer(node: Node, number: int) -> Layer | None:
-    """Return the layer fc1, fc2 or fc3: stored weights, scales and biases are three inputs in a row."""
+    """Return the layer fc1, fc2 or fc3: stored weights, scales and biases are three inputs in a row.
+
+    A byte has several columns. Each of them is a product of its own, with every second (or fourth) element of x: so the
+    kernel reads the bytes as they are stored.
+    """
     first = 3 * number - 1
     stored, zeros = node.optional(first), node.optional(10 + number)
     if stored is None:
         return None
     scales = node.input(first + 1)
     bits = int(node.attr(f"fc{number}_expert_weight_bits", node.attr("expert_weight_bits", 4)))
-    block = int(node.attr("block_size", 0)) if node.rank(scales) == _RANK_OF_BLOCKS else 0
-    _, rows, width = node.shape(stored)
-    columns = width * 8 // bits
+    if bits not in (2, 4, 8):
+        node.reject(f"its weights have {bits} bits; 2, 4 and 8 are supported")
+    parts, dtype, has_blocks = 8 // bits, node.dtype(scales), node.rank(scales) == _RANK_OF_BLOCKS
+    count, rows, width = (node.fixed(size, "size of its weights") for size in node.shape(stored))
+    block = int(node.attr("block_size", 0)) if has_blocks else width * parts
+    blocks = width * parts // block
+    packed = node.reshape(stored, (count, rows, blocks, block // parts))
+    scale, zero = node.reshape(scales, (count, rows, blocks, 1)), node.full(2 ** (bits - 1), (1, 1, 1, 1), dtype)
+    if zeros is not None:
+        flat = zeros if has_blocks else node.reshape(zeros, (count, ceildiv(rows, parts)))
+        numbers = unpacked(node, flat, bits, blocks if has_blocks else rows)
+        zero = node.cast(node.reshape(numbers, (count, rows, blocks, 1)), dtype)
 
-    def weights(experts: Expr) -> Expr:
-        def picked(table: Expr) -> Expr:
-            return node.op("take", table, experts, axis=0)
+    def products(x: Expr, experts: Expr) -> Expr:
+        own, own_scale = (node.op("take", table, experts, axis=0) for table in (packed, scale))
+        own_zero = zero if zeros is None else node.op("take", zero, experts, axis=0)
+        columns = node.reshape(x, (node.shape(x)[0], 1, blocks, block // parts, parts))
+        planes = [
+            node.op("multiply", node.op("subtract", node.cast(plane, dtype), own_zero), node.select(columns, 4, part))
+            for part, plane in enumerate(_planes(node, own, bits))
+        ]
+        total = reduce(lambda left, right: node.op("add", left, right), planes)
+        return node.op("sum", node.op("multiply", total, own_scale), axes=(2, 3))
 
-        count = node.shape(experts)[0]
-        dtype = node.dtype(scales)
-        whole = node.cast(unpacked(node, picked(stored), bits, columns), dtype)
-        scale = _of_columns(node, picked(scales), block, columns)
-        zero = node.full(2 ** (bits - 1), (), dtype)
-        if zeros is not None:
-            per_row = columns // block if block else rows
-            zero = node.cast(unpacked(node, picked(zeros), bits, per_row), dtype)
-            zero = _of_columns(
-                node, node.reshape(zero, (count, rows, per_row) if block else (count, rows)), block, columns
-            )
-        return node.op("multiply", node.op("subtract", whole, zero), scale)
+    return Layer(products, node.optional(first + 2))
 
-    return Layer(weights, node.optional(first + 2))
+
+def _planes(node: Node, packed: Expr, bits: int) -> list[Expr]:
+    """Return the first number of each byte, the second ones, and so on, the lowest bits first."""
+    if bits == 8:
+        return [packed]
+    shifted = [node.op("right_shift", packed, np.array(shift, np.uint8)) for shift in range(0, 8, bits)]
+    return [node.op("bitwise_and", numbers, np.array(2**bits - 1, np.uint8)) for numbers in shifted]
 
 
 _RANK_OF_BLOCKS = 3
-
-
-def _of_columns(node: Node, x: Expr, block: int, columns: Dim) -> Expr:
-    """Broadcast numbers of rows (n, out), or of their blocks (n, out, blocks), to multiply (n, out, columns)."""
-    return repeated_in_blocks(node, x, 2, block, columns) if block else node.unsqueeze(x, 2)
 
 
 def _mixture(node: Node, layers: Sequence[Layer | None], mixing: Expr | None) -> Expr:
