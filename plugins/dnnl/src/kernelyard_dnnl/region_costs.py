@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelyard.plugins.api import Call, Region, bytes_of, composites_of, flops_of, nbytes_of
+from kernelyard.plugins.api import Call, Region, TensorType, bytes_of, composites_of, flops_of, nbytes_of
 
 # Operations per second; of one place, as in squeeze and excitation, the weights are read once.
 DIRECT, WINOGRAD, DEPTHWISE, ONE_PLACE = 9.8e10, 2e11, 3.2e10, 4.2e9
 # Bytes per second that a pooling, a sum or a resampling reads and writes, and that a pooling does of row-major images,
 # which it transposes.
 CACHED, TRANSPOSED = 4e10, 1.4e10
+# Bytes per second of an image that is reordered to be reshaped.
+REORDERED = 1e10
 # Seconds for an element of a function that is no arithmetic, as a post-op or by itself.
 FUNCTION = 0.5e-9
 FUNCTIONS = frozenset(("nn.silu", "nn.gelu", "nn.mish", "nn.elu", "sigmoid", "tanh", "exp"))
@@ -39,11 +41,24 @@ def seconds_of_region(region: Region) -> float:
 
 def _seconds_of_primitive(calls: Sequence[Call], pooling_rate: float) -> float:
     is_pooling = any("_pool" in call.op_name for call in calls)
+    if calls[0].op_name == "reshape":
+        return _seconds_of_reshape(calls[0])
     moved = max(map(bytes_of, calls)) / (pooling_rate if is_pooling else CACHED)
     elements = sum(nbytes_of(call.tensor_type) for call in calls if call.op_name in FUNCTIONS) / FLOAT_BYTES
     products = [call for call in calls if call.op_name in (*CONVOLUTIONS, "matmul")]
     arithmetic = sum(flops_of(call) / _rate(call) * _fill(call) for call in products)
     return max(arithmetic, moved) + elements * FUNCTION
+
+
+def _seconds_of_reshape(call: Call) -> float:
+    """Return the seconds in which an image is made row-major, or is made of what is: else, it is a view."""
+    images = [each for each in (call.args[0].tensor_type, call.tensor_type) if _is_image(each)]
+    return len(images) * nbytes_of(call.tensor_type) / REORDERED
+
+
+def _is_image(tensor: TensorType) -> bool:
+    """Return True for tensors of several channels and places, which convolutions have channels-last."""
+    return tensor.rank > 2 and tensor.shape[1] != 1 and set(tensor.shape[2:]) != {1}
 
 
 def _rate(call: Call) -> float:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kernelyard import dims
 from kernelyard.plugins.api import Call, Region, bytes_of, composites_of, flops_of, nbytes_of
 
-# Operations per second; of few channels, sums are short; of one place, the weights are read once.
-DIRECT, FEW_CHANNELS, DEPTHWISE, TRANSPOSED, ONE_PLACE = 8.5e10, 6.5e10, 4e10, 5e10, 1e10
-MOST_CHANNELS, LANES = 32, 16
+# Operations per second; of few channels, unless a window makes the sums long; of one place, the weights are read once.
+DIRECT, FEW_CHANNELS, LONG_SUMS = 8.5e10, 6.5e10, 8.8e10
+DEPTHWISE, TRANSPOSED, ONE_PLACE = 4e10, 5e10, 1e10
+MOST_CHANNELS, LONG, LANES = 32, 128, 16
 # Bytes per second of a pooling or a resampling, and of what is fused with its neighbours.
 WINDOWS, FUSED = 2e10, 4e10
 # Seconds for an element of a function that is no arithmetic.
@@ -41,6 +43,8 @@ def seconds_of_region(region: Region) -> float:
 
 
 def _seconds_of_kernel(calls: Sequence[Call]) -> float:
+    if calls[0].op_name == "reshape":  # a view
+        return 0.0
     is_fused = UNFUSED.isdisjoint(call.op_name for call in calls)
     moved = max(map(bytes_of, calls)) / (FUSED if is_fused else WINDOWS)
     arithmetic = sum(flops_of(call) / _rate(call) for call in calls if call.op_name in PRODUCTS)
@@ -56,9 +60,12 @@ def _rate(call: Call) -> float:
         return DIRECT
     if set(call.tensor_type.shape[2:]) == {1}:
         return ONE_PLACE
-    channels = call.args[1].tensor_type.shape[1]
+    channels, *window = call.args[1].tensor_type.shape[1:]
     if call.attrs["groups"] != 1 and channels == 1:
         return DEPTHWISE * _fill(call)
+    summed = dims.product((channels, *window))
+    if isinstance(summed, int) and summed >= LONG and set(window) != {1}:
+        return LONG_SUMS
     return FEW_CHANNELS if isinstance(channels, int) and channels < MOST_CHANNELS else DIRECT
 
 
