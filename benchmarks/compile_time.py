@@ -21,7 +21,7 @@ import numpy as np
 import kernelyard as ky
 import kernelyard.ops
 from kernelyard import dims
-from kernelyard.driver.import_model import import_model
+from kernelyard.driver.session.import_model import import_model
 from kernelyard.ir import FunctionBuilder, IRModule, Var
 from kernelyard.plugins.manager import get_manager
 from kernelyard.transform.pass_infra.instruments import TimingInstrument

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import kernelyard.ops  # noqa: F401  # declares the operators
-from kernelyard.driver.choose_backends import choose_backends
+from kernelyard.driver.session.choose_backends import choose_backends
 from kernelyard.ir import FunctionBuilder, IRModule, Var
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition

@@ -22,7 +22,7 @@ import numpy as np
 from models import HERE, MODELS, machine, model_file
 
 import kernelyard as ky
-from kernelyard.driver.precision import DEFAULT, PRECISIONS
+from kernelyard.driver.session.precision import DEFAULT, PRECISIONS
 
 TABLE = re.compile(r"(<!-- measured -->\n).*?(<!-- end -->)", re.DOTALL)
 LEAST_CLASSES = 2

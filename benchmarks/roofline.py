@@ -27,7 +27,7 @@ from peaks import measure_peaks, reader
 import kernelyard as ky
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.driver.import_model import import_model
+from kernelyard.driver.session.import_model import import_model
 from kernelyard.errors import ShapeError
 from kernelyard.ir import Call, Constant, Function, GlobalVar, IRModule, Op
 from kernelyard.ir.types import tensors_of

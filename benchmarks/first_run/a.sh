@@ -17,7 +17,7 @@ facts() {
 main() {
   piece 60 "the machine" bash -c "$(declare -f facts); PYTHON=$PYTHON facts"
   ready
-  piece 60 doctor "$PYTHON" -c "from kernelyard.driver.cli import main; main()" doctor
+  piece 60 doctor "$PYTHON" -c "from kernelyard.cli.main import main; main()" doctor
   piece 60 "device properties" "$PYTHON" $HERE/properties.py "$OUT/device.json"
   piece 90 native-cuda "$PYTHON" tests/gpu_suite.py plugins/native-cuda/tests --results "$OUT" --jobs 1 \
     -k "programs or artifacts or torch or measuring"

@@ -14,9 +14,9 @@ import numpy as np
 from llvmlite import binding
 
 import kernelyard as ky
+from kernelyard.cli.feeds import read_array
 from kernelyard.dims import symbol
-from kernelyard.driver.commands.common import read_array
-from kernelyard.driver.import_model import import_model
+from kernelyard.driver.session.import_model import import_model
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import FunctionBuilder, IRModule, parse_module, to_text
 from kernelyard.plugins.manager import get_manager

@@ -20,7 +20,20 @@ import kernelyard.ops
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule
 
-COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "driver", "nn", "testing")
+COMPILER = (
+    "ir",
+    "ops",
+    "tir",
+    "legalize",
+    "patterns",
+    "transform",
+    "plugins",
+    "placement",
+    "driver",
+    "cli",
+    "nn",
+    "testing",
+)
 LIBRARIES = ("numpy", "onnx", "llvmlite", "tvm_ffi", "pluggy", "click", "rich", "safetensors")
 LOADED = "import json, sys; print(json.dumps(sorted(sys.modules)))"
 
@@ -52,9 +65,9 @@ def test_the_front_door_loads_little_of_pythons_library() -> None:
 
 
 def test_help_loads_no_library() -> None:
-    loaded = loaded_by("from kernelyard.driver.cli import main; main(['--help'], standalone_mode=False)")
+    loaded = loaded_by("from kernelyard.cli.main import main; main(['--help'], standalone_mode=False)")
     assert not loaded.intersection({"numpy", "onnx", "llvmlite", "tvm_ffi", "pluggy"})
-    assert compiler_modules(loaded) <= {"kernelyard.driver", "kernelyard.driver.cli"}
+    assert compiler_modules(loaded) <= {"kernelyard.cli", "kernelyard.cli.main"}
 
 
 def test_compiling_an_onnx_file_for_a_cpu_loads_what_it_needs(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_every_hook_is_documented_and_belongs_to_a_part() -> None:
 def test_every_hook_is_tried() -> None:
     """Each is implemented by a plugin of ours, whose tests use it, and by a test of the plugin manager or the driver."""
     tests = "".join(
-        path.read_text() for folder in ("plugins", "driver") for path in (ROOT / "tests" / folder).glob("*.py")
+        path.read_text() for folder in ("plugins", "driver", "cli") for path in (ROOT / "tests" / folder).glob("*.py")
     )
     implemented = "".join((package_of(plugin) / "plugin.py").read_text() for plugin in PLUGINS if plugin in INSTALLED)
     for part, hook in HOOK_OF_PART.items():

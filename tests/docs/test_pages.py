@@ -19,8 +19,8 @@ from gguf_writer import write_gguf
 from small_llama import llama_metadata, llama_tensors
 
 from kernelyard import transform
-from kernelyard.driver import cli
-from kernelyard.driver.cli import COMMANDS, main
+from kernelyard.cli import main as cli
+from kernelyard.cli.main import COMMANDS, main
 
 PAGES = sorted(
     [
@@ -132,7 +132,7 @@ def test_the_readme_commands_run(folder: Path, environment: dict[str, str]) -> N
     (commands,) = [block for block in blocks(ROOT / "README.md", "console") if "$ kernelyard" in block]
     for line in commands.splitlines():
         arguments = line.removeprefix("$ kernelyard ").split()
-        command = [sys.executable, "-c", "from kernelyard.driver.cli import main; main()", *arguments]
+        command = [sys.executable, "-c", "from kernelyard.cli.main import main; main()", *arguments]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         may_find_faults = arguments == ["doctor"]  # this environment may have some
         assert done.returncode in (0, int(may_find_faults)), line + done.stdout + done.stderr

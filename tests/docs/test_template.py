@@ -60,7 +60,7 @@ def test_it_is_short(root: Path) -> None:
 
 
 def test_it_is_active_once_installed(tmp_path: Path, environment: dict[str, str]) -> None:
-    main = "from kernelyard.driver.cli import main; main(['backends', '--json'])"
+    main = "from kernelyard.cli.main import main; main(['backends', '--json'])"
     shown = json.loads(python("-c", main, folder=tmp_path, environment=environment))
     found = {(info["name"], info["dist"], info["state"]) for info in shown}
     assert ("acme", "kernelyard-acme", "active") in found
@@ -74,7 +74,7 @@ def test_a_new_backend_works(name: str, root: Path, tmp_path: Path, environment:
     assert commands is not None
     lines = [line.removeprefix("$ ").replace("yours", name) for line in commands[1].splitlines()]
     assert [line.split()[0] for line in lines] == ["kernelyard", "cd", "pip", "pytest", "pytest", "kernelyard"]
-    main = "import sys; from kernelyard.driver.cli import main; main(sys.argv[1:])"
+    main = "import sys; from kernelyard.cli.main import main; main(sys.argv[1:])"
     assert lines[0] == f"kernelyard new-backend {name}"
     python("-c", main, *lines[0].split()[1:], folder=tmp_path, environment=environment)
     package, site = tmp_path / f"kernelyard-{name}", tmp_path / "site"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from interpreted_backend import InterpretedBackend
 
-from kernelyard.driver.choose_backends import choose_backends
+from kernelyard.driver.session.choose_backends import choose_backends
 from kernelyard.errors import OptionError, PluginContractError
 from kernelyard.target import Target
 

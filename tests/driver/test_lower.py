@@ -7,7 +7,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard import dims, errors
-from kernelyard.driver.lower import lower
+from kernelyard.driver.lowering.lower import lower
 from kernelyard.ir import Call, Constant, Function, FunctionBuilder, GlobalVar, IRModule, Tuple
 from kernelyard.testing import assert_allclose, evaluate
 

@@ -17,8 +17,8 @@ from http_store import Store, running_store
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelyard.cli.main import main
 from kernelyard.driver import placement_memory
-from kernelyard.driver.cli import main
 from kernelyard.driver.measured_placement import read_placements, save_placements
 from kernelyard.driver.placement_memory import CACHE, recall, remember, remembered
 from kernelyard.errors import OptionError, RemoteCacheWarning

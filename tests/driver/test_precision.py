@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 import kernelyard as ky
 from kernelyard import dims
-from kernelyard.driver.precision import BFLOAT16, PRECISIONS, cpu_flags, get_precision
+from kernelyard.driver.session.precision import BFLOAT16, PRECISIONS, cpu_flags, get_precision
 from kernelyard.errors import OptionError, PerformanceWarning
 from kernelyard.ir import FunctionBuilder, IRModule, Var
 from kernelyard.testing import assert_offloaded, evaluate, relative_error
@@ -28,7 +28,7 @@ def weights(*shape: int) -> np.ndarray:
 @pytest.fixture(autouse=True)
 def _any_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests are of no particular CPU: the warning of slow ones has tests of its own."""
-    monkeypatch.setattr("kernelyard.driver.precision.cpu_flags", lambda _: frozenset(BFLOAT16))
+    monkeypatch.setattr("kernelyard.driver.session.precision.cpu_flags", lambda _: frozenset(BFLOAT16))
 
 
 def mlp() -> IRModule:
@@ -85,7 +85,7 @@ def test_a_cpu_without_the_instructions_gives_a_warning_and_right_results(
     target: ky.Target | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = cpu_flags(target) if isinstance(target, ky.Target) else {"avx2"}
-    monkeypatch.setattr("kernelyard.driver.precision.cpu_flags", lambda _: frozenset(found))
+    monkeypatch.setattr("kernelyard.driver.session.precision.cpu_flags", lambda _: frozenset(found))
     module = mlp()
     with pytest.warns(PerformanceWarning, match="avx512_bf16"):
         exe = ky.compile(module, target, precision="bf16")

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from interpreted_backend import InterpretedBackend
 
+from kernelyard.cli.main import main
 from kernelyard.dims import symbol
-from kernelyard.driver.cli import main
 from kernelyard.driver.region_cuts import RegionSizes, region_cuts
 from kernelyard.errors import OptionError, UnknownBackendError
 from kernelyard.ir import FunctionBuilder, IRModule

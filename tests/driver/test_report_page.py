@@ -14,9 +14,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kernelyard.driver.layered_layout import GAP_X, layered_layout
-from kernelyard.driver.report_graph import MAX_BOXES, MAX_LETTERS, boxes_of
-from kernelyard.driver.report_page import LIBRARY_COLOURS, OTHER_COLOURS, VIEW_COLOUR, report_page
+from kernelyard.driver.report.layered_layout import GAP_X, layered_layout
+from kernelyard.driver.report.report_graph import MAX_BOXES, MAX_LETTERS, boxes_of
+from kernelyard.driver.report.report_page import LIBRARY_COLOURS, OTHER_COLOURS, VIEW_COLOUR, report_page
 from kernelyard.runtime.report import Node, Placed, PlacedRegion, Reason, Report
 
 

@@ -18,9 +18,9 @@ from interpreted_backend import InterpretedBackend
 import kernelyard as ky
 import kernelyard.ops
 from kernelyard import dims, errors
+from kernelyard.cli.main import main
 from kernelyard.dims import Bounds, Dim
 from kernelyard.dims.interval import bounds_of
-from kernelyard.driver.cli import main
 from kernelyard.ir import FunctionBuilder, IRModule, parse_module, to_text
 from kernelyard.ir.size_bounds import with_bounds
 from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match, is_op, wildcard

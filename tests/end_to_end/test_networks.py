@@ -58,7 +58,7 @@ np.savez(sys.argv[3], *[np.asarray(tensor) for tensor in results.values()])
 print(json.dumps(sorted(sys.modules)))
 """
 
-COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "driver", "testing")
+COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "driver", "cli", "testing")
 
 
 def test_saved_runs_with_the_runtime_alone(network: Network, executable: ky.Executable, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from fake_distribution import install
 
 import kernelyard as ky
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 from kernelyard.errors import PerformanceWarning
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.plugins.manager import get_manager

@@ -12,7 +12,7 @@ from fake_distribution import GOOD_PLUGIN, install
 
 import kernelyard.ops  # noqa: F401
 from kernelyard import transform
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 from kernelyard.errors import PluginError
 from kernelyard.ir import FunctionBuilder, IRModule
 

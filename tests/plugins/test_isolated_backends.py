@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from fake_distribution import MANIFEST, install
 
 import kernelyard as ky
+from kernelyard.cli.main import main
 from kernelyard.dims import symbol
-from kernelyard.driver.cli import main
 from kernelyard.errors import OptionError, PluginContractError, UnknownBackendError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.plugins.manager import get_manager

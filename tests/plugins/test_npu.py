@@ -16,7 +16,7 @@ from fake_distribution import MANIFEST, install
 
 import kernelyard as ky
 from kernelyard import dims
-from kernelyard.driver.commands.doctor import command as doctor
+from kernelyard.cli.commands.doctor import command as doctor
 from kernelyard.errors import BackendUnavailableError, DeviceError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.plugins.manager import get_manager
@@ -142,7 +142,7 @@ machine = ky.VirtualMachine(exe, ky.device("npu", 1))
 result = machine["main"](np.load("x.npy"))
 assert result.device == ky.device("npu", 1), result.device
 np.save("y.npy", result.numpy())
-compiler = {"ir", "ops", "tir", "transform", "plugins", "driver"}
+compiler = {"ir", "ops", "tir", "transform", "plugins", "driver", "cli"}
 print(sorted(name for name in sys.modules if name.startswith("kernelyard.") and name.split(".")[1] in compiler))
 print(sorted(name for name in sys.modules if name.startswith("kernelyard_npu.")))
 """

@@ -132,7 +132,7 @@ def test_a_crash_is_remembered_until_a_retry(site: Path) -> None:
     assert "kernelyard doctor --retry" in first["kernelyard-bad"][2]
     flag.touch()
     assert states(site)[0] == first
-    main = "from kernelyard.driver.cli import main; main()"
+    main = "from kernelyard.cli.main import main; main()"
     done = python(site, "-c", main, "doctor", "--json")
     assert done.returncode == 1
     assert "bad (kernelyard-bad): broken" in json.loads(done.stdout)["faults"]
@@ -149,7 +149,7 @@ def test_a_hang_is_remembered_for_ten_minutes_or_until_another_limit(site: Path)
     install(site, "bad", plugin=hang)
     assert count_imports(site, folder, KERNELYARD_PLUGIN_TIMEOUT="3") == 1
     assert count_imports(site, folder, KERNELYARD_PLUGIN_TIMEOUT="3") == 0
-    main = "from kernelyard.driver.cli import main; main()"
+    main = "from kernelyard.cli.main import main; main()"
     shown = python(site, "-c", main, "backends", KERNELYARD_PLUGIN_TIMEOUT="3").stdout
     assert "its import did not finish within 3 s" in shown
     assert re.search(r"it is probed again after \d\d:\d\d, or at once by `kernelyard doctor --retry`", shown)
@@ -164,7 +164,7 @@ def test_a_hang_is_remembered_for_ten_minutes_or_until_another_limit(site: Path)
 def test_doctor_survives_a_runtime_half_that_ends_the_process(site: Path) -> None:
     install(site, "bad", runtime="fake_kernelyard_bad.crash:load")
     (site / "fake_kernelyard_bad" / "crash.py").write_text(CRASH)
-    done = python(site, "-c", "from kernelyard.driver.cli import main; main()", "doctor", "--json")
+    done = python(site, "-c", "from kernelyard.cli.main import main; main()", "doctor", "--json")
     assert done.returncode == 1
     facts = json.loads(done.stdout)
     assert facts["runtimes"]["bad"]["reason"] == "ended the process with signal 11 (SIGSEGV) in its import"

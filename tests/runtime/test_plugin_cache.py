@@ -9,7 +9,7 @@ from importlib.metadata import version
 import pytest
 from click.testing import CliRunner
 
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 from kernelyard.runtime.api import plugin_cache
 
 

@@ -24,7 +24,7 @@ __path__ += [
 _HOME = {
     "compile": "kernelyard.driver.compile",
     "explain": "kernelyard.driver.compile",
-    "get_default_pipeline": "kernelyard.driver.choose_pipeline",
+    "get_default_pipeline": "kernelyard.driver.session.choose_pipeline",
     "load": "kernelyard.runtime.artifact.kyar",
     "IRModule": "kernelyard.ir",
     "Cancellation": "kernelyard.runtime.execute.call_limit",
@@ -88,10 +88,10 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from kernelyard import errors as errors
-    from kernelyard.driver.choose_pipeline import get_default_pipeline as get_default_pipeline
     from kernelyard.driver.compile import compile as compile
     from kernelyard.driver.compile import explain as explain
     from kernelyard.driver.measured_placement import Tuning as Tuning
+    from kernelyard.driver.session.choose_pipeline import get_default_pipeline as get_default_pipeline
     from kernelyard.ir import IRModule as IRModule
     from kernelyard.plugins.manager import backends as backends
     from kernelyard.runtime.artifact.kyar import load as load

@@ -17,7 +17,7 @@ def main() -> None:
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a caller may ignore it
     if is_default:
         signal.signal(signal.SIGINT, _leave)
-    from kernelyard.driver.cli import main as run
+    from kernelyard.cli.main import main as run
 
     if is_default:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from faults import crashing_pass, network, wrong_kernel, wrong_pass
 
 import kernelyard as ky
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 from kernelyard.ir import Call, Function, FunctionBuilder, IRModule
 from kernelyard.ops.interpreter import run
 from kernelyard.plugins.api import KernelNode

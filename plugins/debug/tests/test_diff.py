@@ -21,7 +21,7 @@ from faults import (
 )
 
 import kernelyard as ky
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 from kernelyard.errors import InputNameError
 from kernelyard_debug import DebugError, diff
 from kernelyard_debug.command_diff import command

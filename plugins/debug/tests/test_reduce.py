@@ -15,7 +15,7 @@ from faults import crashing_pass, doubling_pass, failing_pass, flattened, networ
 from onnx import numpy_helper
 
 import kernelyard as ky
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 from kernelyard.dtypes import to_numpy
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.ir.module import PRIVATE

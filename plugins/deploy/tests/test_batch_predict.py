@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 from deployed_model import FACTS, expected
 
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 from kernelyard_deploy import BatchJobError, Predictor, describe, predict_table, supervisor
 from kernelyard_deploy.batch_job import run_shard
 
@@ -163,7 +163,7 @@ def test_a_shard_that_kills_its_workers_is_named_and_the_others_are_done(
 def test_a_job_that_is_killed_goes_on(artifact: Path, tmp_path: Path) -> None:
     """The whole job, by SIGKILL, at no moment in particular; its workers end by themselves."""
     table, out = write_table(tmp_path / "rows.npz", 100_000), tmp_path / "out"
-    command = [sys.executable, "-c", "from kernelyard.driver.cli import main; main()"]
+    command = [sys.executable, "-c", "from kernelyard.cli.main import main; main()"]
     arguments = ["predict", str(artifact), str(table), "-o", str(out), "--keep", "id", "--shard-rows", "2000"]
     job = subprocess.Popen([*command, *arguments, "--workers", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     while len(list(out.glob("part-*"))) < 3:

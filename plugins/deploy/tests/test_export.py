@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from deployed_model import FACTS, expected
 
 import kernelyard as ky
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 from kernelyard_deploy import FORMS, ExportError, Facts, Predictor, describe, export, read_manifest
 from kernelyard_deploy.mlflow_model import _load_pyfunc
 from kernelyard_deploy.text_formats import to_yaml

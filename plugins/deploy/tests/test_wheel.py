@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from deployed_model import FACTS, expected
 
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 from kernelyard_deploy import ExportError, Facts, export_wheel
 from kernelyard_deploy.wheel import package_name
 
@@ -25,7 +25,7 @@ EXAMPLE = ROOT / "examples/read_page"
 # What compiles: the compiler's own rooms, and the libraries that generate code. PATH has no C compiler.
 WITHOUT_COMPILER = """
 import sys
-rooms = ("ir", "ops", "tir", "legalize", "patterns", "transform", "placement", "driver", "plugins")
+rooms = ("ir", "ops", "tir", "legalize", "patterns", "transform", "placement", "driver", "cli", "plugins")
 for name in ("llvmlite", "onnx", *(f"kernelyard.{room}" for room in rooms)):
     sys.modules[name] = None
 """

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
-from kernelyard.driver.precision import cpu_flags
+from kernelyard.driver.session.precision import cpu_flags
 from kernelyard.placement.partition import partition
 from kernelyard.plugins.manager import get_manager
 from kernelyard.testing import assert_allclose, evaluate

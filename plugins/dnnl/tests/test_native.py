@@ -69,7 +69,7 @@ def test_importing_the_runtime_loads_no_library_and_no_compiler():
         "import sys, kernelyard_dnnl.runtime; from kernelyard_dnnl._native import load_library;"
         "assert load_library.cache_info().currsize == 0;"
         "bad = [m for m in sys.modules if m.startswith('kernelyard.') and m.split('.')[1] in"
-        " ('ir', 'ops', 'patterns', 'transform', 'plugins', 'placement', 'driver')];"
+        " ('ir', 'ops', 'patterns', 'transform', 'plugins', 'placement', 'driver', 'cli')];"
         "assert not bad, bad; assert 'pluggy' not in sys.modules"
     )
     result = run_python(code)

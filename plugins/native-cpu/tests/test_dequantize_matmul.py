@@ -11,7 +11,7 @@ import pytest
 import kernelyard as ky
 from kernelyard import dims
 from kernelyard.dims import Dim
-from kernelyard.driver.precision import get_precision
+from kernelyard.driver.session.precision import get_precision
 from kernelyard.errors import BackendUnavailableError
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import kernelyard as ky
 import kernelyard.ops
 from kernelyard import dims
-from kernelyard.driver.cli import main as command_line
+from kernelyard.cli.main import main as command_line
 from kernelyard.errors import ArtifactError, BackendUnavailableError, ExecutionError, TargetError
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.runtime.abi.spec import read_json, write_json

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 import kernelyard as ky
-from kernelyard.driver.cli import main as command_line
+from kernelyard.cli.main import main as command_line
 from kernelyard.driver.compile import request_to_tune
 from kernelyard.driver.measured_placement import save_placements
 from kernelyard.errors import ArtifactError, BackendUnavailableError, PlacementWarning

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from quantized_models import convolutions, feeds_of, linear
 
 import kernelyard as ky
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 from kernelyard_onnx_export import to_onnx
 from kernelyard_quantize.command import command
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernelyard as ky
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 from kernelyard.errors import FrontendError, KernelyardError, ModelFormatError, UnsupportedOperatorError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")

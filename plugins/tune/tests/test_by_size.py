@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 import kernelyard as ky
 import kernelyard.ops
+from kernelyard.cli.main import main
 from kernelyard.dims import symbol
-from kernelyard.driver.cli import main
 from kernelyard.driver.measured_placement import read_placements, save_placements
 from kernelyard.errors import ArtifactCorruptedError, LibraryWarning
 from kernelyard.ir import FunctionBuilder, IRModule

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper, save
 
 import kernelyard as ky
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 
 
 @pytest.fixture

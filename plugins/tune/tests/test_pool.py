@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper, save
 
 import kernelyard as ky
 import kernelyard.ops
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 from kernelyard.driver.compile import request_to_tune
 from kernelyard.driver.measured_placement import TuneRequest, read_placements
 from kernelyard.driver.placement_memory import CACHE

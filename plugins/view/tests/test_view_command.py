@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from view_models import network
 
 import kernelyard as ky
-from kernelyard.driver.cli import main
+from kernelyard.cli.main import main
 from kernelyard.runtime.execute.profile import profile
 from kernelyard_view.live_table import live_table
 from kernelyard_view.view_command import command

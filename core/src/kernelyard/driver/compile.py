@@ -14,14 +14,14 @@ import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a mo
 from kernelyard.collector import collector_paused
 from kernelyard.dims import Bounds
 from kernelyard.driver.empty_inputs import compiler_for_empty
-from kernelyard.driver.fallbacks import lower_fallbacks, without_fallbacks
-from kernelyard.driver.generate import Generated, generate, planned_kernels
-from kernelyard.driver.lower import Lowered, lower
-from kernelyard.driver.lower_vm_function import lower_vm_function, vm_function_names
-from kernelyard.driver.offload import offload
-from kernelyard.driver.precision import DEFAULT
-from kernelyard.driver.requirements import check_coverage
-from kernelyard.driver.session import CompileSession, Options, open_session
+from kernelyard.driver.lowering.fallbacks import lower_fallbacks, without_fallbacks
+from kernelyard.driver.lowering.generate import Generated, generate, planned_kernels
+from kernelyard.driver.lowering.lower import Lowered, lower
+from kernelyard.driver.lowering.lower_vm_function import lower_vm_function, vm_function_names
+from kernelyard.driver.lowering.offload import offload
+from kernelyard.driver.session.precision import DEFAULT
+from kernelyard.driver.session.requirements import check_coverage
+from kernelyard.driver.session.session import CompileSession, Options, open_session
 from kernelyard.errors import PerformanceWarning, PluginContractError, UnsupportedOperatorError
 from kernelyard.ir import Call, IRModule
 from kernelyard.ir.scopes import introduces_symbols
@@ -67,7 +67,7 @@ def compile(  # noqa: A001  the public name, as `re.compile`
     used, [] for none but the code generator. options: {plugin: {option: value}}. require: {backend: the least share of
     FLOPs that it must run}. strict: raise where a plugin breaks its word, instead of running its part elsewhere.
     exclude_patterns: names of patterns that are not to be offloaded. precision: "float32" computes as the model says;
-    other names of `kernelyard.driver.precision` trade accuracy for speed (docs/precision.md). pipeline: what
+    other names of `kernelyard.driver.session.precision` trade accuracy for speed (docs/precision.md). pipeline: what
     `get_default_pipeline(target)` returns, with changes; a Pass, or the name of a pipeline, is run in place of its
     stage "simplify". instruments: watch the passes (`kernelyard.transform.Instrument`). tune: "quick", "full", seconds
     or a `Tuning`, to measure placements (docs/placement.md). placement: what was measured, or the file of it.

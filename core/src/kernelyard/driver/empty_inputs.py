@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from kernelyard.dims import Dim, evaluate, maximum, product, symbols_of
-from kernelyard.driver.import_model import frontend_for
+from kernelyard.driver.session.import_model import frontend_for
 from kernelyard.errors import ShapeError
 from kernelyard.ir import IRModule
 from kernelyard.runtime.program.vm_function import VMFunction
 from kernelyard.transform.interprocedural.bind_symbolic_vars import BindSymbolicVars
 
 if TYPE_CHECKING:
-    from kernelyard.driver.session import CompileSession, Options
+    from kernelyard.driver.session.session import CompileSession, Options
     from kernelyard.runtime.abi.spec import TensorSpec
     from kernelyard.runtime.execute.compiled_model import CompileForEmpty
     from kernelyard.runtime.execute.executable import Executable

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kernelyard.driver.session import CompileSession
+from kernelyard.driver.session.session import CompileSession
 from kernelyard.errors import ArtifactError, OptionError, PlacementWarning
 from kernelyard.ir import IRModule, to_text
 from kernelyard.runtime.abi.spec import read_json

@@ -11,8 +11,8 @@ from typing import Any
 
 from kernelyard.dims import Bounds
 from kernelyard.driver.compile import simplify
-from kernelyard.driver.precision import DEFAULT
-from kernelyard.driver.session import CompileSession, Options, open_session
+from kernelyard.driver.session.precision import DEFAULT
+from kernelyard.driver.session.session import CompileSession, Options, open_session
 from kernelyard.errors import OptionError
 from kernelyard.ir import Call, Constant, Function, GlobalVar, IRModule, Op
 from kernelyard.ir.types import tensors_of

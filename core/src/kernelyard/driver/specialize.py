@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from kernelyard.driver.import_model import frontend_for
+from kernelyard.driver.session.import_model import frontend_for
 from kernelyard.dtypes import to_numpy
 from kernelyard.errors import (
     ArtifactError,
@@ -25,7 +25,7 @@ from kernelyard.runtime.lru import LRU, CacheInfo
 if TYPE_CHECKING:
     import os
 
-    from kernelyard.driver.session import CompileSession, Options
+    from kernelyard.driver.session.session import CompileSession, Options
     from kernelyard.plugins.frontend import ModelSpecializer
     from kernelyard.runtime.device.device import Device
     from kernelyard.runtime.device.tensor import Tensor

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 
-from kernelyard.driver.progress import Progress
+from kernelyard.cli.progress import Progress
 from kernelyard.transform.pass_infra.bisect import BISECT_LIMIT, Bisection, Decision, decisions_of
 from kernelyard_debug.case import Case
 from kernelyard_debug.command_oracle import CommandOracle

@@ -7,15 +7,9 @@ from pathlib import Path
 
 import click
 
-from kernelyard.driver.commands.common import (
-    CompileOptions,
-    compile_options,
-    dim_option,
-    json_option,
-    print_json,
-    read_dims,
-    say,
-)
+from kernelyard.cli.feeds import read_dims
+from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option
+from kernelyard.cli.output import print_json, say
 from kernelyard.transform.pass_infra.bisect import BISECT_LIMIT
 from kernelyard_debug.options import check_option, feeds_option, how_to_compare, one_oracle
 

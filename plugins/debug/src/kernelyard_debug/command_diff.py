@@ -6,15 +6,9 @@ from pathlib import Path
 
 import click
 
-from kernelyard.driver.commands.common import (
-    CompileOptions,
-    compile_options,
-    dim_option,
-    json_option,
-    print_json,
-    read_dims,
-    say,
-)
+from kernelyard.cli.feeds import read_dims
+from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option
+from kernelyard.cli.output import print_json, say
 from kernelyard_debug.options import feeds_option, how_to_compare
 
 

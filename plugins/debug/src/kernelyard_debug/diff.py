@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard.driver.commands.common import is_artifact
-from kernelyard.driver.precision import DEFAULT
-from kernelyard.driver.progress import Progress
+from kernelyard.cli.model_files import is_artifact
+from kernelyard.cli.progress import Progress
+from kernelyard.driver.session.precision import DEFAULT
 from kernelyard.ir import Call, TupleGetItem, Var
 from kernelyard.transform.pass_infra.pass_base import place_of
 from kernelyard_debug.artifacts import ArtifactRunner, recorded_by, steps_of_artifact

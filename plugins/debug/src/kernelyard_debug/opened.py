@@ -12,8 +12,8 @@ import numpy as np
 import kernelyard.ops  # noqa: F401  declares the operators
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.driver.import_model import import_model
-from kernelyard.driver.options import check_options
+from kernelyard.driver.session.import_model import import_model
+from kernelyard.driver.session.options import check_options
 from kernelyard.errors import InputNameError
 from kernelyard.plugins.manager import get_manager
 from kernelyard.runtime.array_files import read_array_file

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard.driver.progress import Progress
+from kernelyard.cli.progress import Progress
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import Call
 from kernelyard_debug.case import Case, cut, record

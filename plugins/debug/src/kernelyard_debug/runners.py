@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from kernelyard.driver.commands.common import backend_list, is_artifact
+from kernelyard.cli.model_files import is_artifact
+from kernelyard.cli.options import backend_list
 from kernelyard.driver.compile import compile as compile_model
 from kernelyard.ops.interpreter import run
 from kernelyard.runtime.execute.executable import Executable

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from kernelyard.driver.commands.common import json_option, print_json
+from kernelyard.cli.options import json_option
+from kernelyard.cli.output import print_json
 from kernelyard_deploy.facts import Facts
 from kernelyard_deploy.forms import FORMS, export_all
 from kernelyard_deploy.manifest import describe, read_manifest

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from kernelyard.driver.commands.common import json_option, print_json
+from kernelyard.cli.options import json_option
+from kernelyard.cli.output import print_json
 from kernelyard_deploy.batch_predict import BATCH_ROWS, RETRIES, SHARD_ROWS, predict_table
 
 _PATH = click.Path(path_type=Path)

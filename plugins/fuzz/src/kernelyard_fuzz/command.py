@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kernelyard.driver.commands.common import json_option, print_json, say
+from kernelyard.cli.options import json_option
+from kernelyard.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from kernelyard_fuzz.campaign import Tally
@@ -51,7 +52,7 @@ def command(minutes: float, seed: int | None, output: Path | None, replay: Path 
 
 
 def _searched(first: int, minutes: float, output: Path | None) -> Tally:
-    from kernelyard.driver.progress import Progress
+    from kernelyard.cli.progress import Progress
     from kernelyard_fuzz.campaign import run_campaign
 
     with Progress("fuzzing") as progress:

@@ -13,8 +13,8 @@ import numpy as np
 import kernelyard as ky
 import kernelyard.tir.interpreter  # PrimFuncs are evaluated too
 from kernelyard.driver.compile import place, simplify, watched
-from kernelyard.driver.precision import DEFAULT
-from kernelyard.driver.session import open_session
+from kernelyard.driver.session.precision import DEFAULT
+from kernelyard.driver.session.session import open_session
 from kernelyard.errors import KernelyardError, PerformanceWarning, ShapeError
 from kernelyard.ir import IRModule, parse_module, to_text, verify
 from kernelyard.ops.interpreter import run

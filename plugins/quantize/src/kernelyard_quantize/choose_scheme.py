@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kernelyard.driver.choose_backends import choose_backends
-from kernelyard.driver.choose_target import choose_target
+from kernelyard.driver.session.choose_backends import choose_backends
+from kernelyard.driver.session.choose_target import choose_target
 from kernelyard.errors import did_you_mean
 from kernelyard.plugins.manager import get_manager
 from kernelyard.plugins.quantization_scheme import INT8_WEIGHTS, SCHEMES, QuantizationScheme

@@ -6,15 +6,9 @@ from pathlib import Path
 
 import click
 
-from kernelyard.driver.commands.common import (
-    ARTIFACT_SUFFIX,
-    CompileOptions,
-    check_output,
-    compile_options,
-    json_option,
-    print_json,
-    say,
-)
+from kernelyard.cli.model_files import ARTIFACT_SUFFIX, check_output
+from kernelyard.cli.options import CompileOptions, compile_options, json_option
+from kernelyard.cli.output import print_json, say
 
 OBSERVERS = ("minmax", "percentile", "entropy")
 

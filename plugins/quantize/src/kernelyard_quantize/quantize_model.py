@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
-from kernelyard.driver.import_model import import_model
-from kernelyard.driver.options import check_options
+from kernelyard.driver.session.import_model import import_model
+from kernelyard.driver.session.options import check_options
 from kernelyard.errors import OptionError
 from kernelyard.ir import Function, IRModule
 from kernelyard.ir.verify import verify

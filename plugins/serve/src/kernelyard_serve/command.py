@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from kernelyard.driver.commands.common import threads_option
+from kernelyard.cli.options import threads_option
 from kernelyard.runtime.api import processors
 from kernelyard_serve.errors import ServeSetupError
 

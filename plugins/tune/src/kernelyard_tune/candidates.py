@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from kernelyard.driver.session import CompileSession
+from kernelyard.driver.session.session import CompileSession
 from kernelyard.placement.policy import LeastCost
 from kernelyard.runtime.placement_decision import LEAST_COST, TAKE_ALL, PlacementDecision
 from kernelyard_tune.race import SAME

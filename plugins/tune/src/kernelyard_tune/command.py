@@ -10,19 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelyard.driver.commands.common import (
-    ARTIFACT_SUFFIX,
-    CompileOptions,
-    compile_options,
-    json_option,
-    print_json,
-    read_array,
-    read_dims,
-    remote_cache_option,
-    say,
-    terminal_width,
-    threads_option,
-)
+from kernelyard.cli.feeds import read_array, read_dims
+from kernelyard.cli.model_files import ARTIFACT_SUFFIX
+from kernelyard.cli.options import CompileOptions, compile_options, json_option, remote_cache_option, threads_option
+from kernelyard.cli.output import print_json, say, terminal_width
 
 if TYPE_CHECKING:
     from kernelyard.driver.measured_placement import Tuning
@@ -109,9 +100,9 @@ def _on(
     url: str, models: Sequence[Path], tuning: Tuning, how: CompileOptions, output: Path | None, limits: Limits
 ) -> Tuned:
     """Measure on the workers of a pool."""
+    from kernelyard.cli.progress import Progress
     from kernelyard.driver.compile import compile as compile_model
     from kernelyard.driver.compile import request_to_tune
-    from kernelyard.driver.progress import Progress
     from kernelyard.ir import to_text
     from kernelyard_tune.pools import open_pool
     from kernelyard_tune.spread import tune_on

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from kernelyard.driver.layered_layout import Layout, layered_layout
+from kernelyard.driver.report.layered_layout import Layout, layered_layout
 from kernelyard.runtime.report import Node
 from kernelyard_view.names import plain_name
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from kernelyard.driver.report_page import colours_of, page_data
+from kernelyard.driver.report.report_page import colours_of, page_data
 from kernelyard.runtime.report import SYMBOL_SIZE
 from kernelyard_view.build import Build, errors_of_nodes, shares_of_nodes
 from kernelyard_view.graph import graph_data

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelyard.driver.commands.common import CompileOptions, is_artifact, make_feeds, open_executable
+from kernelyard.cli.feeds import make_feeds
+from kernelyard.cli.model_files import is_artifact, open_executable
+from kernelyard.cli.options import CompileOptions
 from kernelyard.errors import ArtifactCorruptedError
 from kernelyard.runtime.abi.spec import read_json
 from kernelyard.runtime.execute.executable import Executable

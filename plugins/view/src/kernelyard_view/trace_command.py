@@ -7,18 +7,11 @@ from pathlib import Path
 
 import click
 
-from kernelyard.driver.commands.common import (
-    CompileOptions,
-    compile_options,
-    dim_option,
-    json_option,
-    make_feeds,
-    open_executable,
-    print_json,
-    terminal_width,
-    threads_option,
-)
-from kernelyard.driver.progress import Progress
+from kernelyard.cli.feeds import make_feeds
+from kernelyard.cli.model_files import open_executable
+from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option, threads_option
+from kernelyard.cli.output import print_json, terminal_width
+from kernelyard.cli.progress import Progress
 from kernelyard_view.output_file import check_output, write_output
 
 

@@ -6,15 +6,9 @@ from pathlib import Path
 
 import click
 
-from kernelyard.driver.commands.common import (
-    CompileOptions,
-    compile_options,
-    dim_option,
-    json_option,
-    print_json,
-    threads_option,
-)
-from kernelyard.driver.progress import Progress
+from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option, threads_option
+from kernelyard.cli.output import print_json
+from kernelyard.cli.progress import Progress
 from kernelyard_view.output_file import check_output, write_output
 
 

@@ -23,7 +23,7 @@ from kernelyard.testing.conformance.claims import Claims
 NEXT_MAJOR = str(int(API_VERSION.split(".")[0]) + 1)  # what it cannot have been tested with
 IMPORT_SECONDS = 30
 NO_OPTION = "an_option_that_no_plugin_has"
-COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "driver", "testing")
+COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "driver", "cli", "testing")
 NO_COMPILER = f"""
 parts = {{name.split(".")[1] for name in sys.modules if name.startswith("kernelyard.")}} & set({COMPILER})
 assert not parts, f"it imports kernelyard.{{sorted(parts)[0]}}"

@@ -18,7 +18,7 @@ import numpy as np
 import kernelyard as ky
 from kernelyard import dtypes
 from kernelyard.runtime.device.device import Device
-COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "driver", "testing")
+COMPILER = ("ir", "ops", "tir", "legalize", "patterns", "transform", "plugins", "placement", "driver", "cli", "testing")
 
 def array(value):
     data = base64.b64decode(value["data"])

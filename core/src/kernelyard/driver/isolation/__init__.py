@@ -1,0 +1,1 @@
+"""Compile with a backend in a process of its own."""

@@ -1,0 +1,1 @@
+"""From placed IR to programs, kernels and modules of backends."""
