@@ -244,14 +244,16 @@ def test_workers_of_this_machine_and_one_that_is_killed(started: list[subprocess
         tuned = tune_on(pool, {"m": asked()})
         assert tuned.failures == {}
         assert tuned.retried == 1
-        assert len(started) == 3  # one for each share, and one in place of the first: for the share, or the final
+        # one for each share; in place of the first comes a new one, or the other, if it is done with its share by then
+        processes = len(started)
+        assert processes in (2, 3)
         decision = tuned.decisions["m"]
         assert decision.facts["threads"] == "1"
         assert decision.timings[0].name == decision.name
         assert CACHE.use().entries == 1
         again = tune_on(pool, {"m": asked()})
         assert again.decisions["m"] == decision
-        assert len(started) == 3  # remembered
+        assert len(started) == processes  # remembered
         assert ky.compile(network(), placement=decision, **HOW).report.decision == decision
     finally:
         pool.close()
