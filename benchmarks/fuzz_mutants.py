@@ -4,7 +4,7 @@
     python benchmarks/fuzz_mutants.py score reached.json --seconds 60 --json score.json [NAME ...]
 
 The faults are a list, `benchmarks/faults/`: 20 each in passes, patterns, checks, kernels and the runtime. A fault is
-one change of the source as it is imported, in a process of its own. The first 34 (7 of each file, 6 of the runtime's)
+one change of the source as it is imported, in a process of its own. Of these 29 (6 or so at the head of each file)
 were drawn by chance from all places where a comparison, a bound, a sign or a constant can be another one; some change
 nothing that can be seen (a cost, a message): they count, too. The others are mistakes that people make.
 
