@@ -73,6 +73,9 @@ class FakePool:
         self.works: list[Work] = []
         self.among: list[str] = []
 
+    def prepare(self, threads: int) -> None:
+        pass
+
     def machines(self) -> Mapping[str, Machine]:
         return self._machines
 
@@ -214,12 +217,12 @@ def test_work_is_checked() -> None:
 
 # --- processes that measure -------------------------------------------------------------------------------------------
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
     """Return the processes that measure, as they are started."""
-    found: list[subprocess.Popen[bytes]] = []
+    found: list[subprocess.Popen[str]] = []
     start = subprocess.Popen
 
-    def noted(*arguments: Any, **how: Any) -> subprocess.Popen[bytes]:
+    def noted(*arguments: Any, **how: Any) -> subprocess.Popen[str]:
         found.append(start(*arguments, **how))
         return found[-1]
 
@@ -227,7 +230,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     return found
 
 
-def when_started(started: list[subprocess.Popen[bytes]], action: Callable[[subprocess.Popen[bytes]], None]) -> None:
+def when_started(started: list[subprocess.Popen[str]], action: Callable[[subprocess.Popen[str]], None]) -> None:
     def wait() -> None:
         while not started:
             time.sleep(0.01)
@@ -236,7 +239,7 @@ def when_started(started: list[subprocess.Popen[bytes]], action: Callable[[subpr
     threading.Thread(target=wait, daemon=True).start()
 
 
-def test_workers_of_this_machine_and_one_that_is_killed(started: list[subprocess.Popen[bytes]]) -> None:
+def test_workers_of_this_machine_and_one_that_is_killed(started: list[subprocess.Popen[str]]) -> None:
     """kill -9 of the first process that measures: its part alone is measured again."""
     when_started(started, lambda process: process.send_signal(signal.SIGKILL))
     pool = LocalPool("2")
@@ -259,7 +262,7 @@ def test_workers_of_this_machine_and_one_that_is_killed(started: list[subprocess
         pool.close()
 
 
-def test_a_measurement_that_takes_too_long_is_ended(started: list[subprocess.Popen[bytes]]) -> None:
+def test_a_measurement_that_takes_too_long_is_ended(started: list[subprocess.Popen[str]]) -> None:
     _, work = asked(limits=Limits(0.2))
     data = work.to_bytes()
     with pytest.raises(MeasuringError, match="nothing was measured"):

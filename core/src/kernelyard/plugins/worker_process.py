@@ -51,7 +51,7 @@ class Hung(Exception):  # noqa: N818
 
 
 class Worker:
-    """A Python process started with `arguments`, and started again after it died."""
+    """A Python process, started with `arguments` at the first question or by `start`, and again after it died."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._command = [sys.executable, "-X", "faulthandler", *arguments]
@@ -64,7 +64,7 @@ class Worker:
 
         Raises: Crashed, Hung.
         """
-        process = self._process or self._start()
+        process = self.start()
         assert process.stdin is not None
         assert process.stdout is not None
         patience = _Patience(process, timeout, meanwhile)
@@ -101,7 +101,10 @@ class Worker:
         self.stop()
         self._errors.close()
 
-    def _start(self) -> subprocess.Popen[str]:
+    def start(self) -> subprocess.Popen[str]:
+        """Start the process, where there is none: it begins before there is a question."""
+        if self._process is not None:
+            return self._process
         self._errors.seek(0)
         self._errors.truncate()
         self._process = subprocess.Popen(

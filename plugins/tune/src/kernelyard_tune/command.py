@@ -113,6 +113,7 @@ def _on(
     arguments = how.arguments()
     pool = open_pool(url)
     try:
+        pool.prepare(tuning.threads or 1)
         requests = {str(model): request_to_tune(model, tuning, **arguments) for model in models}
         works = {name: Work(to_text(each.module), arguments, tuning, limits=limits) for name, each in requests.items()}
         with Progress(f"measuring on {url}") as progress:

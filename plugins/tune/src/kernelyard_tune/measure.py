@@ -80,6 +80,14 @@ def _process(threads: int) -> Worker:
     return Worker(python_main("kernelyard_tune.measuring_process"), environment)
 
 
+def start_processes(threads: int, most: int) -> None:
+    """Start a process for each measurement that fits on this machine, at most so many: they begin meanwhile."""
+    processes = [_process(threads) for _ in range(min(most, len(cores()) // threads))]
+    for each in processes:
+        each.start()
+    _idle[threads] += processes
+
+
 def end_idle_processes() -> None:
     """End the processes that `measure` has kept for the next work."""
     for processes in _idle.values():

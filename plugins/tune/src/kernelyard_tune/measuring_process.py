@@ -14,6 +14,7 @@ import resource
 import select
 import signal
 import sys
+import traceback
 from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
@@ -58,7 +59,7 @@ def _answer(question: dict[str, Any], answers: TextIO) -> NoReturn:
         answers.write(json.dumps(_measured(question["work"].encode())) + "\n")
         answers.flush()
     except BaseException:
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
         os._exit(1)
     os._exit(0)
 

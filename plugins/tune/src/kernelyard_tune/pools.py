@@ -9,13 +9,17 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from kernelyard_tune.errors import PoolError
-from kernelyard_tune.measure import Machine, end_idle_processes, measure, this_machine
+from kernelyard_tune.measure import Machine, end_idle_processes, measure, start_processes, this_machine
 
 CONNECT_SECONDS = 30
 
 
 class Pool(Protocol):
     """Workers that run `measure`, elsewhere or here."""
+
+    def prepare(self, threads: int) -> None:
+        """Have workers begin what does not depend on the work, if they can. threads: of a measurement."""
+        ...
 
     def machines(self) -> Mapping[str, Machine]:
         """Return the machine of each worker, by the worker's name."""
@@ -39,6 +43,9 @@ class LocalPool:
         self._count = int(address)
         self._threads = ThreadPoolExecutor(self._count, "kernelyard-measure")
 
+    def prepare(self, threads: int) -> None:
+        start_processes(threads, self._count)
+
     def machines(self) -> Mapping[str, Machine]:
         return {"local": this_machine(self._count)}
 
@@ -59,6 +66,9 @@ class DaskPool:
             self._client = client(f"tcp://{address}", timeout=CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:
             raise _unreachable("Dask's scheduler", address, error) from error
+
+    def prepare(self, threads: int) -> None:
+        pass  # a worker begins with its first work
 
     def machines(self) -> Mapping[str, Machine]:
         return self._client.run(this_machine)
@@ -83,6 +93,9 @@ class RayPool:
             hint = "clusters of Ray ask for a token by default: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
             raise _unreachable("Ray's client server", address, error, hint) from error
         self._turn = itertools.count()
+
+    def prepare(self, threads: int) -> None:
+        pass  # a worker begins with its first work
 
     def machines(self) -> Mapping[str, Machine]:
         nodes = [node["NodeID"] for node in self._ray.nodes() if node["Alive"]]
