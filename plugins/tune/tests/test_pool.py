@@ -41,7 +41,7 @@ from kernelyard_tune.work import Limits, Work, digest_of_work, read_answer
 
 TUNING = ky.Tuning(0.05, threads=1)
 LIMITS = Limits(120)
-HOW = {"backends": ["dnnl"]}  # two candidates besides the default
+HOW: dict[str, Any] = {"backends": ["dnnl"]}  # two candidates besides the default
 
 
 def network() -> IRModule:
