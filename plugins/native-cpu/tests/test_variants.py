@@ -12,7 +12,9 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 import kernelyard as ky
+from kernelyard.cli.commands.compile import targets_of
 from kernelyard.cli.main import main as command_line
+from kernelyard.cli.options import CompileOptions
 from kernelyard.driver.compile import request_to_tune
 from kernelyard.driver.measured_placement import save_placements
 from kernelyard.errors import ArtifactError, BackendUnavailableError, PlacementWarning
@@ -119,6 +121,16 @@ def test_compile_for_targets(tmp_path):
     shown = CliRunner().invoke(command_line, ["inspect", str(output), "--json"])
     variants = json.loads(shown.output)["variants"]
     assert [each["target"] for each in variants] == ["cpu mcpu=x86-64-v3"]
+
+
+def test_compile_for_cpus_and_devices():
+    """All architectures of a kind of device are one target, behind the CPUs."""
+    found = targets_of("cuda:sm_80,x86-64-v2,aarch64:neoverse-n1,cuda:sm_90", CompileOptions(None, None, ()))
+    assert [str(each["target"]) for each in found] == [
+        "cpu mcpu=x86-64-v2",
+        "cpu arch=aarch64 mcpu=neoverse-n1",
+        "cuda arch=sm_80,sm_90",
+    ]
 
 
 def test_measured_placements_for_each_target(tmp_path):

@@ -10,7 +10,7 @@ from kernelyard.cli.model_files import ARTIFACT_SUFFIX, check_output
 from kernelyard.cli.options import CompileOptions, compile_options, json_option, placement_option
 from kernelyard.cli.output import print_json
 from kernelyard.cli.progress import Progress
-from kernelyard.runtime.device.device import CPU
+from kernelyard.runtime.device.device import CPU, device_kinds
 from kernelyard.target import Target
 
 
@@ -20,7 +20,8 @@ from kernelyard.target import Target
 @click.option(
     "--targets",
     metavar="LIST",
-    help="CPUs in rising order, in one file: x86-64-v2,x86-64-v4. The last that a machine has is loaded there.",
+    help="CPUs in rising order, and GPUs, in one file: x86-64-v2,x86-64-v4,cuda:sm_80,cuda:sm_90. The last that a "
+    "machine has is loaded there.",
 )
 @placement_option
 @compile_options
@@ -40,7 +41,7 @@ def command(
     check_output(output, model)  # known before the work is done
     with Progress(f"compiling {model}"):
         given = {"placement": placement, **how.arguments()}
-        exe, *variants = (compile_model(model, **{**given, **each}) for each in cpu_targets(targets, how))
+        exe, *variants = (compile_model(model, **{**given, **each}) for each in targets_of(targets, how))
         exe.save(output, variants)
     nbytes = output.stat().st_size
     if as_json:
@@ -50,18 +51,24 @@ def command(
     click.echo(f"{output}  {nbytes / 1e6:.1f} MB")
 
 
-def cpu_targets(targets: str | None, how: CompileOptions) -> list[dict[str, Target]]:
+def targets_of(targets: str | None, how: CompileOptions) -> list[dict[str, Target]]:
     """Return the targets that --targets lists, as arguments of `compile`; one without any where it is not given.
 
-    A name is a CPU of this architecture, or ARCHITECTURE:CPU. Raises: UsageError.
+    A name is a CPU of this architecture, ARCHITECTURE:CPU, or KIND:ARCHITECTURE of a device that a plugin drives, whose
+    architectures are one target, behind the CPUs. Raises: UsageError.
     """
     if targets is None:
         return [{}]
     if how.target not in (None, CPU):
-        raise click.UsageError(
-            '--targets lists CPUs; for GPUs a target has several: Target("cuda", arch="sm_80,sm_90")'
-        )
-    named = [name.strip().rpartition(":") for name in targets.split(",")]
-    if not all(cpu for _, _, cpu in named) or len(set(named)) != len(named):
-        raise click.UsageError(f"--targets {targets}: write the names of CPUs, each once: x86-64-v2,x86-64-v3")
-    return [{"target": Target(CPU, arch=arch or None, mcpu=cpu)} for arch, _, cpu in named]
+        raise click.UsageError("--targets lists what --target names, too: x86-64-v3,cuda:sm_90")
+    named = [name.strip().rpartition(":")[::2] for name in targets.split(",")]
+    if not all(name for _, name in named) or len(set(named)) != len(named):
+        raise click.UsageError(f"--targets {targets}: write names of CPUs and devices, each once: x86-64-v3,cuda:sm_90")
+    archs = {kind: ",".join(name for prefix, name in named if prefix == kind) for kind in device_kinds()}
+    cpus = [Target(CPU, arch=arch or None, mcpu=cpu) for arch, cpu in named if arch not in archs]
+    return [{"target": each} for each in (*cpus, *_device_targets(archs))]
+
+
+def _device_targets(archs: dict[str, str]) -> list[Target]:
+    """Return a target for each kind of device that has architectures."""
+    return [Target(kind, arch=listed) for kind, listed in archs.items() if listed]

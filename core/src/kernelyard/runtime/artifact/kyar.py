@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernelyard.errors import ArtifactError, BackendUnavailableError, KernelyardError, describe
+from kernelyard.errors import ArtifactError, BackendUnavailableError, DeviceError, KernelyardError, describe
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.abi.runtime_halves import GROUP, Requirement, find_loader, requirement, runtime_entry_points
 from kernelyard.runtime.abi.spec import Fields, corrupted, is_digest
@@ -30,6 +30,7 @@ from kernelyard.runtime.artifact.container import (
     pack_container,
     write_container,
 )
+from kernelyard.runtime.device.device import device
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.program.program import Program
 
@@ -199,18 +200,19 @@ def _alternatives(manifest: Fields) -> tuple[Fields, ...]:
 
 
 def _chosen(contents: Contents, threads: int | None) -> tuple[Executable, Fields]:
-    """Return the last variant whose modules say that they run here, and its part of the manifest.
+    """Return the last variant whose device is here and whose modules say that they run, and its part of the manifest.
 
-    Raises: BackendUnavailableError if none does.
+    Raises: BackendUnavailableError if there is none.
     """
     manifest = contents.manifest
     if "variants" not in manifest:
         return _executable(contents, manifest, threads), manifest
-    refused: list[BackendUnavailableError] = []
+    refused: list[KernelyardError] = []
     for variant in reversed((manifest, *manifest.each("variants", Fields))):
         try:
+            device(variant.text("target").partition(" ")[0]).require()
             return _executable(contents, variant, threads), variant
-        except BackendUnavailableError as error:
+        except (BackendUnavailableError, DeviceError) as error:
             refused.append(error)
     raise BackendUnavailableError(
         "the artifact was compiled for several kinds of machines, and this is none of them",
