@@ -68,7 +68,7 @@ class ResultMemory:
         if block is None:
             block = aligned_bytes(size)
         # Only the array and its views keep this ctypes array alive.
-        owner = _owner_type(block.nbytes).from_address(address_of(block))
+        owner: Any = _owner_type(block.nbytes).from_address(address_of(block))
         watch = weakref.ref(owner, partial(self._recycle, block))
         self._in_use[id(watch)] = watch
         return np.ndarray(shape, dtype, owner)
