@@ -23,7 +23,7 @@ ALLOWED: dict[Import, str] = {
     ("kernelyard.ir.module", "kernelyard.ir.printer"): METHOD,
     ("kernelyard.nn.module", "kernelyard.nn.export"): METHOD,
     ("kernelyard.nn.spec", "kernelyard.nn.export"): METHOD,
-    ("kernelyard.patterns.pattern_context", "kernelyard.patterns.pattern"): MAKER,
+    ("kernelyard.patterns.language.pattern_context", "kernelyard.patterns.language.pattern"): MAKER,
     ("kernelyard.runtime.device.device", "kernelyard.runtime.device.driver"): METHOD,
     ("kernelyard.runtime.execute.executable", "kernelyard.runtime.artifact.kyar"): METHOD,
     ("kernelyard.runtime.execute.executable", "kernelyard.runtime.export.library"): METHOD,

@@ -18,8 +18,8 @@ from kernelyard.patterns import (
     match_graph,
     wildcard,
 )
-from kernelyard.patterns.pattern import Pattern
-from kernelyard.patterns.pattern_parts import walk
+from kernelyard.patterns.language.pattern import Pattern
+from kernelyard.patterns.language.pattern_parts import walk
 
 
 def packed(b: FunctionBuilder, symbol: str, *args: Var) -> Var:

@@ -9,9 +9,9 @@ import pytest
 from kernelyard.errors import KernelyardError, PatternError, UnknownOpError
 from kernelyard.ir import FunctionBuilder
 from kernelyard.patterns import FusionPattern, is_const, is_op, match, matches, op, register_patterns, trace, wildcard
-from kernelyard.patterns.dataflow import Dataflow
-from kernelyard.patterns.feasibility import Feasibility
-from kernelyard.patterns.near_miss import NearMisses
+from kernelyard.patterns.matching.dataflow import Dataflow
+from kernelyard.patterns.matching.feasibility import Feasibility
+from kernelyard.patterns.matching.near_miss import NearMisses
 
 ANY = wildcard()
 CONV = is_op("nn.conv2d")(ANY, wildcard())

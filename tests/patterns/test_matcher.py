@@ -12,7 +12,7 @@ from kernelyard import dims
 from kernelyard.errors import PatternError
 from kernelyard.ir import Binding, Constant, Function, FunctionBuilder, TensorType, Tuple, Var
 from kernelyard.patterns import Matcher, is_const, is_op, is_tuple, is_tuple_get_item, is_var, match, matches, wildcard
-from kernelyard.patterns.pattern_parts import captured_names
+from kernelyard.patterns.language.pattern_parts import captured_names
 
 
 def conv(builder: FunctionBuilder, x: Var, value: float = 1.0) -> Var:

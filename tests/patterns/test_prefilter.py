@@ -7,8 +7,8 @@ import random
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.ir import Function, FunctionBuilder
 from kernelyard.patterns import Pattern, is_op, wildcard
-from kernelyard.patterns.matcher import Matcher
-from kernelyard.patterns.prefilter import Prefilter
+from kernelyard.patterns.matching.matcher import Matcher
+from kernelyard.patterns.matching.prefilter import Prefilter
 
 UNARY = ("exp", "tanh", "floor", "ceil")
 

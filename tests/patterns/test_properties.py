@@ -27,8 +27,8 @@ from kernelyard.patterns import (
     rewriter_of,
     wildcard,
 )
-from kernelyard.patterns.pattern_parts import computes
-from kernelyard.patterns.prefilter import Prefilter
+from kernelyard.patterns.language.pattern_parts import computes
+from kernelyard.patterns.matching.prefilter import Prefilter
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import RandomProgram, modules
 from kernelyard.transform import FuseOpsByPattern, MergeCompositeFunctions

@@ -13,7 +13,7 @@ from kernelyard.errors import PatternError
 from kernelyard.ir import Call, Constant, Function, FunctionBuilder, IRModule, Op, get_op
 from kernelyard.ir.verify import verify
 from kernelyard.patterns import is_op, wildcard
-from kernelyard.patterns.rewriter import RewriteRule, rewrite
+from kernelyard.patterns.rewriting.rewriter import RewriteRule, rewrite
 from kernelyard.testing import strategies
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.testing.strategies import RandomProgram

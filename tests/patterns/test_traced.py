@@ -11,7 +11,7 @@ import pytest
 from kernelyard.errors import PatternError, UnknownOpError
 from kernelyard.ir import Call, Constant, FunctionBuilder, Tuple, TupleGetItem
 from kernelyard.patterns import is_const, is_var, item, match, op, trace, tuple_of, wildcard
-from kernelyard.patterns.pattern_parts import captured_names
+from kernelyard.patterns.language.pattern_parts import captured_names
 
 CONSTANT, VARIABLE = is_const(), is_var()
 PIECES = ("bias", "activation", "residual")

@@ -274,7 +274,7 @@ def test_drawn_patterns_match_as_a_plain_search_says():
 
 
 def test_a_matcher_that_takes_other_constants_is_found(monkeypatch):
-    monkeypatch.setattr("kernelyard.patterns.feasibility._holds_only", lambda constant, value, rtol: True)
+    monkeypatch.setattr("kernelyard.patterns.matching.feasibility._holds_only", lambda constant, value, rtol: True)
 
     def draw_from_many() -> None:
         for seed in range(200):

@@ -17,7 +17,7 @@ from kernelyard.errors import OptionError
 from kernelyard.ir import Call, Constant, Function, GlobalVar, IRModule, Op
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import CODEGEN
-from kernelyard.patterns.constructors import is_op
+from kernelyard.patterns.language.constructors import is_op
 from kernelyard.patterns.registry import FusionPattern
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder

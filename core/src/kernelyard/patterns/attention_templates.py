@@ -15,12 +15,12 @@ from typing import Any
 from kernelyard.dims import Shape
 from kernelyard.ir.expr import Call, Constant, Expr
 from kernelyard.ir.types import TensorType
-from kernelyard.patterns.constructors import is_const, is_op, wildcard
-from kernelyard.patterns.function_rewriter import Rewriter, rewriter_of
+from kernelyard.patterns.language.constructors import is_const, is_op, wildcard
+from kernelyard.patterns.language.pattern import Pattern
+from kernelyard.patterns.language.traced import op
 from kernelyard.patterns.legality import leaking_intermediates
-from kernelyard.patterns.match_result import Match
-from kernelyard.patterns.pattern import Pattern
-from kernelyard.patterns.traced import op
+from kernelyard.patterns.matching.match_result import Match
+from kernelyard.patterns.rewriting.function_rewriter import Rewriter, rewriter_of
 
 ROLES = ("query", "key", "value")
 VAR_LEN = ("seqstart_q", "seqstart_k", "max_seqlen_q", "max_seqlen_k")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
-from kernelyard.patterns.match_result import Match
+from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.registry import Decline
 
 

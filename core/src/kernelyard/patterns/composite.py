@@ -14,7 +14,7 @@ from typing import Any
 from kernelyard.ir.expr import Binding, Call, Constant, Expr, Function, Tuple, Var, operands, with_operands
 from kernelyard.ir.op import Op
 from kernelyard.ir.printer import attribute_text
-from kernelyard.patterns.match_result import Match
+from kernelyard.patterns.matching.match_result import Match
 
 COMPOSITE = "Composite"
 SINGLE_OP = "single_op"  # True: one operator, which a rule accepted by itself

@@ -6,7 +6,7 @@ from kernelyard.ir.control_flow import is_control_flow
 from kernelyard.ir.expr import Call, Constant, Var
 from kernelyard.ir.op import Op
 from kernelyard.ir.types import TensorType
-from kernelyard.patterns.match_result import Match
+from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.registry import Decline
 
 LEAKING_INTERMEDIATE = "leaking-intermediate"

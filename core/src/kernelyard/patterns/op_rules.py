@@ -13,7 +13,7 @@ from typing import TypeAlias
 from kernelyard.errors import PatternError
 from kernelyard.ir import Call, get_op
 from kernelyard.patterns.composite import SINGLE_OP
-from kernelyard.patterns.constructors import is_op
+from kernelyard.patterns.language.constructors import is_op
 from kernelyard.patterns.registry import Accept, Answer, Decline, FusionPattern
 
 log = logging.getLogger(__name__)

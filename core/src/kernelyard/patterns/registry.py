@@ -8,10 +8,10 @@ from typing import Any, Protocol, TypeAlias
 from kernelyard.errors import PatternError, did_you_mean
 from kernelyard.ir.expr import Expr
 from kernelyard.patterns.cost import Cost
-from kernelyard.patterns.match_result import Match
-from kernelyard.patterns.near_miss import describe
-from kernelyard.patterns.pattern import Pattern
-from kernelyard.patterns.pattern_parts import computes
+from kernelyard.patterns.language.pattern import Pattern
+from kernelyard.patterns.language.pattern_parts import computes
+from kernelyard.patterns.matching.match_result import Match
+from kernelyard.patterns.matching.near_miss import describe
 from kernelyard.records import record
 
 

@@ -6,15 +6,15 @@ operator itself), "bias", "activation", "residual", "scale", "zero_point". Those
 
 Example:
     >>> pattern = with_activation(with_bias(matmul(transposed_rhs=True)), "nn.relu", "nn.gelu")
-    >>> from kernelyard.patterns.pattern_parts import captured_names
+    >>> from kernelyard.patterns.language.pattern_parts import captured_names
     >>> captured_names(pattern)
     ('activation', 'root', 'lhs', 'rhs', 'bias')
 """
 
 from __future__ import annotations
 
-from kernelyard.patterns.constructors import is_const, is_op, wildcard
-from kernelyard.patterns.pattern import Pattern
+from kernelyard.patterns.language.constructors import is_const, is_op, wildcard
+from kernelyard.patterns.language.pattern import Pattern
 
 
 def matmul(transposed_rhs: bool = False) -> Pattern:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard.ir import Call, Constant, Expr, FunctionMutator, IRModule, Op, Var, with_operands
-from kernelyard.patterns.prefilter import required_ops
+from kernelyard.patterns.matching.prefilter import required_ops
 from kernelyard.patterns.registry import FusionPattern
 from kernelyard.transform.simplify.fold_constants import FoldWeights
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard.ir import Call, Function, IRModule, Op, Var
-from kernelyard.patterns.matcher import Matcher
-from kernelyard.patterns.near_miss import NearMisses
+from kernelyard.patterns.matching.matcher import Matcher
+from kernelyard.patterns.matching.near_miss import NearMisses
 from kernelyard.patterns.registry import FusionPattern
 from kernelyard.placement.recorder import Recorder
 from kernelyard.runtime.report import Reason

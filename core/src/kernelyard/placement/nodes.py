@@ -9,7 +9,7 @@ from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Op
 from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
-from kernelyard.patterns.match_result import Match
+from kernelyard.patterns.matching.match_result import Match
 from kernelyard.placement.recorder import Recorder, node_label
 from kernelyard.placement.roofline import bytes_of, flops_of
 from kernelyard.runtime.report import Node, Reason

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from kernelyard.ir import Call, Var
 from kernelyard.legalize import has_rule
 from kernelyard.patterns.cost import Cost
-from kernelyard.patterns.match_result import Match
+from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.registry import Accept, Answer, Decline
 from kernelyard.placement.recorder import node_label
 from kernelyard.placement.roofline import calls_of

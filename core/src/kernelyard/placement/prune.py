@@ -11,7 +11,7 @@ from kernelyard.ir import Binding, Function, IRModule, Var
 from kernelyard.ir.visitor import reachable_functions
 from kernelyard.patterns.composite import COMPOSITE
 from kernelyard.patterns.cost import Cost
-from kernelyard.patterns.match_result import Match
+from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.registry import Accept, Answer, Decline, FusionPattern
 from kernelyard.placement.borders import Borders, regions_of
 from kernelyard.placement.policy import Policy, TakeAll

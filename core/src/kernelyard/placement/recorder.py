@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelyard.ir import Call, Expr, Var
-from kernelyard.patterns.match_result import Match
+from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.registry import Decline, FusionPattern
 from kernelyard.runtime.report import DeclinedMatch, Reason, Violation
 from kernelyard.transform.partition.fuse_ops_by_pattern import FailedCheck

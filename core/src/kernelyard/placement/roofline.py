@@ -9,7 +9,7 @@ from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
 from kernelyard.ir import Call, Op, TensorType
 from kernelyard.ir.types import tensors_of
-from kernelyard.patterns.match_result import Match
+from kernelyard.patterns.matching.match_result import Match
 from kernelyard.runtime.report import SYMBOL_SIZE
 from kernelyard.transform.partition.run_codegen import Region
 

@@ -63,23 +63,23 @@ if TYPE_CHECKING:
     from kernelyard.patterns.checks import gemm_of_shapes as gemm_of_shapes
     from kernelyard.patterns.composite import captured_operands as captured_operands
     from kernelyard.patterns.composite import structural_key as structural_key
-    from kernelyard.patterns.constructors import is_call_dps_packed as is_call_dps_packed
-    from kernelyard.patterns.constructors import is_call_tir as is_call_tir
-    from kernelyard.patterns.constructors import is_const as is_const
-    from kernelyard.patterns.constructors import is_expr as is_expr
-    from kernelyard.patterns.constructors import is_extern as is_extern
-    from kernelyard.patterns.constructors import is_function as is_function
-    from kernelyard.patterns.constructors import is_op as is_op
-    from kernelyard.patterns.constructors import is_shape as is_shape
-    from kernelyard.patterns.constructors import is_tuple as is_tuple
-    from kernelyard.patterns.constructors import is_tuple_get_item as is_tuple_get_item
-    from kernelyard.patterns.constructors import is_var as is_var
-    from kernelyard.patterns.constructors import wildcard as wildcard
     from kernelyard.patterns.cost import Cost as Cost
     from kernelyard.patterns.dequantized import is_dequantized as is_dequantized
-    from kernelyard.patterns.match_result import Match as Match
-    from kernelyard.patterns.matcher import match as match
-    from kernelyard.patterns.pattern import Pattern as Pattern
+    from kernelyard.patterns.language.constructors import is_call_dps_packed as is_call_dps_packed
+    from kernelyard.patterns.language.constructors import is_call_tir as is_call_tir
+    from kernelyard.patterns.language.constructors import is_const as is_const
+    from kernelyard.patterns.language.constructors import is_expr as is_expr
+    from kernelyard.patterns.language.constructors import is_extern as is_extern
+    from kernelyard.patterns.language.constructors import is_function as is_function
+    from kernelyard.patterns.language.constructors import is_op as is_op
+    from kernelyard.patterns.language.constructors import is_shape as is_shape
+    from kernelyard.patterns.language.constructors import is_tuple as is_tuple
+    from kernelyard.patterns.language.constructors import is_tuple_get_item as is_tuple_get_item
+    from kernelyard.patterns.language.constructors import is_var as is_var
+    from kernelyard.patterns.language.constructors import wildcard as wildcard
+    from kernelyard.patterns.language.pattern import Pattern as Pattern
+    from kernelyard.patterns.matching.match_result import Match as Match
+    from kernelyard.patterns.matching.matcher import match as match
     from kernelyard.patterns.registry import Accept as Accept
     from kernelyard.patterns.registry import Answer as Answer
     from kernelyard.patterns.registry import Decline as Decline
@@ -154,13 +154,13 @@ _HOME = {
     "kernelyard.patterns.attention_templates": "ROLES are_thirds attention stacked_attention",
     "kernelyard.patterns.checks": "Gemm check_bias gemm_of gemm_of_shapes",
     "kernelyard.patterns.composite": "captured_operands structural_key",
-    "kernelyard.patterns.constructors": "is_call_dps_packed is_call_tir is_const is_expr is_extern is_function "
-    "is_op is_shape is_tuple is_tuple_get_item is_var wildcard",
+    "kernelyard.patterns.language.constructors": "is_call_dps_packed is_call_tir is_const is_expr is_extern "
+    "is_function is_op is_shape is_tuple is_tuple_get_item is_var wildcard",
     "kernelyard.patterns.cost": "Cost",
     "kernelyard.patterns.dequantized": "is_dequantized",
-    "kernelyard.patterns.match_result": "Match",
-    "kernelyard.patterns.matcher": "match",
-    "kernelyard.patterns.pattern": "Pattern",
+    "kernelyard.patterns.matching.match_result": "Match",
+    "kernelyard.patterns.matching.matcher": "match",
+    "kernelyard.patterns.language.pattern": "Pattern",
     "kernelyard.patterns.registry": "Accept Answer Decline FusionPattern",
     "kernelyard.placement.c_source": "CSourceCodegen CTensor static_shape",
     "kernelyard.placement.json_serializer": "JSONSerializer KernelNode plain",

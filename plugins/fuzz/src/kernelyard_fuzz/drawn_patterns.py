@@ -12,8 +12,8 @@ import numpy as np
 
 from kernelyard.ir import Call, Constant, Expr, Function, IRModule, Op, TupleGetItem, Var, get_op
 from kernelyard.patterns import Matcher, is_const, is_op, is_var, wildcard
-from kernelyard.patterns.constructors import is_expr
-from kernelyard.patterns.pattern import (
+from kernelyard.patterns.language.constructors import is_expr
+from kernelyard.patterns.language.pattern import (
     AttrPattern,
     CallPattern,
     ConstantPattern,
@@ -24,7 +24,7 @@ from kernelyard.patterns.pattern import (
     TupleGetItemPattern,
     VarPattern,
 )
-from kernelyard.patterns.pattern_parts import walk
+from kernelyard.patterns.language.pattern_parts import walk
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.errors import FoundError
 from kernelyard_fuzz.legal import Uses, check_legal

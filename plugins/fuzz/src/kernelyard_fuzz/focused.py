@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import Op, Var, get_op
 from kernelyard.patterns import FusionPattern
-from kernelyard.patterns.pattern import CallPattern, Pattern
-from kernelyard.patterns.pattern_parts import walk
+from kernelyard.patterns.language.pattern import CallPattern, Pattern
+from kernelyard.patterns.language.pattern_parts import walk
 from kernelyard_fuzz import bins
 from kernelyard_fuzz.bins import Interval
 from kernelyard_fuzz.chooser import Chooser

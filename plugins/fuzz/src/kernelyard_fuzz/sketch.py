@@ -14,7 +14,7 @@ from kernelyard.errors import KernelyardError
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionBuilder, IRModule, Op, Tuple, TupleGetItem, Var
 from kernelyard.ir.types import TensorType, TupleType, tensors_of
 from kernelyard.patterns import FusionPattern
-from kernelyard.patterns.pattern import Pattern
+from kernelyard.patterns.language.pattern import Pattern
 from kernelyard.placement.roofline import flops_of
 from kernelyard.records import NamedTuple
 from kernelyard_fuzz.bins import LARGEST

@@ -7,7 +7,7 @@ from itertools import islice
 
 from kernelyard.ir import Call, Constant, Expr, Function, IRModule, Var
 from kernelyard.patterns import Match, Matcher
-from kernelyard.patterns.pattern import (
+from kernelyard.patterns.language.pattern import (
     AttrPattern,
     CallPattern,
     CapturePattern,
@@ -22,7 +22,7 @@ from kernelyard.patterns.pattern import (
     WildcardPattern,
     WrapperPattern,
 )
-from kernelyard.patterns.pattern_parts import walk
+from kernelyard.patterns.language.pattern_parts import walk
 from kernelyard_fuzz.errors import FoundError
 from kernelyard_fuzz.sketch import Spliced, operands_of_value
 

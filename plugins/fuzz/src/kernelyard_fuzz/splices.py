@@ -9,7 +9,7 @@ import numpy as np
 
 from kernelyard.ir import Constant, Expr, Op, Var, get_op
 from kernelyard.patterns import FusionPattern
-from kernelyard.patterns.pattern import (
+from kernelyard.patterns.language.pattern import (
     AndPattern,
     AttrPattern,
     CallPattern,

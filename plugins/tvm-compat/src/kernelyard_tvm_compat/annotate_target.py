@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from kernelyard.ir import Binding, Call, Constant, Expr, Function, GlobalVar, IRModule, Op, Var, operands
 from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL, lift, structural_key
-from kernelyard.patterns.dataflow import Dataflow, without_aliases
-from kernelyard.patterns.matcher import Matcher
+from kernelyard.patterns.matching.dataflow import Dataflow, without_aliases
+from kernelyard.patterns.matching.matcher import Matcher
 from kernelyard.patterns.op_rules import NO_RULE, ask_op_rule, op_rule_pattern
 from kernelyard.patterns.registry import Accept, MatchRecorder
 from kernelyard.transform.partition.merge_composite_functions import composite_backend

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernelyard.ir import Binding, Call, Constant, Expr, Function, IRModule, TupleGetItem, Var, get_op
 from kernelyard.ir.op import Op
-from kernelyard.patterns.dataflow import Dataflow, without_aliases
+from kernelyard.patterns.matching.dataflow import Dataflow, without_aliases
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
 
 ACTIVATIONS = ("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from kernelyard.ir import Binding, Call, IRModule, TupleGetItem
-from kernelyard.patterns.match_result import Match
+from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.registry import FusionPattern, MatchRecorder, PatternLike, as_fusion_pattern
 from kernelyard.transform.partition.fuse_ops_by_pattern import FuseOpsByPattern
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext

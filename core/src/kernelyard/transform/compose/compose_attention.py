@@ -10,7 +10,7 @@ from kernelyard.ir import Call, IRModule
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 
 if TYPE_CHECKING:
-    from kernelyard.patterns.function_rewriter import Rewriter
+    from kernelyard.patterns.rewriting.function_rewriter import Rewriter
 
 
 class ComposeAttention(Pass):

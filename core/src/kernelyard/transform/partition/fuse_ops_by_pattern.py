@@ -22,11 +22,11 @@ from kernelyard.patterns.composite import (
     op_names,
     structural_key,
 )
-from kernelyard.patterns.dataflow import without_aliases
 from kernelyard.patterns.legality import check_legality
-from kernelyard.patterns.match_result import Match
-from kernelyard.patterns.matcher import Matcher
-from kernelyard.patterns.prefilter import Prefilter
+from kernelyard.patterns.matching.dataflow import without_aliases
+from kernelyard.patterns.matching.match_result import Match
+from kernelyard.patterns.matching.matcher import Matcher
+from kernelyard.patterns.matching.prefilter import Prefilter
 from kernelyard.patterns.registry import (
     Accept,
     Decline,

@@ -22,7 +22,7 @@ from kernelyard.ir.expr import replace_operands
 from kernelyard.ir.size_bounds import bounds_attribute
 from kernelyard.ir.visitor import free_operands
 from kernelyard.patterns.composite import CODEGEN, lift, structural_key
-from kernelyard.patterns.dataflow import Dataflow, without_aliases
+from kernelyard.patterns.matching.dataflow import Dataflow, without_aliases
 from kernelyard.patterns.regions import convex_regions
 from kernelyard.transform.pass_infra.fresh_names import FreshNames
 

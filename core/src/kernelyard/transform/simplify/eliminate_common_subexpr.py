@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelyard.ir import Function, IRModule
 from kernelyard.ir.purity import Purity
-from kernelyard.patterns.equal_values import merge_equal_values
+from kernelyard.patterns.matching.equal_values import merge_equal_values
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
 
 

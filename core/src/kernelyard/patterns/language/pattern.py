@@ -24,9 +24,9 @@ from kernelyard.dims import Dim
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
 from kernelyard.ir.types import Type
-from kernelyard.patterns.association import DIVIDE, MULTIPLY, Quotient, quotients
+from kernelyard.patterns.language.association import DIVIDE, MULTIPLY, Quotient, quotients
+from kernelyard.patterns.language.pattern_context import PatternSeq, Sequenced, record_pattern
 from kernelyard.patterns.op_checks import check_attributes
-from kernelyard.patterns.pattern_context import PatternSeq, Sequenced, record_pattern
 from kernelyard.records import record
 
 RootOps: TypeAlias = "frozenset[str] | None"  # None: the root may be anything

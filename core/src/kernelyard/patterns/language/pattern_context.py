@@ -20,7 +20,7 @@ from kernelyard.errors import PatternError
 from kernelyard.records import record
 
 if TYPE_CHECKING:
-    from kernelyard.patterns.pattern import Pattern
+    from kernelyard.patterns.language.pattern import Pattern
 
 
 @record(eq=False)

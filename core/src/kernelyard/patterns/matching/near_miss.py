@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from kernelyard.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
 from kernelyard.ir.op import Op
-from kernelyard.patterns.feasibility import Feasibility, operand_choices
-from kernelyard.patterns.pattern import (
+from kernelyard.patterns.language.pattern import (
     AndPattern,
     AttrPattern,
     CallPattern,
@@ -28,7 +27,8 @@ from kernelyard.patterns.pattern import (
     VarPattern,
     WildcardPattern,
 )
-from kernelyard.patterns.pattern_parts import walk
+from kernelyard.patterns.language.pattern_parts import walk
+from kernelyard.patterns.matching.feasibility import Feasibility, operand_choices
 
 MAX_NAMED = 4  # ops of an alternative that a message names
 
@@ -58,7 +58,7 @@ class NearMisses:
         >>> import kernelyard.ops
         >>> from kernelyard.ir import FunctionBuilder
         >>> from kernelyard.patterns import is_const, is_op, wildcard
-        >>> from kernelyard.patterns.matcher import Matcher
+        >>> from kernelyard.patterns.matching.matcher import Matcher
         >>> b = FunctionBuilder()
         >>> x = b.input("x", (2, 2))
         >>> y = b.op("matmul", x, x)

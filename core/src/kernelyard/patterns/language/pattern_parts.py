@@ -7,7 +7,7 @@ from functools import wraps
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from kernelyard.patterns.pattern import (
+from kernelyard.patterns.language.pattern import (
     CallPattern,
     CapturePattern,
     FunctionCallPattern,

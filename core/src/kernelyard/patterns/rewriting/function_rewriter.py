@@ -22,13 +22,13 @@ from kernelyard.errors import PatternError
 from kernelyard.ir.expr import BaseFunction, Binding, Call, Expr, Function, GlobalVar, Var, operands, with_operands
 from kernelyard.ir.module import IRModule
 from kernelyard.ir.visitor import reachable_functions
-from kernelyard.patterns.match_result import Match
-from kernelyard.patterns.module_rule import ModuleRule
-from kernelyard.patterns.pattern import Pattern
-from kernelyard.patterns.pattern_context import PatternContext
-from kernelyard.patterns.pattern_parts import captured_names
-from kernelyard.patterns.rewriter import GraphRewriteRule, RewriteRule, Rule, rewrite
-from kernelyard.patterns.traced import Traced, trace
+from kernelyard.patterns.language.pattern import Pattern
+from kernelyard.patterns.language.pattern_context import PatternContext
+from kernelyard.patterns.language.pattern_parts import captured_names
+from kernelyard.patterns.language.traced import Traced, trace
+from kernelyard.patterns.matching.match_result import Match
+from kernelyard.patterns.rewriting.module_rule import ModuleRule
+from kernelyard.patterns.rewriting.rewriter import GraphRewriteRule, RewriteRule, Rule, rewrite
 
 Target = TypeVar("Target", Function, IRModule)
 

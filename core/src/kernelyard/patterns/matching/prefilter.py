@@ -11,8 +11,7 @@ from typing import TypeAlias
 
 from kernelyard.ir.expr import Call, Var, operands
 from kernelyard.ir.op import Op
-from kernelyard.patterns.dataflow import Dataflow
-from kernelyard.patterns.pattern import (
+from kernelyard.patterns.language.pattern import (
     CallPattern,
     FunctionCallPattern,
     FunctionPattern,
@@ -22,7 +21,8 @@ from kernelyard.patterns.pattern import (
     TupleGetItemPattern,
     TuplePattern,
 )
-from kernelyard.patterns.pattern_parts import children, kept
+from kernelyard.patterns.language.pattern_parts import children, kept
+from kernelyard.patterns.matching.dataflow import Dataflow
 
 MAX_DEPTH = 16  # patterns that reach further are tested against all ops of the function
 

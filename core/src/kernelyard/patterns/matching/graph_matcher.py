@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from kernelyard.ir.expr import Constant, Expr, Function, Var, operands
 from kernelyard.ir.module import IRModule
-from kernelyard.patterns.dataflow import Dataflow
-from kernelyard.patterns.match_result import Match
-from kernelyard.patterns.matcher import Matcher, Search
-from kernelyard.patterns.pattern import CallPattern, FunctionCallPattern, Pattern, WrapperPattern
-from kernelyard.patterns.pattern_context import Edge, PatternContext
-from kernelyard.patterns.pattern_parts import children, walk
+from kernelyard.patterns.language.pattern import CallPattern, FunctionCallPattern, Pattern, WrapperPattern
+from kernelyard.patterns.language.pattern_context import Edge, PatternContext
+from kernelyard.patterns.language.pattern_parts import children, walk
+from kernelyard.patterns.matching.dataflow import Dataflow
+from kernelyard.patterns.matching.match_result import Match
+from kernelyard.patterns.matching.matcher import Matcher, Search
 
 
 def graph_matches(

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from kernelyard.ir.expr import Binding, Call, Expr, Function, Tuple, TupleGetItem, Var, operands, with_operands
 from kernelyard.ir.purity import Purity
-from kernelyard.patterns.dataflow import Dataflow, without_aliases
+from kernelyard.patterns.matching.dataflow import Dataflow, without_aliases
 
 Emit: TypeAlias = Callable[[Expr], Var]
 

@@ -12,16 +12,16 @@ from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Binding, Call, Expr, Function, TupleGetItem, Var, operands
 from kernelyard.ir.module import IRModule
 from kernelyard.ir.purity import Purity
-from kernelyard.patterns.dataflow import without_aliases
-from kernelyard.patterns.equal_values import merge_equal_values
-from kernelyard.patterns.feasibility import same_value
-from kernelyard.patterns.graph_matcher import graph_matches
+from kernelyard.patterns.language.pattern import Pattern
+from kernelyard.patterns.language.pattern_context import PatternContext
 from kernelyard.patterns.legality import leaking_intermediates
-from kernelyard.patterns.match_result import Match
-from kernelyard.patterns.matcher import Matcher
-from kernelyard.patterns.pattern import Pattern
-from kernelyard.patterns.pattern_context import PatternContext
-from kernelyard.patterns.splice import Emit, flatten, splice, without_dead
+from kernelyard.patterns.matching.dataflow import without_aliases
+from kernelyard.patterns.matching.equal_values import merge_equal_values
+from kernelyard.patterns.matching.feasibility import same_value
+from kernelyard.patterns.matching.graph_matcher import graph_matches
+from kernelyard.patterns.matching.match_result import Match
+from kernelyard.patterns.matching.matcher import Matcher
+from kernelyard.patterns.rewriting.splice import Emit, flatten, splice, without_dead
 
 MAX_ROUNDS = 32  # of a short function
 MAX_ROUNDS_OF_A_LONG_ONE = 512

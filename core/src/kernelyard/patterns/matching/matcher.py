@@ -20,10 +20,7 @@ from kernelyard.ir.expr import (
 )
 from kernelyard.ir.module import IRModule
 from kernelyard.ir.types import TensorType
-from kernelyard.patterns.dataflow import Dataflow
-from kernelyard.patterns.feasibility import Feasibility, same_value
-from kernelyard.patterns.match_result import Match
-from kernelyard.patterns.pattern import (
+from kernelyard.patterns.language.pattern import (
     AndPattern,
     AttrPattern,
     CallPattern,
@@ -42,6 +39,9 @@ from kernelyard.patterns.pattern import (
     TuplePattern,
     TypePattern,
 )
+from kernelyard.patterns.matching.dataflow import Dataflow
+from kernelyard.patterns.matching.feasibility import Feasibility, same_value
+from kernelyard.patterns.matching.match_result import Match
 
 Source: TypeAlias = "Dataflow | Function | Mapping[Var, Expr]"
 

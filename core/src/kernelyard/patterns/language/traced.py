@@ -24,8 +24,8 @@ from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
 from kernelyard.ir.op import all_ops, get_op
 from kernelyard.ir.types import TensorType
-from kernelyard.patterns.constructors import is_const, is_expr, is_op, is_tuple, wildcard
-from kernelyard.patterns.pattern import Pattern
+from kernelyard.patterns.language.constructors import is_const, is_expr, is_op, is_tuple, wildcard
+from kernelyard.patterns.language.pattern import Pattern
 
 Traced: TypeAlias = "Pattern | tuple[Pattern, ...]"
 Value = TypeVar("Value", Pattern, Expr)

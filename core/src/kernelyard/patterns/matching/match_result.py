@@ -10,8 +10,8 @@ from kernelyard.dims import Bounds, Dim
 from kernelyard.dims.interval import bounds_of
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import BaseFunction, Binding, Call, Constant, Expr, Function, GlobalVar, Var, operands
-from kernelyard.patterns.dataflow import Dataflow
-from kernelyard.patterns.pattern import Pattern
+from kernelyard.patterns.language.pattern import Pattern
+from kernelyard.patterns.matching.dataflow import Dataflow
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,11 +24,11 @@ from kernelyard.ir.expr import (
 from kernelyard.ir.module import IRModule
 from kernelyard.ir.op import Op
 from kernelyard.ir.types import TensorType, TupleType, Type, substitute
-from kernelyard.patterns.constructors import is_expr, is_gv, is_op, is_tuple, wildcard
-from kernelyard.patterns.match_result import Match
-from kernelyard.patterns.pattern import Pattern
-from kernelyard.patterns.pattern_context import PatternContext
-from kernelyard.patterns.rewriter import GraphRewriteRule, Rule
+from kernelyard.patterns.language.constructors import is_expr, is_gv, is_op, is_tuple, wildcard
+from kernelyard.patterns.language.pattern import Pattern
+from kernelyard.patterns.language.pattern_context import PatternContext
+from kernelyard.patterns.matching.match_result import Match
+from kernelyard.patterns.rewriting.rewriter import GraphRewriteRule, Rule
 
 PATTERN = "pattern"
 REPLACEMENT = "replacement"

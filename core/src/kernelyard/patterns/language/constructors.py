@@ -10,8 +10,7 @@ from kernelyard.dims import Dim
 from kernelyard.errors import PatternError
 from kernelyard.ir.expr import Expr
 from kernelyard.ir.op import get_op
-from kernelyard.patterns.op_checks import check_operand_count
-from kernelyard.patterns.pattern import (
+from kernelyard.patterns.language.pattern import (
     CallPattern,
     ConstantPattern,
     ExprPattern,
@@ -25,6 +24,7 @@ from kernelyard.patterns.pattern import (
     WildcardPattern,
     checked_operands,
 )
+from kernelyard.patterns.op_checks import check_operand_count
 
 
 @dataclass(frozen=True)

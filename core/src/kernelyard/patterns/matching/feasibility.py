@@ -1,8 +1,9 @@
 """May a pattern match a value at all? A necessary condition, remembered for every pattern and value.
 
-The search proper (kernelyard.patterns.matcher) goes through alternatives one by one and must keep "one pattern object
-is one value". Here that rule is left out, so the answer depends on the pattern and the value alone and is worked out
-once. The search never enters what cannot match, which keeps it near-linear for patterns with many alternatives.
+The search proper (kernelyard.patterns.matching.matcher) goes through alternatives one by one and must keep "one
+pattern object is one value". Here that rule is left out, so the answer depends on the pattern and the value alone and
+is worked out once. The search never enters what cannot match, which keeps it near-linear for patterns with many
+alternatives.
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ from kernelyard.ir.expr import (
 )
 from kernelyard.ir.op import Op
 from kernelyard.ir.types import TensorType
-from kernelyard.patterns.association import DIVIDE, quotients
-from kernelyard.patterns.dataflow import Dataflow
-from kernelyard.patterns.pattern import (
+from kernelyard.patterns.language.association import DIVIDE, quotients
+from kernelyard.patterns.language.pattern import (
     AndPattern,
     AttrPattern,
     CallPattern,
@@ -56,6 +56,7 @@ from kernelyard.patterns.pattern import (
     VarPattern,
     WildcardPattern,
 )
+from kernelyard.patterns.matching.dataflow import Dataflow
 
 
 class Way(NamedTuple):

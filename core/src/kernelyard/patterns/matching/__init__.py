@@ -1,0 +1,1 @@
+"""Find where patterns match a function, and explain where they do not."""

@@ -1,0 +1,1 @@
+"""Rewrite functions where patterns match."""
