@@ -12,7 +12,7 @@ import pytest
 from small_llama import CONTEXT, TOKENS
 
 from kernelyard_llm import LanguageModel, LanguageModelError, Sampling
-from kernelyard_llm.configuration import PAGE
+from kernelyard_llm.configuration import DECODE_BATCH, PAGE
 from kernelyard_llm.engine.engine import Engine, EngineOptions
 from kernelyard_llm.engine.generation import Event
 from kernelyard_llm.engine.pages import PagePool, PageTable, digests
@@ -91,6 +91,16 @@ def test_what_cannot_be_continued_is_refused_at_once(engine: Engine) -> None:
         with pytest.raises(LanguageModelError, match=match):
             list(engine.stream(ids, 4))
     assert len(list(engine.stream([5] * (CONTEXT - 2), 9, ignore_eos=True))) == 3
+
+
+def test_an_artifact_of_an_earlier_version_is_to_be_compiled_again(
+    llama: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(llama.executable.programs, DECODE_BATCH)
+    with pytest.raises(LanguageModelError, match="lacks a function") as caught:
+        Engine(llama)
+    assert caught.value.expected == DECODE_BATCH
+    assert "compile the model's file again" in str(caught.value)
 
 
 def test_each_text_is_sampled_as_it_asks(engine: Engine, llama: LanguageModel) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from kernelyard import Executable, VirtualMachine
 from kernelyard_llm.configuration import DECODE, DECODE_BATCH, EXTEND, HEAD, PAGE, ModelConfig
 from kernelyard_llm.engine.pages import NO_PAGE, PagePool, PageTable
+from kernelyard_llm.errors import LanguageModelError
 
 # Batch sizes and chunk lengths are rounded up to these, as each has a plan of its own, whose memory stays.
 _SMALL = (1, 2, 4)
@@ -20,9 +21,20 @@ _PLANS = 256
 
 
 class BatchRunner:
-    """Computes tokens of sequences whose keys and values lie in a pool."""
+    """Computes tokens of sequences whose keys and values lie in a pool.
+
+    Raises: LanguageModelError for an artifact that lacks a function, as those saved by an earlier version do.
+    """
 
     def __init__(self, executable: Executable, config: ModelConfig, pool: PagePool) -> None:
+        lacking = [name for name in (EXTEND, HEAD, DECODE, DECODE_BATCH) if name not in executable.entries]
+        if lacking:
+            raise LanguageModelError(
+                "the artifact lacks a function that batches need",
+                found=", ".join(executable.entries),
+                expected=", ".join(lacking),
+                hint="it was saved by an earlier version: compile the model's file again",
+            )
         machine = VirtualMachine(executable, contexts=1)
         executable.max_plans = max(executable.max_plans, _PLANS)
         self._extend, self._head = machine[EXTEND], machine[HEAD]
