@@ -5,7 +5,7 @@
 
 Small models with random weights, greedy decoding of two prompts of different lengths. Printed for each family and
 cache: whether all tokens are eager's, how many calls fell back to eager mode, seconds of the first generation
-(compiling), and the time of eager mode over ours once both prompts were seen, above 1 where ours is quicker.
+(compiling), and the time of eager mode over ours once both prompts were seen, above 1 where ours is faster.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 
 Engines take turns in one process. A turn's time is that between two CUDA events around its calls: of models on
 PyTorch's stream, which waits for each result; of kernels on the engine's own, over operands that do not fit the
-second-level cache. The ratio is the time of torch.compile at its quickest (of kernels: PyTorch's) over ours at its
-quickest: above 1, Kernelyard is faster.
+second-level cache. The ratio is the time of torch.compile at its fastest (of kernels: PyTorch's) over ours at its
+fastest: above 1, Kernelyard is faster.
 
 Writes gpu.json and gpu.md (gpu-kernels for kernels) into the folder of results after each model, with device, driver
 and library versions; rows that lie there of the same machine and versions stay. Numbers of the emulator mean nothing,

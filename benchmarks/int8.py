@@ -6,7 +6,7 @@ The files are made by onnxruntime's tools (recipes/quantized.py); NAME/SCHEME st
 folder of --models: NAME.onnx, its inputs NAME.npz, and NAME_SCHEME.onnx with NAME_SCHEME.npz. Each engine runs in a
 process of its own; they take turns in short bursts. Times are the 10th percentile of all calls: of one thread, the
 processor's time, which does not count what others do on the cores. Columns: how many times as fast ours is as
-onnxruntime, as OpenVINO, and as our own float32 of the same network (above 1: ours in 8 bits is quicker); the share
+onnxruntime, as OpenVINO, and as our own float32 of the same network (above 1: ours in 8 bits is faster); the share
 of results at most one quantum from onnxruntime's without its optimisations, and from its optimised ones, a quantum
 being a 255th of the results' range; seconds to compile over float32's.
 """

@@ -5,13 +5,13 @@
 Each case is a small module, compiled for native-cpu alone and for oneDNN through its plugin; torch computes the same
 where it is installed. What counts is the time of the compiled steps: copying feeds and results is left out for ours
 and oneDNN's, and torch writes to memory it is given where its operator allows. Reported: the 10th percentile of each in
-microseconds; oneDNN's and torch's over ours (above 1: ours is quicker); the share of the arithmetic that this machine
+microseconds; oneDNN's and torch's over ours (above 1: ours is faster); the share of the arithmetic that this machine
 was just measured to do; and the time of merely reading as many bytes, measured in turn too, over ours. A case below the
 line of its kind is marked:
 
 - decode (products with up to 16 rows): 0.8 of what bounds it, reading or arithmetic
 - matmul, conv, grouped, depthwise: 0.6 of oneDNN
-- all others: as quick as the quicker of oneDNN and torch, less 3 % for what measuring differs
+- all others: as fast as the faster of oneDNN and torch, less 3 % for what measuring differs
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Row:
     microseconds: Mapping[str, float]
 
     def ratio(self, *engines: str) -> float | None:
-        """The quickest of some engines over ours."""
+        """The fastest of some engines over ours."""
         others = [self.microseconds[engine] for engine in engines if engine in self.microseconds]
         return min(others) / self.microseconds[OURS] if others else None
 
@@ -72,7 +72,7 @@ class Row:
         return self.microseconds[READING] / self.microseconds[OURS]
 
     def meets_line(self, peaks: Peaks) -> bool:
-        """True where the case is as quick as its kind is asked to be; also where there is nothing to compare with."""
+        """True where the case is as fast as its kind is asked to be; also where there is nothing to compare with."""
         if self.case.kind == "decode":
             return max(self.share_of_arithmetic(peaks), self.share_of_reading) >= DECODE_SHARE
         if self.case.kind in CONTRACTIONS:

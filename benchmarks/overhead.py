@@ -6,7 +6,7 @@ The programs are one addition of four floats and a 784-128-10 perceptron at batc
 native-cpu alone and for oneDNN through its plugin. `kernels` is what the native steps take among themselves, walked
 without Python in between; `call` is `exe(x)` and `run` is `exe.run({"x": x})`, NumPy array in, Tensor out; the overhead
 is `call` less `kernels`. onnxruntime, where it is installed, runs the same ONNX model: its whole call. Reported: the
-10th percentile of the rounds in microseconds, and onnxruntime's over ours (above 1: ours is quicker).
+10th percentile of the rounds in microseconds, and onnxruntime's over ours (above 1: ours is faster).
 """
 
 from __future__ import annotations

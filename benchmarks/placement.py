@@ -75,7 +75,7 @@ def raced(model: Path, tuning: ky.Tuning, file: Path, turns: int) -> tuple[str, 
     for number in range(turns):
         race.turn(number)
     racers: dict[str, Racer] = {racer.name: racer for racer in race.racers}
-    best = race.quickest([racers[name] for name in singles()])
+    best = race.fastest([racers[name] for name in singles()])
     ratios = [race.compared(racers[name], best).ratio for name in (MEASURED, DEFAULT)]
     decision = executables[MEASURED].report.decision
     seconds = {name: float(np.median(racer.seconds)) for name, racer in racers.items()}

@@ -3,7 +3,7 @@
     python benchmarks/read_page.py [--rounds 30] [--json FILE]
 
 Both engines read the same rendered page through the same steps. Reported per thread count: the 10th percentile and the
-median of each engine, and the ratio Kernelyard / onnxruntime of the 10th percentiles (below 1: Kernelyard is quicker).
+median of each engine, and the ratio Kernelyard / onnxruntime of the 10th percentiles (below 1: Kernelyard is faster).
 Also per network, on the shapes of that page.
 """
 

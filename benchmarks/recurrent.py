@@ -7,7 +7,7 @@
 
 One layer with as many inputs as hidden elements. `open`: the length is symbolic, and that of the feed is 100. A burst
 of calls of one engine follows one of another; times are the least of a call in all bursts, in milliseconds. The last
-columns: the time of the faster peer over ours, above 1 where ours is quicker, and the largest difference to
+columns: the time of the faster peer over ours, above 1 where ours is faster, and the largest difference to
 onnxruntime's results. DynamicQuantizeLSTM: what onnxruntime's quantize_dynamic makes of an LSTM; OpenVINO does not
 read it. Scan: a cell that the model writes out itself.
 """

@@ -62,10 +62,10 @@ def few_bits(rows: int, depth: int, columns: int) -> Made:
 
 GENERATED: Mapping[str, Callable[[], Made]] = {
     "matmul f16": lambda: of(on_gpu.product(67, 41, 35)),
-    "matmul f16, turned": lambda: of(on_gpu.product(70, 72, 130, turned=True)),
+    "matmul f16, transposed": lambda: of(on_gpu.product(70, 72, 130, transposed=True)),
     "matmul f32": lambda: of(on_gpu.product(33, 29, 37, "float32")),
     "gemv": lambda: of(on_gpu.product(1, 515, 77)),
-    "gemv, turned": lambda: of(on_gpu.product(3, 515, 77, turned=True)),
+    "gemv, transposed": lambda: of(on_gpu.product(3, 515, 77, transposed=True)),
     "attention": lambda: of(on_gpu.attention(1, 37, 3, 24)),
     "convolution": lambda: of(on_gpu.convolution(2, 5, 9, last=False)),
     "layer norm": lambda: of(on_gpu.layer_norm(5, 391)),

@@ -30,7 +30,7 @@ OURS: Mapping[str, tuple[Backends, bool]] = {
     "kernelyard": ("auto", False),
     "kernelyard-tuned": ("auto", True),
     "native-cuda": ([], False),
-    "cublaslt": (["cublas"], False),  # a call of cublasLtMatmul: its first proposal, and the quickest of sixteen
+    "cublaslt": (["cublas"], False),  # a call of cublasLtMatmul: its first proposal, and the fastest of sixteen
     "cublaslt-tuned": (["cublas"], True),
     "cudnn": (["cudnn"], False),
     "cutlass": (["cutlass"], False),

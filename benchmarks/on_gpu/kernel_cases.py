@@ -29,16 +29,16 @@ def case(
     return Case("", "", build, feeds, weights, flops, nbytes, run)
 
 
-def product(rows: int, depth: int, columns: int, dtype: str = F16, turned: bool = False) -> Case:
+def product(rows: int, depth: int, columns: int, dtype: str = F16, transposed: bool = False) -> Case:
     """x @ w, or x @ w.T; both change from call to call. Few rows are bound by reading, and rated so."""
-    x, w = Spec((rows, depth), dtype), Spec((columns, depth) if turned else (depth, columns), dtype)
+    x, w = Spec((rows, depth), dtype), Spec((columns, depth) if transposed else (depth, columns), dtype)
     nbytes = x.nbytes + w.nbytes + Spec((rows, columns), dtype).nbytes
 
     def build(b: Any, x: Any, w: Any) -> Any:
-        return b.op("matmul", x, b.op("permute_dims", w, axes=(1, 0)) if turned else w)
+        return b.op("matmul", x, b.op("permute_dims", w, axes=(1, 0)) if transposed else w)
 
     flops = 0.0 if rows <= 16 else 2.0 * rows * depth * columns
-    return case(build, (x, w), lambda torch, x, w: x @ (w.T if turned else w), flops=flops, nbytes=nbytes)
+    return case(build, (x, w), lambda torch, x, w: x @ (w.T if transposed else w), flops=flops, nbytes=nbytes)
 
 
 def attention(batch: int, rows: int, heads: int, size: int, dtype: str = F16, causal: bool = True) -> Case:
@@ -113,8 +113,8 @@ KERNELS: Mapping[str, Callable[[], Case]] = {
     "negative_1gib": partial(elementwise, "negative", 1 << 29, lambda torch, x: -x),  # the ceiling of memory
     "matmul_8192_bf16": partial(product, 8192, 8192, 8192, BF16),  # the ceiling of arithmetic
     "matmul_4096_f16": partial(product, 4096, 4096, 4096),
-    "matmul_4096_f16_turned": partial(product, 4096, 4096, 4096, turned=True),
-    "gemv_turned": partial(product, 1, 4096, 11008, turned=True),
+    "matmul_4096_f16_transposed": partial(product, 4096, 4096, 4096, transposed=True),
+    "gemv_transposed": partial(product, 1, 4096, 11008, transposed=True),
     "gemv": partial(product, 1, 4096, 11008),
     "gemv_batch8": partial(product, 8, 4096, 11008),
     "gemv_batch16": partial(product, 16, 4096, 11008),
@@ -138,7 +138,7 @@ KERNELS: Mapping[str, Callable[[], Case]] = {
 # The same kinds, as small as the emulator wants them.
 QUICK_KERNELS: Mapping[str, Callable[[], Case]] = {
     "matmul": partial(product, 33, 40, 24),
-    "gemv_turned": partial(product, 1, 48, 40, turned=True),
+    "gemv_transposed": partial(product, 1, 48, 40, transposed=True),
     "attention": partial(attention, 1, 9, 2, 16),
     "conv3x3_last": partial(convolution, 1, 8, 6, True),
     "layer_norm": partial(layer_norm, 3, 40),

@@ -41,7 +41,7 @@ class Row:
 
 
 class Column(NamedTuple):
-    """A ratio: the quickest of some engines over the quickest of others."""
+    """A ratio: the fastest of some engines over the fastest of others."""
 
     title: str
     over: Sequence[str]

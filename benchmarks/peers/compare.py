@@ -162,9 +162,9 @@ def take_turns(workers: list[Worker], how: How) -> list[Row]:
 
     counts: dict[str, int] = {}
     for worker in tuple(workers):
-        quickest = min(run(worker, 2), default=math.inf)
-        counts[worker.engine] = max(1, min(3000, int(how.burst_seconds / max(quickest, 1e-7))))
-        if worker in workers and quickest < how.burst_seconds:
+        fastest = min(run(worker, 2), default=math.inf)
+        counts[worker.engine] = max(1, min(3000, int(how.burst_seconds / max(fastest, 1e-7))))
+        if worker in workers and fastest < how.burst_seconds:
             run(worker, max(1, counts[worker.engine] // 2))
     for number in range(how.rounds):
         turn = number % max(len(workers), 1)

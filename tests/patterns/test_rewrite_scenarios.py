@@ -69,21 +69,21 @@ def test_rewrite_attention(b: FunctionBuilder) -> None:
     q, k, v = (b.input(name, (batch, rows, heads, size)) for name in "qkv")
 
     def flat(x: Var) -> Var:
-        turned = b.op("permute_dims", x, axes=(0, 2, 1, 3))
-        return b.op("reshape", turned, shape=(batch * heads, rows, size))
+        transposed = b.op("permute_dims", x, axes=(0, 2, 1, 3))
+        return b.op("reshape", transposed, shape=(batch * heads, rows, size))
 
     scores = b.op("matmul", flat(q), b.op("permute_dims", flat(k), axes=(0, 2, 1)))
     weighted = b.op("matmul", b.op("nn.softmax", b.op("multiply", scores, 8**-0.5), axis=2), flat(v))
     back = b.op("reshape", weighted, shape=(batch, heads, rows, size))
     f = b.function(b.op("permute_dims", back, axes=(0, 2, 1, 3)))
 
-    def turned(x: Any) -> Any:
+    def transposed(x: Any) -> Any:
         return is_op("reshape")(is_op("permute_dims")(x).has_attr(axes=(0, 2, 1, 3)))
 
     queries, keys, values = wildcard(), wildcard(), wildcard()
-    products = is_op("matmul")(turned(queries), is_op("permute_dims")(turned(keys)))
+    products = is_op("matmul")(transposed(queries), is_op("permute_dims")(transposed(keys)))
     softmax = is_op("nn.softmax")(is_op("multiply")(products, is_const()))
-    pattern = is_op("permute_dims")(is_op("reshape")(is_op("matmul")(softmax, turned(values))))
+    pattern = is_op("permute_dims")(is_op("reshape")(is_op("matmul")(softmax, transposed(values))))
     g = rewrite_call(pattern, lambda call, m: op.nn.attention(m[queries], m[keys], m[values]), f)
     assert ops(checked(f, g)) == ["nn.attention"]
 

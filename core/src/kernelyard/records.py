@@ -77,7 +77,7 @@ class _Tuple(tuple[Any, ...]):
         return tuple(self)
 
 
-# Properties that give an item of any tuple; they are quicker than others, and classes may share them.
+# Properties that give an item of any tuple; they are faster than others, and classes may share them.
 _GETTERS = tuple(vars(namedtuple("_GETTERS", [f"item{n}" for n in range(16)]))[f"item{n}"] for n in range(16))
 
 

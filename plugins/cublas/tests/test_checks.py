@@ -450,7 +450,7 @@ def test_weights_that_do_not_fit_stay_wide(products):
     products.declined("dtype", build, ((4, 8), "int8"))
 
 
-def test_weights_of_float8_are_turned(products):
+def test_weights_of_float8_are_transposed(products):
     weight = values((32, 16), E4M3)
 
     def build(b, x):

@@ -68,10 +68,10 @@ def product(a: tuple[int, ...], b: tuple[int, ...], pair: tuple[str, str], turn_
     builder = FunctionBuilder()
     stored, wanted = pair
     operands = []
-    for name, shape, turned in (("A", a, turn_a), ("B", b, turn_b)):
+    for name, shape, transposed in (("A", a, turn_a), ("B", b, turn_b)):
         x = builder.input(name, shape, stored)
         axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-        x = builder.op("permute_dims", x, axes=axes) if turned else x
+        x = builder.op("permute_dims", x, axes=axes) if transposed else x
         operands.append(x if stored == wanted else builder.op("astype", x, dtype=wanted))
     return builder, builder.op("matmul", *operands)
 

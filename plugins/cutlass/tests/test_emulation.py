@@ -203,8 +203,10 @@ def test_norms_and_transpositions(at):
     np.testing.assert_allclose((y.as_array().astype(np.float32) ** 2).mean(1), 1, rtol=1e-2)
     with pytest.raises(ExecutionError, match="misaligned"):
         EmulatedLaunch(PlannedLaunch(kernel, (3, 1, 1), arguments("norm", columns=12, **given)))()
-    turned = at(np.zeros((16, 3)))
+    transposed = at(np.zeros((16, 3)))
     EmulatedLaunch(
-        PlannedLaunch(TransposeKernel("float16"), (1, 1, 1), arguments("transpose", rows=3, columns=16, x=x, y=turned))
+        PlannedLaunch(
+            TransposeKernel("float16"), (1, 1, 1), arguments("transpose", rows=3, columns=16, x=x, y=transposed)
+        )
     )()
-    np.testing.assert_array_equal(turned.as_array(), x.as_array().T)
+    np.testing.assert_array_equal(transposed.as_array(), x.as_array().T)

@@ -37,7 +37,7 @@ def product(b, x, w, bias, residual):
     return finished(b, b.op("matmul", x, w), (bias, residual), "gelu", "add", "relu")
 
 
-def turned(b, x, w):
+def transposed_product(b, x, w):
     return b.op("matmul", x, transposed(b, w))
 
 
@@ -80,7 +80,7 @@ CASES = {
         product,
         [((N, 40), "bfloat16"), ((40, 24), "bfloat16"), ((24,), "bfloat16"), ((N, 24), "bfloat16")],
     ),
-    "products": (turned, [((3, N, 32), F16), ((3, 24, 32), F16)]),
+    "products": (transposed_product, [((3, N, 32), F16), ((3, 24, 32), F16)]),
     "int8": (int8, [((N, 64), "int8"), ((40, 64), "int8")]),
     "convolution": (convolution, [((2, 9, 8, 16), F16), ((24, 3, 3, 16), F16), ((24,), F16), ((2, 9, 8, 24), F16)]),
     "convolution, three channels": (conv_nhwc, [((2, 9, 8, 3), F16), ((8, 3, 3, 3), F16)]),

@@ -84,18 +84,18 @@ def cache(monkeypatch, tmp_path):
 def test_the_quickest_is_found_and_remembered(monkeypatch, cache):
     clock = Clock(monkeypatch, [3.0, 1.0, 2.0])
     names = ["large", "middle", "small"]
-    assert tune.quickest("key", names, clock.prepare, lambda: None) == 1
+    assert tune.fastest("key", names, clock.prepare, lambda: None) == 1
     assert len(set(clock.runs)) == 1, "each as often as the others"
     again = Clock(monkeypatch, [1.0, 3.0, 2.0])
-    assert tune.quickest("key", names, again.prepare, lambda: None) == 1
+    assert tune.fastest("key", names, again.prepare, lambda: None) == 1
     assert again.runs == [0, 0, 0]
-    assert tune.quickest("another key", names, again.prepare, lambda: None) == 0
+    assert tune.fastest("another key", names, again.prepare, lambda: None) == 0
 
 
 def test_a_memory_of_what_is_no_candidate_is_not_used(monkeypatch, cache):
     tune.CACHE.put("key", b"a tile of another release")
     clock = Clock(monkeypatch, [2.0, 1.0])
-    assert tune.quickest("key", ["one", "other"], clock.prepare, lambda: None) == 1
+    assert tune.fastest("key", ["one", "other"], clock.prepare, lambda: None) == 1
 
 
 def test_the_order_of_candidates_is_no_other_measurement():

@@ -22,7 +22,7 @@ def weights(*shape, scale=0.3, seed=1):
 
 
 def check_rows(offloading, pattern, op, build, shape, axes, **how):
-    """Taken over the innermost axes; over others oneDNN has only its reference, and a generated kernel is quicker."""
+    """Taken over the innermost axes; over others oneDNN has only its reference, and a generated kernel is faster."""
     if tuple(axes) == tuple(range(len(shape) - len(axes), len(shape))):
         offloading.taken(pattern, op, build, shape, **how)
     else:

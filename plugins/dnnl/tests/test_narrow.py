@@ -245,8 +245,8 @@ def test_a_cast_value_is_read_in_several_layouts(offloading):
     def build(b, x):
         narrow = b.op("astype", x, dtype="bfloat16")
         y = b.op("nn.conv2d", narrow, weights(16, 16, 3, 3), padding=(1,) * 4)
-        turned = b.op("permute_dims", narrow, axes=(0, 1, 3, 2))
-        return b.op("add", b.op("nn.relu", y), turned)
+        transposed = b.op("permute_dims", narrow, axes=(0, 1, 3, 2))
+        return b.op("add", b.op("nn.relu", y), transposed)
 
     module = offloading.module(build, (1, 16, 8, 8))
     exe = ky.compile(module, backends=["dnnl"])

@@ -83,7 +83,7 @@ class Program:
     def softmax(self):
         return self.b.op("nn.softmax", self.any(), axis=int(self.rng.integers(1, 4)))
 
-    def turned(self):
+    def transposed(self):
         """Channels last, a product over them and back."""
         y = self.b.op("permute_dims", self.any(), axes=(0, 2, 3, 1))
         y = self.b.op("matmul", y, self.weights(CHANNELS, CHANNELS))
@@ -101,7 +101,7 @@ class Program:
 
     STEPS = (
         convolution, convolution, depthwise, unary, unary, binary, binary, scalar, quotient, scaled, pooled, joined,
-        softmax, turned, attention, foreign,
+        softmax, transposed, attention, foreign,
     )  # fmt: skip
 
     def finish(self, steps):

@@ -75,11 +75,11 @@ class Twin:
         small = self.builder.kernel("reduce", mean.shape, {"x": entry}, algorithm="mean", axes=(2, 3), keepdims=True)
         self.node("binary", x * mean, {"a": entry, "b": small}, algorithm="mul", post_ops=[])
 
-    def turned(self):
+    def transposed(self):
         """There and back again by a permutation and a reshape, through a softmax."""
         entry, x = self.any()
-        turned = self.builder.kernel("reorder", (2, 5, 5, 12), {"x": entry}, axes=(0, 2, 3, 1))
-        flat = self.builder.kernel("reshape", (50, 12), {"x": turned})
+        transposed = self.builder.kernel("reorder", (2, 5, 5, 12), {"x": entry}, axes=(0, 2, 3, 1))
+        flat = self.builder.kernel("reshape", (50, 12), {"x": transposed})
         soft = self.builder.kernel("softmax", (50, 12), {"x": flat}, axis=1)
         full = self.builder.kernel("reshape", (2, 5, 5, 12), {"x": soft})
         e = np.exp(x - x.max(1, keepdims=True))
@@ -123,7 +123,7 @@ class Twin:
         self.node("conv", result, operands, rank=2, groups=1, post_ops=[], **window)
 
 
-STEPS = ("conv", "conv", "eltwise", "binary", "scaled", "turned", "joined", "sliced", "strided", "padded")
+STEPS = ("conv", "conv", "eltwise", "binary", "scaled", "transposed", "joined", "sliced", "strided", "padded")
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -234,7 +234,7 @@ def test_rows_of_skinny_gemm_are_interleaved():
         np.testing.assert_array_equal(interpret(changed, operands, {})[0], interpret(function, operands, {})[0])
 
 
-def turned_product(rows: int, depth: int, columns: int) -> IRModule:
+def transposed_product(rows: int, depth: int, columns: int) -> IRModule:
     """A product with a matrix that lies transposed."""
     b = FunctionBuilder()
     x, w = b.input("x", (rows, depth)), b.input("w", (columns, depth))
@@ -243,12 +243,12 @@ def turned_product(rows: int, depth: int, columns: int) -> IRModule:
 
 
 @pytest.mark.parametrize("machine", [WIDE, NARROW])
-def test_a_transposed_matrix_is_turned_as_it_is_packed(machine):
+def test_a_transposed_matrix_is_transposed_as_it_is_packed(machine):
     """Where enough rows share it; few rows take dot products with its rows as they lie."""
-    panel = plan_of(turned_product(128, 64, 96), machine).panel
+    panel = plan_of(transposed_product(128, 64, 96), machine).panel
     assert panel is not None
     assert panel.is_transposed
-    few = plan_of(turned_product(4, 600, 512), machine)
+    few = plan_of(transposed_product(4, 600, 512), machine)
     assert (few.panel, few.vector) == (None, "r0")
     assert few.stream is not None
     assert few.stream.axis == "s1"
@@ -260,7 +260,7 @@ def test_a_transposed_matrix_is_turned_as_it_is_packed(machine):
 )
 def test_products_with_transposed_matrices(mcpu, rows, depth, columns):
     feeds = normal(rows, depth), normal(columns, depth)
-    exe = ky.compile(turned_product(rows, depth, columns), target=Target("cpu", mcpu=mcpu), backends=[])
+    exe = ky.compile(transposed_product(rows, depth, columns), target=Target("cpu", mcpu=mcpu), backends=[])
     np.testing.assert_allclose(np.asarray(exe(*feeds)), feeds[0] @ feeds[1].T, rtol=2e-4, atol=2e-4)
 
 

@@ -29,7 +29,7 @@ def value_and_its_function(b: FunctionBuilder) -> tuple[Expr, ...]:
     return b.op("tanh", y), y
 
 
-def turned_alike(b: FunctionBuilder) -> tuple[Expr, ...]:
+def transposed_alike(b: FunctionBuilder) -> tuple[Expr, ...]:
     return tuple(b.op("permute_dims", b.input(name, (4, N, 40)), axes=(0, 2, 1)) for name in "kv")
 
 
@@ -49,7 +49,7 @@ def sum_and_its_norm(b: FunctionBuilder) -> tuple[Expr, ...]:
     return y, b.op("nn.softmax", y, axis=1)
 
 
-MAPS: list[Build] = [functions_of_one, value_and_its_function, turned_alike, parts]
+MAPS: list[Build] = [functions_of_one, value_and_its_function, transposed_alike, parts]
 ROWS: list[Build] = [mean_and_variance, sum_and_its_norm]
 
 

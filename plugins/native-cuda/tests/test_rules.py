@@ -156,8 +156,8 @@ def test_transpose(check, shape, axes):
 
 def test_transpose_of_any_size_with_what_follows(check):
     def build(b: FunctionBuilder) -> Any:
-        turned = b.op("permute_dims", b.input("x", (N, 40)), axes=(1, 0))
-        return b.op("add", b.op("tanh", turned), b.input("y", (40, N)))
+        transposed = b.op("permute_dims", b.input("x", (N, 40)), axes=(1, 0))
+        return b.op("add", b.op("tanh", transposed), b.input("y", (40, N)))
 
     for size in (1, 33, 64):
         check(fused(build), random(size, 40), random(40, size), symbols={"n": size})

@@ -32,7 +32,7 @@ def value_and_its_function(b: FunctionBuilder) -> tuple[Any, ...]:
     return b.op("tanh", y), y
 
 
-def turned_alike(b: FunctionBuilder) -> tuple[Any, ...]:
+def transposed_alike(b: FunctionBuilder) -> tuple[Any, ...]:
     return tuple(b.op("permute_dims", b.input(name, (4, N, 40)), axes=(0, 2, 1)) for name in "kv")
 
 
@@ -48,7 +48,7 @@ def sum_and_its_softmax(b: FunctionBuilder) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    "build", [functions_of_one, value_and_its_function, turned_alike, mean_and_variance, sum_and_its_softmax]
+    "build", [functions_of_one, value_and_its_function, transposed_alike, mean_and_variance, sum_and_its_softmax]
 )
 def test_several_results_of_one_launch(emulator, build: Callable[[FunctionBuilder], tuple[Any, ...]]):
     b = FunctionBuilder()

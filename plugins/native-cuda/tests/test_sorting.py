@@ -125,7 +125,7 @@ def test_digits_of_wide_integers(check, low):
 
 @pytest.mark.parametrize("size", [0, 1, LEAST_BY_DIGITS - 1, LEAST_BY_DIGITS])
 def test_a_length_that_is_known_when_it_runs(check, size):
-    """Tiles or digits, whichever is quicker: the kernels of the other are started with no blocks."""
+    """Tiles or digits, whichever is faster: the kernels of the other are started with no blocks."""
     check(argsort((N,), 0, N), numbers((size,), "float32"), symbols={"n": size})
 
 

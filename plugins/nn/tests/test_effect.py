@@ -67,8 +67,8 @@ def attention_in_numpy(state, prefix: str, x: np.ndarray, window: int = 99) -> n
         return x @ state[f"{prefix}.{name}.weight"].T + state[f"{prefix}.{name}.bias"]
 
     q, k, v = (part.reshape(-1, HEADS, SIZE) for part in np.split(linear("qkv", x), 3, -1))
-    turned = np.cos(np.arange(len(x), dtype=np.float32))[:, None, None]
-    scores = np.einsum("qhd,khd->hqk", q * turned, k * turned) / np.sqrt(SIZE)
+    rotated = np.cos(np.arange(len(x), dtype=np.float32))[:, None, None]
+    scores = np.einsum("qhd,khd->hqk", q * rotated, k * rotated) / np.sqrt(SIZE)
     scores += np.where(np.tri(len(x), dtype=bool) & ~np.tri(len(x), k=-window, dtype=bool), 0, -np.inf)
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     y = np.einsum("hqk,khd->qhd", powers / powers.sum(-1, keepdims=True), v)
@@ -171,11 +171,11 @@ class WindowAttention(nn.Module):
     def forward(self, x):
         n = x.shape[0]
         q, k, v = (part.reshape(n, HEADS, SIZE) for part in op.split(self.qkv(x), 3, -1))
-        turned = op.cos((self.keys.length + op.arange(n)).astype("float32").reshape(n, 1, 1))
-        self.keys.append(k * turned)
+        rotated = op.cos((self.keys.length + op.arange(n)).astype("float32").reshape(n, 1, 1))
+        self.keys.append(k * rotated)
         self.values.append(v)
         seen = [cache.view().reshape(1, -1, HEADS, SIZE) for cache in (self.keys, self.values)]
-        q = (q * turned).reshape(1, n, HEADS, SIZE)
+        q = (q * rotated).reshape(1, n, HEADS, SIZE)
         y = op.scaled_dot_product_attention(q, *seen, self.keys.mask(), is_causal="bottom_right")
         return self.out(y.reshape(n, WIDTH))
 

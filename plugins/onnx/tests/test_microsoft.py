@@ -286,8 +286,8 @@ def product_cases() -> list[Case]:
     for a, b, alpha in itertools.product((0, 1), (0, 1), (1.0, 0.25)):
         for batch_a, batch_b in itertools.product((0, 1), (0, 1)):
             shapes = []
-            for batched, turned, (rows, columns) in ((batch_a, a, (3, 4)), (batch_b, b, (4, 5))):
-                shape = (columns, rows) if turned else (rows, columns)
+            for batched, transposed, (rows, columns) in ((batch_a, a, (3, 4)), (batch_b, b, (4, 5))):
+                shape = (columns, rows) if transposed else (rows, columns)
                 shapes.append((shape[0], 2, shape[1]) if batched else (2, *shape))
             attrs = {"transA": a, "transB": b, "alpha": alpha, "transBatchA": batch_a, "transBatchB": batch_b}
             cases.append(Case("FusedMatMul", {"x": f(*shapes[0]), "w": f(*shapes[1])}, attrs))

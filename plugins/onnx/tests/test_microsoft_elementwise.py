@@ -81,9 +81,9 @@ def test_dropout_of_inference_is_a_sum(make) -> None:
 
 
 def test_rotary_embedding_of_given_halves(make) -> None:
-    angles, q, q_turned, k, k_turned = f(2, 5, 8), *(f(2, 3, 5, 8) for _ in range(4))
-    case_ = case("GemmaRotaryEmbedding", x=angles, q=q, q2=q_turned, k=k, k2=k_turned, outputs="y z")
-    expected = [x * np.cos(angles[:, None]) + y * np.sin(angles[:, None]) for x, y in ((q, q_turned), (k, k_turned))]
+    angles, q, q_rotated, k, k_rotated = f(2, 5, 8), *(f(2, 3, 5, 8) for _ in range(4))
+    case_ = case("GemmaRotaryEmbedding", x=angles, q=q, q2=q_rotated, k=k, k2=k_rotated, outputs="y z")
+    expected = [x * np.cos(angles[:, None]) + y * np.sin(angles[:, None]) for x, y in ((q, q_rotated), (k, k_rotated))]
     for found, wanted in zip(results_of(case_, make), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 

@@ -108,8 +108,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
 def rotated(x: Any) -> Any:
     """Rotary embedding by complex numbers."""
     angles = torch.outer(torch.arange(x.shape[1]), 10.0 ** -torch.arange(2))
-    turned = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)) * torch.polar(torch.ones_like(angles), angles)
-    return torch.view_as_real(turned).flatten(2)
+    rotated = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)) * torch.polar(torch.ones_like(angles), angles)
+    return torch.view_as_real(rotated).flatten(2)
 
 
 def angles(x: Any) -> Any:

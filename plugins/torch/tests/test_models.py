@@ -18,7 +18,7 @@ from torch_models import MODELS, Inputs, Model  # noqa: E402
 from kernelyard_torch.compiled_graph import CompiledGraph  # noqa: E402
 
 SIZES, OTHER_SIZES = (4, 7), ((2, 11), (5, 9))
-# Named, not "auto": there our own kernels are taken where they are the quicker ones, which depends on the processor.
+# Named, not "auto": there our own kernels are taken where they are the faster ones, which depends on the processor.
 LIBRARIES = ("dnnl", "native-cpu")
 pytestmark = pytest.mark.filterwarnings(f"error::{PerformanceWarning.__module__}.{PerformanceWarning.__qualname__}")
 

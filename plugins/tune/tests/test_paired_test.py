@@ -1,4 +1,4 @@
-"""Is one program quicker than the other, or is it noise?"""
+"""Is one program faster than the other, or is it noise?"""
 
 from __future__ import annotations
 

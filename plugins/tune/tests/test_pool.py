@@ -101,7 +101,7 @@ TIMES = {"default": 3.0, "native-cpu alone": 2.0, "dnnl first": 1.0}
 
 
 def by_times(work: Work) -> PlacementDecision:
-    """Be a worker that knows the times: the quickest of what the work asks for wins."""
+    """Be a worker that knows the times: the fastest of what the work asks for wins."""
     names = list(TIMES) if work.names is None else list(work.names)
     if work.names is None:
         first, count = work.share

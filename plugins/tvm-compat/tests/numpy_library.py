@@ -20,7 +20,7 @@ from kernelyard.runtime.modules.json_runtime import JSONRuntime
 
 def gemm(y: np.ndarray, a: np.ndarray, b: np.ndarray, transpose_a: bool = False, transpose_b: bool = False) -> None:
     wide = np.float64 if y.dtype.kind == "f" else np.int64
-    a, b = (np.swapaxes(x, -1, -2) if turned else x for x, turned in ((a, transpose_a), (b, transpose_b)))
+    a, b = (np.swapaxes(x, -1, -2) if transposed else x for x, transposed in ((a, transpose_a), (b, transpose_b)))
     y[...] = (a.astype(wide) @ b.astype(wide)).astype(y.dtype)
 
 

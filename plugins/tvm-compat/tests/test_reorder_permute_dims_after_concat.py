@@ -44,8 +44,8 @@ def test_check_for_rewrite_around_an_incompatible_change(check, first) -> None:
     """One concat that fits is changed, whether one that does not fit comes before or after it."""
     b = FunctionBuilder()
     x = [b.input(f"x{i}", (4, 4)) for i in range(4)]
-    turned = [b.op("permute_dims", each, axes=(1, 0)) for each in x]
-    mixed = turned[:1] + x[1:2], turned[2:]
+    transposed = [b.op("permute_dims", each, axes=(1, 0)) for each in x]
+    mixed = transposed[:1] + x[1:2], transposed[2:]
     order = mixed if first == 0 else mixed[::-1]
     results = [b.op("concat", *parts, axis=0) for parts in order]
     after = check(PASS, b.function(*results))
@@ -71,8 +71,8 @@ def test_combined_products_have_one_transposed_operand(check) -> None:
     """What CombineParallelMatmul makes of transposed weights, as libraries take it."""
     b = FunctionBuilder()
     x = b.input("x", (2, 8))
-    turned = [b.op("permute_dims", b.input(f"w{i}", (4, 8)), axes=(1, 0)) for i in range(3)]
-    function = b.function(*(b.op("matmul", x, weight) for weight in turned))
+    transposed = [b.op("permute_dims", b.input(f"w{i}", (4, 8)), axes=(1, 0)) for i in range(3)]
+    function = b.function(*(b.op("matmul", x, weight) for weight in transposed))
     after = check(Sequential([CombineParallelMatmul(), PASS]), function)
     assert check.ops(after) == ["concat", "permute_dims", "matmul", "split"]
 

@@ -158,9 +158,9 @@ def test_scales_of_queries_and_keys_are_a_scale() -> None:
     b = FunctionBuilder()
     q, k, v = (b.input(name, (B, rows, N, H)) for name, rows in (("q", S), ("k", T), ("v", T)))
     q, k, v = (b.op("permute_dims", x, axes=(0, 2, 1, 3)) for x in (q, k, v))
-    turned = b.op("permute_dims", b.op("reshape", k, shape=(B * N, T, H)), axes=(0, 2, 1))
-    turned = b.op("reshape", turned, shape=(B, N, H, T))
-    scores = b.op("matmul", b.op("multiply", q, 0.5), b.op("multiply", turned, 0.5))
+    transposed = b.op("permute_dims", b.op("reshape", k, shape=(B * N, T, H)), axes=(0, 2, 1))
+    transposed = b.op("reshape", transposed, shape=(B, N, H, T))
+    scores = b.op("matmul", b.op("multiply", q, 0.5), b.op("multiply", transposed, 0.5))
     result = b.op("matmul", b.op("nn.softmax", scores, axis=3), v)
     calls = composed(b.function(b.op("permute_dims", result, axes=(0, 2, 1, 3))))
     assert [call.op_name for call in calls] == ["nn.attention"]

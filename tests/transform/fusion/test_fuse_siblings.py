@@ -202,7 +202,7 @@ def test_lanes_of_another_width():
     apart(lambda b: (b.op("exp", two(b, (4, 8))[0]), b.op("negative", b.input("z", (4, 8), "float64"))))
 
 
-def test_turned_beside_straight():
+def test_transposed_beside_straight():
     apart(lambda b: (b.op("permute_dims", b.input("x", (64, 64)), axes=(1, 0)), b.op("exp", b.input("y", (64, 64)))))
 
 

@@ -66,7 +66,7 @@ def test_a_chain_is_converted_once_in_and_once_out(check):
 
 @pytest.mark.parametrize("bias", [(4, 1, 1), (1, 4, 1, 1), (1, 1, 1, 6), (6,), ()], ids=str)
 @pytest.mark.parametrize("is_constant", [True, False])
-def test_operands_that_broadcast_are_turned_too(check, bias, is_constant):
+def test_operands_that_broadcast_are_transposed_too(check, bias, is_constant):
     b = FunctionBuilder()
     y = conv(b, b.input("x", SHAPE))
     operand = np.random.default_rng(0).standard_normal(bias).astype(np.float32) if is_constant else b.input("b", bias)

@@ -18,10 +18,10 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
-def product(weight: np.ndarray, is_turned: bool = False) -> IRModule:
+def product(weight: np.ndarray, is_transposed: bool = False) -> IRModule:
     b = FunctionBuilder()
-    x = b.input("x", (3, weight.shape[1 if is_turned else 0]))
-    right = b.op("permute_dims", weight, axes=(1, 0)) if is_turned else weight
+    x = b.input("x", (3, weight.shape[1 if is_transposed else 0]))
+    right = b.op("permute_dims", weight, axes=(1, 0)) if is_transposed else weight
     return IRModule({"main": b.function(b.op("matmul", x, right))})
 
 
@@ -33,10 +33,10 @@ def restored(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
     return (codes * scales).reshape(-1, codes.shape[-1])
 
 
-@pytest.mark.parametrize("is_turned", [False, True])
-def test_eight_bits_have_a_scale_for_each_column(is_turned: bool) -> None:
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_eight_bits_have_a_scale_for_each_column(is_transposed: bool) -> None:
     weight = numbers(K, N)
-    after = verify(QuantizeWeights(8)(product(weight.T.copy() if is_turned else weight, is_turned)))
+    after = verify(QuantizeWeights(8)(product(weight.T.copy() if is_transposed else weight, is_transposed)))
     assert ops(after)[-2:] == ["dequantize", "matmul"]
     x = numbers(3, K, seed=1)
     codes, scales = quantized(weight, 8)

@@ -161,24 +161,24 @@ def _bind(function, arrays):
 
 
 # --- quantized weights ------------------------------------------------------------------------------------------------
-def weighted(product: str, size: int = 4, dtype: str = "int8", turned: bool = False):
+def weighted(product: str, size: int = 4, dtype: str = "int8", transposed: bool = False):
     """A product with a dequantized weight, plus a dequantized bias."""
     b = FunctionBuilder()
     is_matmul = product == "matmul"
     codes = np.ones((size, size) if is_matmul else (size, size, 3, 3), dtype)
     weight = b.op("dequantize", codes, F32(0.5), np.zeros((), dtype))
-    weight = b.op("permute_dims", weight, axes=(1, 0)) if turned else weight
+    weight = b.op("permute_dims", weight, axes=(1, 0)) if transposed else weight
     y = b.op(product, b.input("x", (2, size) if is_matmul else (1, size, 8, 8)), weight)
     bias = b.op("dequantize", np.ones(y.tensor_type.shape[-1], np.int32), F32(0.5), np.int32(0))
     return b.function(b.op("add", y, bias))
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("product", ["matmul", "nn.conv2d", "nn.conv2d_transpose"])
-def test_quantized_weights_of_products_stay_stored(check, product, turned):
-    turned = turned and product == "matmul"
-    after = check(PASS, weighted(product, turned=turned))
-    assert check.ops(after) == ["dequantize", *["permute_dims"][: int(turned)], product, "add"]
+def test_quantized_weights_of_products_stay_stored(check, product, transposed):
+    transposed = transposed and product == "matmul"
+    after = check(PASS, weighted(product, transposed=transposed))
+    assert check.ops(after) == ["dequantize", *["permute_dims"][: int(transposed)], product, "add"]
     folded = check(Sequential([FoldWeights(), DeadCodeElimination()]), after)
     assert check.ops(folded) == [product, "add"]
 

@@ -100,7 +100,7 @@ def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--precision",
         metavar="NAME",
-        help="float32, or quicker and less exact: bf16, int8_weights, int4_weights (default: float32).",
+        help="float32, or faster and less exact: bf16, int8_weights, int4_weights (default: float32).",
         shell_complete=_completing("complete_precision"),
     )
     @click.option(

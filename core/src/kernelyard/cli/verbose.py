@@ -14,7 +14,7 @@ from kernelyard.ir import IRModule
 from kernelyard.runtime.installed.disk_cache import CACHE_LOOKUPS
 from kernelyard.transform.pass_infra.pass_base import Instrument, Pass, PassContext, Sequential
 
-LEAST_SECONDS = 0.001  # quicker passes are summed up
+LEAST_SECONDS = 0.001  # faster passes are summed up
 
 
 class _PassLog(Instrument):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Codes of what a policy declines: the code generator expects to be quicker; nobody knows how quick the backend is; a
+# Codes of what a policy declines: the code generator expects to be faster; nobody knows how fast the backend is; a
 # measured placement has it elsewhere.
 GENERATED, UNMEASURED, ASSIGNED = "generated", "unmeasured", "assigned"
 
@@ -106,7 +106,7 @@ class LeastCost:
             return Accept(cost)
         return Decline(
             GENERATED,
-            f"{name} expects to be quicker: {cost.reason or alternative.reason or _compared(cost, alternative)}",
+            f"{name} expects to be faster: {cost.reason or alternative.reason or _compared(cost, alternative)}",
         )
 
     def decide_epilogue(self, match: Match) -> Decline | None:

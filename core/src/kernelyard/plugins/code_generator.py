@@ -63,7 +63,7 @@ class CodeGenerator(ABC):
         return {}
 
     def fuses_attention(self, attention: Call, target: Target) -> bool:
-        """Return True for a call of nn.attention or nn.attention_bias that is quicker as one kernel than as its
+        """Return True for a call of nn.attention or nn.attention_bias that is faster as one kernel than as its
         products and its softmax, which backends have left; False by default."""
         return False
 

@@ -80,7 +80,7 @@ class PlacementDecision:
 
     @property
     def runner_up(self) -> Timing | None:
-        """The quickest of the others, None where there is no other."""
+        """The fastest of the others, None where there is no other."""
         return min(self.timings[1:], key=lambda timing: timing.ratio, default=None)
 
     @property

@@ -17,7 +17,7 @@ WORDS = {
     "reference": "the reference interpreter (NumPy)",
     NO_MATCH: "no pattern matches there",
     EXCLUDED: "left out by the caller",
-    "generated": "the code generator is quicker there",
+    "generated": "the code generator is faster there",
     "cycle": "the group would need its own result",
     "leaking-intermediate": "a value inside the group is read outside",
     "contract-violation": "a backend accepted it, and failed",

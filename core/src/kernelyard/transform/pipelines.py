@@ -261,7 +261,7 @@ def codegen(
 
 @pipeline("fuse_attention")
 def fuse_attention(accepts: Callable[[Call], bool] | None = None) -> Sequence[Pass]:
-    """Compose attention that backends have left, for code generators that are quicker with one kernel of it."""
+    """Compose attention that backends have left, for code generators that are faster with one kernel of it."""
     from kernelyard.transform.compose.compose_attention import ComposeAttention, SimplifyAttention
 
     others = [*clean().passes, SimplifyAttention(), *clean().passes]

@@ -29,7 +29,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Choice:
-    """The algorithm, and whether it was the quickest of several."""
+    """The algorithm, and whether it was the fastest of several."""
 
     heuristic: Heuristic
     tuned: bool

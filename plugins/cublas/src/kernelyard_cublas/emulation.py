@@ -36,7 +36,7 @@ from kernelyard_cublas.lt_api import Heuristic, Layouts, LtApi, LtError, MatmulC
 
 VERSION = 10000  # of no cuBLAS that we load, so that nobody's algorithms are taken for another's
 PROPOSALS = 4
-SECONDS = (3.0, 2.0, 1.0, 4.0)  # of each proposal: the first is not the quickest
+SECONDS = (3.0, 2.0, 1.0, 4.0)  # of each proposal: the first is not the fastest
 WORKSPACE_STEP = 4096
 ALIGNMENT = 16
 _NAMES = {number: name for name, number in DATA_TYPES.items()}

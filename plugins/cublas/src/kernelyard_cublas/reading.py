@@ -87,7 +87,7 @@ def _stored(match: Match, operand: Expr) -> Operand:
 def _reading(lhs: Operand, rhs: Operand, root: Call, dtype: str, activation: str = "none") -> Reading:
     rhs = _narrowed(rhs, lhs.dtype)
     is_constant = isinstance(rhs.expr, Constant)
-    # Matmuls of 8 bits are quickest, and of float8 possible, where both operands lie along the contraction axis.
+    # Matmuls of 8 bits are fastest, and of float8 possible, where both operands lie along the contraction axis.
     packs = is_constant and not rhs.transposed and rhs.dtype in ("int8", FP8) and len(rhs.shape) >= 2
     left, right = (arg.tensor_type.shape for arg in root.args)
     return Reading(lhs, rhs, left, right, dtype, activation, packs)

@@ -20,7 +20,7 @@ from kernelyard_cudnn.devices import parse
 from kernelyard_cudnn.graph import Graph
 
 KEPT_PLANS = 128
-CACHE = DiskCache("cudnn-plans")  # which plan was the quickest: measured once for each kind of GPU
+CACHE = DiskCache("cudnn-plans")  # which plan was the fastest: measured once for each kind of GPU
 
 _gpus: dict[CudaDriver, CudnnGpu] = {}
 _lock = Lock()

@@ -95,7 +95,7 @@ def restored(cudnn: ModuleType, data: bytes, where: Mapping[str, Any]) -> Any:
 def measured(
     cudnn: ModuleType, graph: Graph, where: Mapping[str, Any], run: Runner, chosen: int | None = None
 ) -> tuple[Any, int]:
-    """Return a graph with the quickest of its plans, and the plan's number among cuDNN's proposals.
+    """Return a graph with the fastest of its plans, and the plan's number among cuDNN's proposals.
 
     run: calls a graph, with its selected plan, that many times, and waits. chosen: what was found the last time.
     Raises: NoPlanError.

@@ -119,7 +119,7 @@ class CutlassBackend(Backend):
 
     def configured(self, options: Mapping[str, Any]) -> CutlassBackend:
         """`f32`: how float32 is multiplied, "3xtf32" (about as exact) or "tf32" (ten bits of fraction, faster).
-        `tune`: several tiles are compiled for each matmul, and the quickest is found by measuring on the device.
+        `tune`: several tiles are compiled for each matmul, and the fastest is found by measuring on the device.
 
         Raises: OptionError.
         """

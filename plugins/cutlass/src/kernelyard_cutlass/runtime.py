@@ -136,7 +136,7 @@ class CutlassModule(KernelSequence):
 
             return run
 
-        return choice.kernels[tune.quickest(key, names, prepare, driver.synchronize)]
+        return choice.kernels[tune.fastest(key, names, prepare, driver.synchronize)]
 
     def _step(self, launch: PlannedLaunch, driver: CudaDriver) -> Launch:
         if driver.is_emulator:

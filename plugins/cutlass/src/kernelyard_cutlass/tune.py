@@ -1,4 +1,4 @@
-"""Choosing by measuring: which of several kernels is quickest here, remembered between processes."""
+"""Choosing by measuring: which of several kernels is fastest here, remembered between processes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def key_of(problem: Problem, kernels: Sequence[GemmKernel | Conv2dKernel], devic
     return json.dumps([asdict(problem), family, compared, device], sort_keys=True)
 
 
-def quickest(key: str, names: Sequence[str], prepare: Callable[[int], Run], wait: Run) -> int:
-    """Return the number of the quickest candidate: what was measured before, else measured now, in turns.
+def fastest(key: str, names: Sequence[str], prepare: Callable[[int], Run], wait: Run) -> int:
+    """Return the number of the fastest candidate: what was measured before, else measured now, in turns.
 
     names: of the candidates, as they are remembered. prepare(number): what runs one. wait: until all is done.
     """

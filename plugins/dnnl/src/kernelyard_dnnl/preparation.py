@@ -13,7 +13,7 @@ from threading import Lock, Thread
 
 from kernelyard.runtime.api import processors, renewed_in_children
 
-MAX_THREADS = 8  # constants are copied no quicker by more
+MAX_THREADS = 8  # constants are copied no faster by more
 # A thread without work ends after this time. While sizes are new all the time there are the same threads: malloc gives
 # new ones, of which several live for a moment, arenas in turn, and in each what was freed there stays.
 IDLE_SECONDS = 1.0

@@ -135,7 +135,7 @@ class Session:
             if feeds.keys() != self._names:
                 return None
             feeds = self._prefix.run(feeds)
-        for value in feeds.values():  # quicker than `any`
+        for value in feeds.values():  # faster than `any`
             if type(value) is not np.ndarray or not value.size:
                 return None
         try:

@@ -1,4 +1,4 @@
-"""Measured placement: candidates are compiled, run in turns, and the quickest is taken."""
+"""Measured placement: candidates are compiled, run in turns, and the fastest is taken."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def command(
     how: CompileOptions,
     as_json: bool,
 ) -> None:
-    """Measure which placement of each MODEL is the quickest on this machine, or on the workers of a pool: the default,
+    """Measure which placement of each MODEL is the fastest on this machine, or on the workers of a pool: the default,
     each backend first, or generated kernels alone. Ctrl-C keeps the best found so far."""
     from kernelyard.driver.measured_placement import Tuning, save_placements
     from kernelyard_tune.work import Limits

@@ -1,4 +1,4 @@
-"""Decide which of two programs is quicker, from times that were taken in turns: what slows one turn slows both.
+"""Decide which of two programs is faster, from times that were taken in turns: what slows one turn slows both.
 
 Source of the test: F. Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1 (1945), with the
 normal approximation of its rank sum.

@@ -1,4 +1,4 @@
-"""Run programs in turns in one process, until it is known which is the quickest."""
+"""Run programs in turns in one process, until it is known which is the fastest."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Race:
             racer.seconds.append(seconds)
 
     def run(self, deadline: float, step: Callable[[str], None]) -> None:
-        """Take turns until it is known which is the quickest, or until the deadline by `time.monotonic`; but as many as
+        """Take turns until it is known which is the fastest, or until the deadline by `time.monotonic`; but as many as
         can show a difference. Where there is no time for so many of all, the slowest so far take no more of them.
 
         step: called with a line of progress.
@@ -88,7 +88,7 @@ class Race:
         count = min(len(a.seconds), len(b.seconds))
         return compare(np.array(a.seconds[:count]), np.array(b.seconds[:count]))
 
-    def quickest(self, among: Sequence[Racer]) -> Racer:
+    def fastest(self, among: Sequence[Racer]) -> Racer:
         """Return the program with the least median."""
         return min(among, key=lambda racer: float(np.median(racer.seconds)))
 
@@ -97,21 +97,21 @@ class Race:
         return self.winners()[0]
 
     def winners(self) -> list[Racer]:
-        """Return all programs that are not significantly slower than the quickest, the simplest first."""
+        """Return all programs that are not significantly slower than the fastest, the simplest first."""
         ran = [racer for racer in self.running if racer.seconds]
         if not ran:
             return self.racers[:1]
-        best = self.quickest(ran)
+        best = self.fastest(ran)
         return [racer for racer in ran if racer is best or self._is_same(best, racer, LIKELY)]
 
     def _fit(self, turns: int, deadline: float) -> None:
-        """Drop the slowest while so many turns take longer than there is time; the first and the quickest stay."""
+        """Drop the slowest while so many turns take longer than there is time; the first and the fastest stay."""
         left = deadline - time.monotonic()
         while len(self.running) > 2 and turns * sum(each.turn_seconds for each in self.running) > left:
             self.running.remove(max(self.running[1:], key=lambda each: float(np.median(each.seconds))))
 
     def _drop(self) -> None:
-        best = self.quickest(self.running)
+        best = self.fastest(self.running)
         self.running = [each for each in self.running if each is best or self._is_same(best, each, CERTAIN)]
 
     def _is_same(self, best: Racer, racer: Racer, level: float) -> bool:
@@ -120,7 +120,7 @@ class Race:
 
     def _is_decided(self) -> bool:
         """Tell if more turns would change nothing: no difference is left open that would matter."""
-        best = self.quickest(self.running)
+        best = self.fastest(self.running)
         return all(self.compared(best, each).ratio <= SAME for each in self.running if each is not best)
 
     def _least(self, racer: Racer) -> float:

@@ -134,7 +134,7 @@ class _Search:
         return Solution(tuple(_path(by_size, end)), ends[end].seconds, is_exact)
 
     def _moves(self) -> list[_Move]:
-        """Return the kernels that could run: no path leaves one and comes back. Of equal ones the quickest."""
+        """Return the kernels that could run: no path leaves one and comes back. Of equal ones the fastest."""
         below, above = [0] * self.problem.count, [0] * self.problem.count
         for op, reads in enumerate(self.problem.reads):
             for source in reads:

@@ -46,7 +46,7 @@ def tune_on(
     models: Mapping[str, tuple[TuneRequest, Work]],
     step: Callable[[str], None] = lambda text: None,
 ) -> Tuned:
-    """Return the quickest placement of each model on the most frequent kind of machine in a pool; it is remembered.
+    """Return the fastest placement of each model on the most frequent kind of machine in a pool; it is remembered.
 
     step: called with a line of progress. Raises: PoolError for a pool without workers.
     """

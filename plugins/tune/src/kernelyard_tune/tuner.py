@@ -35,7 +35,7 @@ CALLS_OF_PROFILE, MOST_PROFILED = 6, 10  # a profile of n calls takes as long as
 
 
 def tune(request: TuneRequest) -> PlacementDecision:
-    """Return the quickest placement of a model on this machine: as it is remembered, else measured end to end.
+    """Return the fastest placement of a model on this machine: as it is remembered, else measured end to end.
 
     Ctrl-C ends the measuring, and the best that is known by then is returned.
     Raises: TuneError where the model does not run with these feeds, and what compiling its default placement raises.
@@ -127,7 +127,7 @@ class _Tuner:
         return race
 
     def _by_size(self, sizes: Sequence[Mapping[str, int]], races: Sequence[Race]) -> PlacementDecision:
-        """Return the fewest placements that are the quickest, each at some of the sizes."""
+        """Return the fewest placements that are the fastest, each at some of the sizes."""
         chosen = fewest([[racer.name for racer in race.winners()] for race in races])
         decisions = [
             replace(self.decision(race, name), facts={}, untried=(), sizes=each)

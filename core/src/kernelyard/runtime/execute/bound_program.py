@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.execute.call_limit import CallLimit
     from kernelyard.runtime.execute.loop_transfers import LoopTransfers
 
-# From this size on a tensor moves by telling the steps its address; below, copying it is quicker.
+# From this size on a tensor moves by telling the steps its address; below, copying it is faster.
 REBIND_BYTES = 1 << 14
 # Smaller results are copied: tracking the memory of one that is not takes longer in Python than copying this much.
 REBIND_RESULT_BYTES = 1 << 17
@@ -308,7 +308,7 @@ class BoundProgram:
 
     def _copies(self) -> list[np.ndarray]:
         copies: list[np.ndarray] = []
-        for buffer in self._result_buffers:  # quicker than a comprehension where there are few, as there mostly are
+        for buffer in self._result_buffers:  # faster than a comprehension where there are few, as there mostly are
             copies.append(buffer.copy())
         return copies
 

@@ -136,7 +136,7 @@ class EntryFunction:
         """Return feeds by name in the order of the inputs. Raises: InputNameError."""
         if type(feeds) is dict and len(feeds) == len(self._names):  # as it mostly is
             try:
-                return list(map(feeds.__getitem__, self._names))  # quicker than a comprehension, which is a call
+                return list(map(feeds.__getitem__, self._names))  # faster than a comprehension, which is a call
             except KeyError:
                 self._fail_names(feeds, self._names)
         return self.in_order_after((), feeds)

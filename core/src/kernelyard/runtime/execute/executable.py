@@ -94,7 +94,7 @@ class Executable(CompiledModel):
         """Run the main program by position, or by names; a single result comes as it is, several as a tuple."""
         if feeds:
             args = tuple(self._entry.in_order_after(args, feeds))
-        return self._entry.__call__(*args)  # quicker than calling the object
+        return self._entry.__call__(*args)  # faster than calling the object
 
     def warm(self, *sizes: Mapping[str, Sequence[int]], callers: int = 1, **shapes: Sequence[int]) -> None:
         """Prepare runs with these shapes: plans, primitives of libraries, packed weights, memory. Nothing is computed.

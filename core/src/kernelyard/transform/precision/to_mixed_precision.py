@@ -113,7 +113,7 @@ class _Narrowing(FunctionMutator):
 
 def _has_one_channel(call: Call) -> bool:
     """Return True for convolutions of signals and the like: narrow numbers are multiplied in pairs of channels, so that
-    these would be no quicker, and spectra need more digits than others.
+    these would be no faster, and spectra need more digits than others.
     """
     return call.op_name in CONVOLUTIONS and call.args[0].tensor_type.shape[1] == 1
 

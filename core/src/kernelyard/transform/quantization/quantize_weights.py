@@ -51,12 +51,12 @@ class _Quantizer(FunctionMutator):
         if not isinstance(value, Call) or value.op_name != "matmul" or value.tensor_type.dtype != "float32":
             return value
         left, right = value.args
-        weight, is_turned = self._weight(right)
+        weight, is_transposed = self._weight(right)
         if weight is None or isinstance(left, Constant) or not _is_worth_it(weight.data):
             return value
-        key = weight.digest, is_turned
+        key = weight.digest, is_transposed
         if key not in self._stored:
-            matrix = weight.data.T if is_turned else weight.data
+            matrix = weight.data.T if is_transposed else weight.data
             codes, scales = quantized(matrix, self._bits)
             self._stored[key] = Constant(codes), Constant(scales)
         return Call(value.op, [left, self._dequantized(*self._stored[key], right)], value.attrs)

@@ -114,7 +114,7 @@ class Convolution(NamedTuple):
     def narrow(self, preferred: Primitive) -> Primitive:
         """Return the primitive, or that of the implementation that leaves fewer of its vectors idle.
 
-        oneDNN prefers vectors of 16 channels. Those of 8 are as quick where the processor works on halves, and quicker
+        oneDNN prefers vectors of 16 channels. Those of 8 are as quick where the processor works on halves, and faster
         where the last 16 would be half empty: 24 channels take 0.7 of the time. Beyond that the implementations for
         AVX2 keep too few results in registers.
 

@@ -35,7 +35,7 @@ WIDE = 256
 
 
 def check(norm: Candidate) -> Refusal | None:
-    """Images and volumes that come channels-last; a generated kernel is quicker with row-major ones."""
+    """Images and volumes that come channels-last; a generated kernel is faster with row-major ones."""
     data = norm.call.args[0].tensor_type
     if not 3 <= data.rank <= 5:
         return Refusal("rank", f"instance_norm of rank {data.rank}; a mean over space is a pooling of 1 to 3 axes")

@@ -96,7 +96,7 @@ def _product(node: Node, graph: Lowering, data: Value, first: int, before: Value
 
 def _steps(weight: Value, first: int, steps: int) -> Value:
     """Return some steps of the weights (filters, channels, steps) as (steps, channels, filters)."""
-    turned = weight.permuted((2, 1, 0)).descriptor
-    assert turned.strides is not None
-    part = MemoryDescriptor((steps, *turned.shape[1:]), turned.dtype, turned.strides)
-    return Value(weight.buffer, part, weight.offset + first * turned.strides[0])
+    transposed = weight.permuted((2, 1, 0)).descriptor
+    assert transposed.strides is not None
+    part = MemoryDescriptor((steps, *transposed.shape[1:]), transposed.dtype, transposed.strides)
+    return Value(weight.buffer, part, weight.offset + first * transposed.strides[0])

@@ -75,12 +75,12 @@ def _weight_of_phases(weight: Value, stride: int, graph: Lowering) -> Value:
 
     if weight.is_constant:
         return graph.packed.derived(weight, f"phases of {stride}", make)
-    weight, turned = graph.viewable(weight), graph.new(dense((stride, filters, channels, phases), "float32"))
+    weight, transposed = graph.viewable(weight), graph.new(dense((stride, filters, channels, phases), "float32"))
     for phase in range(phases):
         taps_of_phase = weight.part((0, 0, phase * stride), (channels, filters, stride)).permuted((2, 1, 0))
-        place = turned.part((0, 0, 0, phases - 1 - phase), (stride, filters, channels, 1))
+        place = transposed.part((0, 0, 0, phases - 1 - phase), (stride, filters, channels, 1))
         graph.copy_into(graph.reshaped(taps_of_phase, place.shape), place)
-    return graph.reshaped(turned, shape)
+    return graph.reshaped(transposed, shape)
 
 
 def _repeated(bias: Value, times: int, graph: Lowering) -> Value:

@@ -1,4 +1,4 @@
-"""conv by Winograd's algorithm, where that is quicker than oneDNN's direct convolution: see `kernelyard_llvm.winograd`.
+"""conv by Winograd's algorithm, where that is faster than oneDNN's direct convolution: see `kernelyard_llvm.winograd`.
 
 Node schema: that of conv; the attribute winograd (true where it is missing) allows it.
 """

@@ -50,7 +50,7 @@ class Shape(NamedTuple):
 
 
 def best_tile(shape: Shape, lanes: int) -> int | None:
-    """m of the quickest F(m x m, 3 x 3); None where the convolution is better done directly.
+    """m of the fastest F(m x m, 3 x 3); None where the convolution is better done directly.
 
     Example:
         >>> best_tile(Shape(1, 56, 56, 64, 64), lanes=16)

@@ -119,7 +119,7 @@ class Kernel:
 
     @staticmethod
     def counts_in_int(axes: Sequence[IterVar]) -> bool:
-        """Return True where the points of some axes are known to fit 32 bits, in which division is much quicker."""
+        """Return True where the points of some axes are known to fit 32 bits, in which division is much faster."""
         total = dims.product(axis.extent for axis in axes)
         return isinstance(total, int) and total <= MOST_INT - (1 << 16)
 

@@ -127,8 +127,8 @@ def mix_of_branches(node: Node) -> Expr:
     mixed = node.cast(streams, "float32")
     if matrix is not None:
         rank = node.rank(matrix)
-        turned = node.permute(node.cast(matrix, "float32"), (*range(rank - 2), rank - 1, rank - 2))
-        mixed = node.op("matmul", turned, mixed)
+        transposed = node.permute(node.cast(matrix, "float32"), (*range(rank - 2), rank - 1, rank - 2))
+        mixed = node.op("matmul", transposed, mixed)
     total = node.op("add", mixed, node.op("multiply", gates, node.cast(added, "float32")))
     return node.reshape(node.cast(total, node.dtype(streams)), node.shape(node.input(0)))
 

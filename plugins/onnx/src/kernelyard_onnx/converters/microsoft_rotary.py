@@ -1,4 +1,4 @@
-"""Rotary position embeddings (domain com.microsoft): pairs of a head's elements turned by an angle of its position.
+"""Rotary position embeddings (domain com.microsoft): pairs of a head's elements rotated by an angle of its position.
 
 Tables (positions, width / 2) have the cosines and sines of all positions.
 """
@@ -66,7 +66,7 @@ def _streams(node: Node, sections: Sequence[int], half: int, layout: int) -> np.
 
 @converter("GemmaRotaryEmbedding", domain=MICROSOFT)
 def gemma_rotary_embedding(node: Node) -> Sequence[Expr]:
-    """Turn queries and keys, given with their turned halves, by angles (batch, length, size) that are given as such."""
+    """Rotate queries and keys, given with their rotated halves, by given angles (batch, length, size)."""
     dtype = node.dtype(node.input(1))
     sine, cosine = (node.unsqueeze(node.cast(node.op(op, node.input(0)), dtype), 1) for op in ("sin", "cos"))
 
@@ -93,7 +93,7 @@ def _embedded(node: Node, look_up: LookUp) -> Expr:
         x = heads_of(node, x, node.attr("num_heads", 0) or whole // width)
     batch, _, length, _ = node.shape(x)
     cosine, sine = (look_up(table, batch, length) for table in tables)
-    result = turned(node, x, (cosine, sine), width, bool(node.attr("interleaved", 0)))
+    result = rotated_by(node, x, (cosine, sine), width, bool(node.attr("interleaved", 0)))
     return joined(node, result) if is_flat else result
 
 
@@ -102,12 +102,12 @@ def _rows(node: Node, table: Expr, positions: Expr) -> Expr:
 
 
 def rotated(node: Node, x: Expr, positions: Expr, tables: tuple[Expr, Expr], width: int, interleaved: bool) -> Expr:
-    """Return `turned` by the angles of positions (batch, length)."""
+    """Return `rotated_by` the angles of positions (batch, length)."""
     cosine, sine = (_rows(node, table, positions) for table in tables)
-    return turned(node, x, (cosine, sine), width, interleaved)
+    return rotated_by(node, x, (cosine, sine), width, interleaved)
 
 
-def turned(node: Node, x: Expr, angles: tuple[Expr, Expr], width: int, interleaved: bool) -> Expr:
+def rotated_by(node: Node, x: Expr, angles: tuple[Expr, Expr], width: int, interleaved: bool) -> Expr:
     """Return the first `width` elements of each head rotated in pairs: neighbours, or those of the two halves.
 
     x: (batch, heads, length, size). angles: cosines and sines (batch, length, width / 2).

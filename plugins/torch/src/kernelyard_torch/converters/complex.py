@@ -278,8 +278,8 @@ def matmul_and_add(node: Node, c: Value, a: Value, b: Value, beta: complex = 1, 
 
 @converter("aten.linear.default", complex_numbers=True)
 def linear(node: Node, x: Value, weight: Value, bias: Value | None) -> Complex:
-    turned = as_complex(node, weight).map(lambda part: node.permute(part, (1, 0)))
-    whole = product(node, "matmul", as_complex(node, x), turned)
+    transposed = as_complex(node, weight).map(lambda part: node.permute(part, (1, 0)))
+    whole = product(node, "matmul", as_complex(node, x), transposed)
     return whole if bias is None else _sum(node, "add", whole, bias, 1)
 
 

@@ -135,7 +135,7 @@ def adaptive_avg_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> Expr:
 
 
 def _means(node: Node, size: Dim, parts: int, dtype: str) -> Expr:
-    """(size, parts): `mean_matrix`, turned, of a size that is known when the program runs."""
+    """(size, parts): `mean_matrix`, transposed, of a size that is known when the program runs."""
     steps = node.op("multiply", np.arange(parts + 1), node.expr(size, "int64"))
     begin = _floor(node, node.slice(steps, 0, 0, parts), parts)
     end = node.op("add", _floor(node, node.op("subtract", node.slice(steps, 0, 1, parts + 1), 1), parts), 1)
