@@ -1,11 +1,12 @@
 """Axes that are read by blocks become two, over the blocks and within one: those of packed operands (`i // 64` and
-`i % 64`), and filters in groups (`i // 32`), which share their group's channels."""
+`i % 64`), rows of pages, and filters in groups (`i // 32`), which share their group's channels."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from kernelyard import dims
+from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import (
     Axis,
     Binary,
@@ -34,18 +35,21 @@ def split_blocked_axes(stage: Stage) -> Stage:
 
 def _block_of(stage: Stage, axis: IterVar) -> int | None:
     """Return the size of the blocks by which an axis is read, where they divide it."""
-    if not isinstance(axis.extent, int):
-        return None
     is_sum = stage.first.reducer == "sum" and bool(stage.reduce)
     indices = (index for load in stage.loads for index in load.indices)
     for part in walk(*indices):
         match part:
-            case Binary(op="mod", a=Axis(name=axis.name), b=Const(value=size)) if axis.extent % int(size) == 0:
+            case Binary(op="mod", a=Axis(name=axis.name), b=Const(value=size)) if _divides(int(size), axis.extent):
                 return int(size)
             case Binary(op="floordiv", a=Axis(name=axis.name), b=Const(value=size)) if is_sum:
-                if int(size) > 1 and axis.extent % int(size) == 0:
+                if int(size) > 1 and _divides(int(size), axis.extent):
                     return int(size)
     return None
+
+
+def _divides(size: int, extent: Dim) -> bool:
+    """Return True where an extent is known to be a multiple, such as the rows of pages, whose number is not known."""
+    return dims.floordiv(extent, size) * size == extent
 
 
 def _split(stage: Stage, axis: IterVar, size: int) -> Stage:

@@ -28,7 +28,9 @@ def matmul(loops: Loops) -> Plan | Declined:
     lanes = loops.lanes(vector)
     plan = replace(loops.scalar(), vector=vector, lanes=lanes, masked=loops.is_masked(vector))
     if vector in loops.reduce:
-        return _packed_transposed(loops, plan) or with_few_rows(loops, replace(plan, tiles=dot_products(loops, vector)))
+        dots = with_few_rows(loops, replace(plan, tiles=dot_products(loops, vector)))
+        packed = _packed_transposed(loops, plan)
+        return dots if packed is None else _for_many_rows(packed, dots)
     tiles, width = outer_product(loops, vector)
     panel = None if plan.masked else _panel(loops, vector, lanes * width, tiles)
     return with_few_rows(loops, _in_parts(loops, replace(with_tiles(loops, plan, tiles, width), panel=panel)))
@@ -53,6 +55,14 @@ def _packed_transposed(loops: Loops, plan: Plan) -> Plan | None:
                 found = replace(plan, vector=axis, lanes=lanes, tiles=tiles, unroll=width)
                 return replace(found, panel=_packed(loops, load, axis, lanes * width, is_transposed=True))
     return None
+
+
+def _for_many_rows(packed: Plan, dots: Plan) -> Plan:
+    """Return the plan of packed tiles, with dot products for where a symbolic number of rows is less than one tile."""
+    ((rows, height),) = packed.tiles
+    if isinstance(packed.extents[rows], int):
+        return packed
+    return replace(packed, least_rows=height, for_fewer_rows=(dots, *dots.for_fewer_rows))
 
 
 def _has_many_tiles(loops: Loops, axis: str, height: int) -> bool:
