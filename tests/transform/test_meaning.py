@@ -18,6 +18,7 @@ from kernelyard.transform import (
     FuseTransposeMatmul,
     HoistSlices,
     HoistStrides,
+    PointwiseToMatmul,
     SimplifyInference,
     SinkReshape,
 )
@@ -31,6 +32,7 @@ PASSES = [
     CombineScales(),
     HoistSlices(),
     HoistStrides(),
+    PointwiseToMatmul(),
     SimplifyInference(),
     SinkReshape(),
 ]

@@ -59,6 +59,7 @@ _HOME = {
     "InvokeKnownClosures": "interprocedural.invoke_known_closures",
     "MultiplyBlocks": "quantization.multiply_blocks",
     "MultiplyIntegers": "quantization.multiply_integers",
+    "PointwiseToMatmul": "layout.pointwise_to_matmul",
     "PropagateDequantize": "quantization.propagate_dequantize",
     "QuantizeWeights": "quantization.quantize_weights",
     "ShareDequantize": "quantization.share_dequantize",

@@ -37,6 +37,7 @@ from kernelyard.transform.interprocedural.invoke_known_closures import InvokeKno
 from kernelyard.transform.interprocedural.outline_continuations import OutlineContinuations
 from kernelyard.transform.layout.agree_border_layouts import AgreeBorderLayouts, PreferredLayouts
 from kernelyard.transform.layout.pack_constants import ChoosePackings, PackConstants, no_packings
+from kernelyard.transform.layout.pointwise_to_matmul import PointwiseToMatmul
 from kernelyard.transform.lowering.annotate_tir_op_pattern import AnnotateTIROpPattern
 from kernelyard.transform.lowering.decompose_data_dependent import DecomposeDataDependent
 from kernelyard.transform.lowering.decompose_random import DecomposeRandom
@@ -164,6 +165,7 @@ def simplify() -> Sequence[Pass]:
         SimplifyInference(),
         HoistStrides(),
         HoistSlices(),
+        PointwiseToMatmul(),
         *clean().passes,
     ]
 
