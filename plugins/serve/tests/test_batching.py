@@ -159,6 +159,55 @@ def test_a_request_whose_deadline_has_passed_is_not_even_run_at_once() -> None:
     assert run(ONE_CALLER, scenario).calls == [(1, 9)] * 5
 
 
+def test_a_request_that_would_not_be_answered_in_time_is_refused_at_once() -> None:
+    async def scenario(model: Model, batcher: Batcher) -> None:
+        first = await behind_a_call(model, batcher)
+        await asyncio.sleep(0.2)  # so that a call is known to take that long
+        model.gate.set()
+        await first
+        first = await behind_a_call(model, batcher)
+        second = batcher.submit(feed(1, 3), time.monotonic() + 60.0)
+        with pytest.raises(QueueFullError):
+            batcher.submit(feed(1, 3), time.monotonic() + 0.01)
+        in_time = batcher.submit(feed(1, 3), time.monotonic() + 60.0)
+        model.gate.set()
+        await asyncio.gather(first, second, in_time)
+
+    run(BatchPolicy(max_rows=1, callers=1), scenario)
+
+
+def test_a_model_that_was_slow_is_asked_again_when_nothing_waits() -> None:
+    async def scenario(model: Model, batcher: Batcher) -> None:
+        first = await behind_a_call(model, batcher)
+        await asyncio.sleep(0.5)
+        model.gate.set()
+        await first
+        first = await behind_a_call(model, batcher)
+        in_time = batcher.submit(feed(1, 3), time.monotonic() + 0.04)  # less than a call is thought to take
+        with pytest.raises(CallTimeoutError):
+            await in_time
+        model.gate.set()
+        await first
+
+    run(ONE_CALLER, scenario)
+
+
+def test_a_result_that_comes_late_is_no_answer() -> None:
+    """As where the event loop is behind, so that timers are late, too."""
+
+    async def scenario(model: Model, batcher: Batcher) -> None:
+        model.gate.clear()
+        late = batcher.submit(feed(1, 3), time.monotonic() + 0.05)
+        while not model.calls:
+            await asyncio.sleep(0.001)
+        model.gate.set()
+        time.sleep(0.2)
+        with pytest.raises(CallTimeoutError):
+            await late
+
+    run(ONE_CALLER, scenario)
+
+
 def test_a_request_that_is_given_up_is_not_run() -> None:
     async def scenario(model: Model, batcher: Batcher) -> None:
         first = await behind_a_call(model, batcher)

@@ -24,9 +24,10 @@ from kernelyard_serve.front import Front
 from kernelyard_serve.http_app import create_app
 from kernelyard_serve.http_body import BodyReader
 from kernelyard_serve.http_codec import to_json
+from kernelyard_serve.http_protocol import ARRIVED
 from kernelyard_serve.merged_metrics import lasting, merged, samples
 from kernelyard_serve.repository import ModelRepository
-from kernelyard_serve.worker_connection import Answer, WorkerLostError, request_bytes
+from kernelyard_serve.worker_connection import Answer, WorkerLostError
 
 if TYPE_CHECKING:
     from kernelyard_serve.fleet import Fleet
@@ -123,7 +124,7 @@ def test_killed_workers_are_replaced_and_no_request_is_lost(folder: Path, server
     assert callers.factors == {2.0, 5.0}
 
 
-def test_the_next_worker_is_told_for_how_long_the_client_has_waited() -> None:
+def test_the_next_worker_is_told_when_the_request_arrived() -> None:
     """Else a request whose worker is killed would be given its whole time anew."""
     asked: list[bytes] = []
 
@@ -136,15 +137,31 @@ def test_the_next_worker_is_told_for_how_long_the_client_has_waited() -> None:
             return Answer(200, [], b"")
 
     class FakeFleet:
+        ready_path = "/v2/health/ready"
+
         def choose(self, without: object) -> FakeWorker:
             return FakeWorker()
 
-    front = Front(cast("Fleet", FakeFleet()), BodyReader(1, 1, 1))
-    assert asyncio.run(front.ask(request_bytes("POST", b"/", [], b"body"))).status == 200
-    before, waited = (re.findall(rb"\r\nkernelyard-waited: ([0-9.]+)\r\n", request) for request in asked)
-    assert before == []
-    assert float(waited[0]) >= 0.05
-    assert asked[1].endswith(b"\r\n\r\nbody")
+    async def receive() -> Any:
+        if sent_body:  # as a client that waits: what comes next would say that it has left
+            await asyncio.Event().wait()
+        sent_body.append(True)
+        return {"type": "http.request", "body": b"body", "more_body": False}
+
+    async def send(message: Any) -> None:
+        answered.append(message)
+
+    sent_body, answered = list[bool](), list[Any]()
+    arrived = time.monotonic() - 1.0
+    scope = {"type": "http", "method": "POST", "path": "/", "raw_path": b"/", "query_string": b"", "headers": []}
+    front = Front(cast("Fleet", FakeFleet()), BodyReader(4, 1, 4))
+    asyncio.run(front({**scope, ARRIVED: arrived}, receive, send))
+    assert answered[0]["status"] == 200
+    for request in asked:
+        (said,) = re.findall(rb"\r\nkernelyard-arrived: ([0-9.]+)\r\n", request)
+        assert float(said) == pytest.approx(arrived, abs=1e-5)
+        assert request.endswith(b"\r\n\r\nbody")
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(("has_front", "waited", "status"), [(True, 0.5, 200), (True, 2.5, 504), (False, 2.5, 200)])
@@ -169,7 +186,7 @@ def test_a_worker_counts_the_time_at_another_one(tmp_path: Path, has_front: bool
         async def send(message: Any) -> None:
             sent.append(message)
 
-        headers = [(b"kernelyard-waited", b"%f" % waited)]
+        headers = [(b"kernelyard-arrived", b"%f" % (time.monotonic() - waited))]
         path = "/v2/models/net/infer"
         await app({"type": "http", "method": "POST", "path": path, "headers": headers}, receive, send)
         repository.close()
@@ -178,9 +195,9 @@ def test_a_worker_counts_the_time_at_another_one(tmp_path: Path, has_front: bool
     assert asyncio.run(scenario()) == status
 
 
-def test_a_front_does_not_hand_on_what_clients_say_they_waited(server: Server) -> None:
+def test_a_front_does_not_hand_on_what_clients_say_of_their_arrival(server: Server) -> None:
     with server.client() as client:
-        answer = client("/v2/models/net/infer", {"inputs": [TENSOR]}, {"kernelyard-waited": "1000"})
+        answer = client("/v2/models/net/infer", {"inputs": [TENSOR]}, {"kernelyard-arrived": "1"})
         assert scaled(answer) == 2
 
 

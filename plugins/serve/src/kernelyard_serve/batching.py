@@ -24,6 +24,7 @@ from kernelyard_serve.errors import QueueFullError, as_ours
 # A call that takes less than this is made on the event loop: handing it to a thread and back takes about as long.
 QUICK_SECONDS = 2e-4
 _MAX_TIMED = 256  # sets of shapes whose time is known
+_WEIGHT = 0.1  # of the last call in what is estimated from calls
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 Call: TypeAlias = "Callable[[Arrays, float | None, ky.Cancellation | None], Arrays]"
@@ -113,6 +114,24 @@ class RunningBatch:
         return max(1e-6, max(each for each in deadlines if each is not None) - time.monotonic())
 
 
+class Throughput:
+    """Estimate from past calls when a request that comes now is answered; 0 s before the first call has ended."""
+
+    def __init__(self) -> None:
+        self._per_request = self._per_call = self._last_end = 0.0
+
+    def ended(self, started: float, requests: int) -> None:
+        """Record a call that has just ended. started: when it was handed to a thread, by the monotonic clock."""
+        now = time.monotonic()
+        self._per_request += _WEIGHT * ((now - max(started, self._last_end)) / requests - self._per_request)
+        self._per_call += _WEIGHT * (now - started - self._per_call)
+        self._last_end = now
+
+    def seconds(self, waiting: int) -> float:
+        """Return in how many seconds a request is answered behind so many that wait."""
+        return waiting * self._per_request + self._per_call
+
+
 class Batcher:
     """Run requests of one executable: `await batcher.submit(feeds)`.
 
@@ -126,14 +145,18 @@ class Batcher:
         self._max_rows = policy.max_rows if batched else 1
         self._lanes: dict[Shapes | None, Lane] = {}
         self._seconds: dict[Shapes, float] = {}
+        self._throughput = Throughput()
         self._wake: asyncio.TimerHandle | None = None
         self.waiting = 0
         self.running = 0
 
-    def submit(self, feeds: Arrays, deadline: float | None = None) -> asyncio.Future[Arrays]:
+    def submit(self, feeds: Arrays, deadline: float | None = None, behind: float = 0.0) -> asyncio.Future[Arrays]:
         """Return the future of the results; cancelling it gives the request up.
 
-        feeds: by name, in the order of the inputs. deadline: in seconds of the monotonic clock.
+        A request is refused if as many wait as may, or so many that it would not be answered by its deadline.
+
+        feeds: by name, in the order of the inputs. deadline: in seconds of the monotonic clock. behind: for
+        how many seconds the event loop has not come to the request, as it may not come to the answer.
         Raises: QueueFullError; CallTimeoutError and what the executable raises, from the future.
         """
         loop = asyncio.get_running_loop()
@@ -145,7 +168,7 @@ class Batcher:
         if self._is_quick(shapes):
             self._run_here(feeds, shapes, future)
             return future
-        if self.waiting >= self._policy.max_queue:
+        if self._is_refused(deadline, behind):
             raise self._queue_full()
         key, rows = self._lane_of(shapes)
         request = Request(feeds, key, rows, future, deadline)
@@ -234,13 +257,18 @@ class Batcher:
         elif request.running is not None and all(each.future.done() for each in request.running.requests):
             request.running.cancellation.cancel()
 
+    def _is_refused(self, deadline: float | None, behind: float) -> bool:
+        if self.waiting >= self._policy.max_queue:
+            return True
+        if deadline is None or not self.waiting:  # in the latter case it may have become quicker than it was
+            return False
+        return time.monotonic() + self._throughput.seconds(self.waiting) + behind > deadline
+
     def _queue_full(self) -> QueueFullError:
-        typical = max(self._seconds.values(), default=1e-3)
-        seconds = max(1.0, typical * self.waiting / self._policy.callers)
         return QueueFullError(
             "too many requests wait for the model",
-            retry_after=float(np.ceil(seconds)),
-            expected=f"at most {self._policy.max_queue} that wait",
+            retry_after=float(np.ceil(max(1.0, self._throughput.seconds(self.waiting)))),
+            expected=f"at most {self._policy.max_queue} that wait, and answers within the time limit",
         )
 
     # --- calls in threads ---------------------------------------------------------------------------------------------
@@ -268,12 +296,16 @@ class Batcher:
 
     def _finish(self, batch: RunningBatch, outcomes: Sequence[Arrays | KernelyardError], seconds: float) -> None:
         self.running -= 1
+        self._throughput.ended(batch.started, len(batch.requests))
+        now = time.monotonic()
         for request, outcome in zip(batch.requests, outcomes, strict=True):
             request.running = None  # the two would else be freed by the collector alone, with all their arrays
             if request.future.done():
                 continue
             if isinstance(outcome, KernelyardError):
                 request.future.set_exception(outcome)
+            elif request.deadline is not None and request.deadline <= now:  # its timer is late, too
+                request.future.set_exception(_too_late())
             else:
                 request.future.set_result(outcome)
         if len(batch.requests) == 1:

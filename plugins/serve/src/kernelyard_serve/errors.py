@@ -60,7 +60,7 @@ class ModelNotReadyError(ServeError):
 
 
 class QueueFullError(ServeError):
-    """As many requests wait as may wait; `retry_after` is in seconds."""
+    """As many requests wait as may wait, or as can be answered in time; `retry_after` is in seconds."""
 
     code = "KY807"
 

@@ -7,7 +7,6 @@ more, of another; a request that ends two workers is refused: it may be what end
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -17,16 +16,16 @@ from starlette.types import Message, Receive, Scope, Send
 from kernelyard_serve import metrics
 from kernelyard_serve.errors import ModelNotReadyError, UnknownPathError, as_ours
 from kernelyard_serve.fleet import Fleet, Worker
-from kernelyard_serve.http_body import BodyReader, ClientLeftError, answer, answer_error, unless_left
+from kernelyard_serve.http_body import BodyReader, ClientLeftError, answer, answer_error, arrival, unless_left
 from kernelyard_serve.http_codec import to_json
 from kernelyard_serve.merged_metrics import lasting, merged, samples
-from kernelyard_serve.worker_connection import MESSAGES, WAITED, Answer, WorkerLostError, asked_again, request_bytes
+from kernelyard_serve.worker_connection import ARRIVED_HEADER, MESSAGES, Answer, WorkerLostError, request_bytes
 
 TRIES = 2
 _METRICS = request_bytes("GET", b"/metrics")
 # Of one connection, not of a request; source: RFC 9110, 7.6.1. Workers get a length and a host of the front's own.
 _OF_CONNECTION = frozenset(
-    [*b"connection keep-alive transfer-encoding te trailer upgrade expect content-length host".split(), WAITED]
+    [*b"connection keep-alive transfer-encoding te trailer upgrade expect content-length host".split(), ARRIVED_HEADER]
 )
 _OF_SERVER = frozenset(b"connection content-length content-type date server transfer-encoding".split())
 _CONTROLS = ("load", "unload")
@@ -71,6 +70,7 @@ class Front:
         body = await self._bodies.read(scope, receive)
         try:
             fields = [field for field in scope["headers"] if field[0] not in _OF_CONNECTION]
+            fields.append((ARRIVED_HEADER, b"%.6f" % arrival(scope)))
             target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
             method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn leaves the body out
             request = request_bytes(method, target, fields, body)
@@ -91,12 +91,11 @@ class Front:
     async def ask(self, request: bytes) -> Answer:
         """Return the answer of a worker, of another one where the first dies. Raises: ModelNotReadyError."""
         worker: Worker | None = None
-        start = time.monotonic()
         for tried in range(TRIES):
             self._retried += tried
             worker = self._fleet.choose(worker)
             try:
-                return await worker.ask(asked_again(request, time.monotonic() - start) if tried else request)
+                return await worker.ask(request)
             except WorkerLostError:
                 continue
         raise ModelNotReadyError("the workers that were asked died", found=f"{TRIES} of them, one after another")

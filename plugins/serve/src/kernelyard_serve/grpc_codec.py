@@ -65,7 +65,7 @@ def decode_request(
     parameters = {"timeout": _integer(asked.parameters["timeout"])} if "timeout" in asked.parameters else {}
     limits = [each for each in (deadline.remaining, timeout_of(parameters)) if each is not None]
     limit = min(limits, default=None)
-    return InferenceRequest(in_order(inputs, feeds), wanted, asked.id, limit, waited=deadline.waited)
+    return InferenceRequest(in_order(inputs, feeds), wanted, asked.id, limit, arrived=deadline.arrived)
 
 
 def _integer(parameter: Any) -> int | None:

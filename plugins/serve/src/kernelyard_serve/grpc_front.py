@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from kernelyard_serve.errors import StoppingError
 from kernelyard_serve.fleet import Fleet
 from kernelyard_serve.front import Front
@@ -10,7 +12,7 @@ from kernelyard_serve.grpc_server import GRPCRefusedError
 from kernelyard_serve.grpc_service import model_of, parsed
 from kernelyard_serve.inference import Deadline
 from kernelyard_serve.message_bridge import CODE, REMAINING, RETRY, STATUS
-from kernelyard_serve.worker_connection import MESSAGES, Answer, request_bytes
+from kernelyard_serve.worker_connection import ARRIVED_HEADER, MESSAGES, Answer, request_bytes
 
 _CONTROLS = ("RepositoryModelLoad", "RepositoryModelUnload")
 
@@ -31,7 +33,8 @@ class GRPCFront:
         if self._front.stopping:
             raise StoppingError("the server is stopping")
         remaining = deadline.remaining
-        fields = [] if remaining is None else [(REMAINING, b"%.6f" % max(remaining, 0.0))]
+        fields = [(ARRIVED_HEADER, b"%.6f" % time.monotonic())]
+        fields += [] if remaining is None else [(REMAINING, b"%.6f" % max(remaining, 0.0))]
         request = request_bytes("POST", f"{MESSAGES}{method}".encode(), fields, data)
         model = model_of(parsed(method, data)) if method in _CONTROLS else None
         found = await (self._front.ask(request) if model is None else self._fleet.control(model, request))

@@ -25,10 +25,10 @@ from kernelyard_serve.http_body import (
     ClientLeftError,
     answer,
     answer_error,
+    arrival,
     error_facts,
     header,
     unless_left,
-    waited,
 )
 from kernelyard_serve.http_codec import HEADER_LENGTH, decode_request, encode_answer, read_json, to_json
 from kernelyard_serve.inference import InferenceRequest
@@ -112,9 +112,8 @@ class Inference:
             where = scope["path_params"]
             served = self._repository.get(where["model"], where.get("version", ""))
             length = header(scope, _HEADER_LENGTH)
-            request = decode_request(body, length, served.inputs, served.outputs)
-            if self._has_front:
-                request = request._replace(waited=waited(scope))
+            arrived = arrival(scope, has_front=self._has_front)
+            request = decode_request(body, length, served.inputs, served.outputs)._replace(arrived=arrived)
             results = await unless_left(served.submit(request), receive)
             status = await self._answer(send, served, request, results)
         except ClientLeftError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import ceil
@@ -21,7 +22,8 @@ from kernelyard_serve.errors import (
     status_of,
 )
 from kernelyard_serve.http_codec import to_json
-from kernelyard_serve.worker_connection import WAITED
+from kernelyard_serve.http_protocol import ARRIVED
+from kernelyard_serve.worker_connection import ARRIVED_HEADER
 
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
@@ -41,11 +43,13 @@ async def unless_left(future: asyncio.Future[T], receive: Receive) -> T:
     if future.done():  # as for quick models
         return future.result()
     watch = asyncio.ensure_future(receive())  # after the body, nothing comes but the end of the connection
+    watch.add_done_callback(lambda _: future.cancel())
     try:
-        await asyncio.wait((watch, future), return_when=asyncio.FIRST_COMPLETED)
-        if not future.done():
-            raise ClientLeftError
-        return future.result()
+        return await future  # not both by `asyncio.wait`, which takes two more turns of a loop that may be behind
+    except asyncio.CancelledError:
+        if watch.done() and not watch.cancelled():
+            raise ClientLeftError from None
+        raise
     finally:
         watch.cancel()
         future.cancel()
@@ -56,9 +60,13 @@ def header(scope: Scope, name: bytes) -> str | None:
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
 
 
-def waited(scope: Scope) -> float:
-    """Return the seconds that the front of a worker has had a request, where it asked another worker before."""
-    return float(header(scope, WAITED) or 0.0)
+def arrival(scope: Scope, *, has_front: bool = False) -> float:
+    """Return when a request, whose body was read, arrived at this machine, by the monotonic clock.
+
+    has_front: the front says it, whose clock is that of its workers; nobody else is believed.
+    """
+    said = header(scope, ARRIVED_HEADER) if has_front else None
+    return float(said) if said else scope.get(ARRIVED) or time.monotonic()
 
 
 class BodyReader:

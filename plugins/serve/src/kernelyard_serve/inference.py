@@ -21,7 +21,7 @@ class InferenceRequest(NamedTuple):
     """Hold one request: feeds in the order of the model's inputs, the outputs that are wanted, and its id.
 
     timeout: seconds that the client waits, None for the server's own limit. binary: names of outputs that are sent as
-    bytes. waited: seconds that have passed since the server took it in, where another process was asked before.
+    bytes. arrived: when it arrived at this machine, by the monotonic clock; None for now.
     """
 
     feeds: dict[str, np.ndarray]
@@ -29,17 +29,17 @@ class InferenceRequest(NamedTuple):
     id: str = ""
     timeout: float | None = None
     binary: frozenset[str] = frozenset()
-    waited: float = 0.0
+    arrived: float | None = None
 
 
 class Deadline(NamedTuple):
     """Hold how long a client of gRPC waits: the seconds that remain, None for no end.
 
-    waited: as that of InferenceRequest.
+    arrived: as that of InferenceRequest.
     """
 
     remaining: float | None = None
-    waited: float = 0.0
+    arrived: float | None = None
 
 
 def check_tensor(info: TensorInfo, datatype: str, shape: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernelyard_serve.errors import as_ours, retry_after, status_of
 from kernelyard_serve.grpc_service import METHODS, Service
-from kernelyard_serve.http_body import BINARY, BodyReader, ClientLeftError, answer, header, unless_left, waited
+from kernelyard_serve.http_body import BINARY, BodyReader, ClientLeftError, answer, arrival, header, unless_left
 from kernelyard_serve.inference import Deadline
 from kernelyard_serve.worker_connection import MESSAGES
 
@@ -36,7 +36,7 @@ class MessageBridge:
         try:
             data = await self._bodies.read(scope, receive)
             seconds = header(scope, REMAINING)
-            deadline = Deadline(float(seconds) if seconds else None, waited(scope))
+            deadline = Deadline(float(seconds) if seconds else None, arrival(scope, has_front=True))
             asked = self._service.answer(method, data, deadline)
             found = await unless_left(asyncio.ensure_future(asked), receive)
             await answer(send, 200, found, BINARY)

@@ -89,8 +89,9 @@ class ServedModel:
         if self.not_batched is None:
             check_rows(request.feeds)
         limits = [each for each in (request.timeout, self._timeout) if each is not None]
-        start = time.monotonic() - request.waited
-        return self.batcher.submit(request.feeds, start + min(limits) if limits else None)
+        now = time.monotonic()
+        start = now if request.arrived is None else request.arrived
+        return self.batcher.submit(request.feeds, start + min(limits) if limits else None, behind=now - start)
 
     def metadata(self, versions: list[str]) -> dict[str, Any]:
         """Return the protocol's metadata of the model, and where its operators run. versions: all that are served."""

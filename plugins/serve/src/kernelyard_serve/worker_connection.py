@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 import httptools
 
 Fields = Iterable[tuple[bytes, bytes]]
-WAITED = b"kernelyard-waited"  # the header with the seconds that a front has had a request which it asks again
+ARRIVED_HEADER = b"kernelyard-arrived"  # when a front's request arrived, by the monotonic clock of this machine
 MESSAGES = "/grpc/"  # the path of gRPC's messages: a front passes them on over HTTP, each to the path of its method
 
 
@@ -39,17 +39,6 @@ def request_bytes(method: str, target: bytes, headers: Fields = (), body: bytes 
     lines = [b"%s %s HTTP/1.1" % (method.encode("ascii"), target), b"host: kernelyard"]
     lines += [b"%s: %s" % field for field in headers]
     return b"\r\n".join([*lines, b"content-length: %d" % len(body), b"", body])
-
-
-def asked_again(request: bytes, seconds: float) -> bytes:
-    """Return a request for another worker, which is to know for how long the client has waited.
-
-    Example:
-        >>> asked_again(request_bytes("GET", b"/metrics"), 0.25).split(b"\\r\\n")[1]
-        b'kernelyard-waited: 0.250000'
-    """
-    line, _, rest = request.partition(b"\r\n")
-    return b"%s\r\n%s: %.6f\r\n%s" % (line, WAITED, seconds, rest)
 
 
 class WorkerConnection(asyncio.Protocol):
