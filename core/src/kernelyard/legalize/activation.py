@@ -32,6 +32,13 @@ def _gelu_tanh(x: Expr) -> Expr:
     return 0.5 * x * (1 + unary("tanh", math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
+def _mish(x: Expr) -> Expr:
+    # tanh(log(1 + e)) is (e^2 + 2 e) / (e^2 + 2 e + 2), for e = exp(x); above 20 it is 1.
+    power = unary("exp", minimum(x, 20))
+    ratio = power * (power + 2)
+    return x * (ratio / (ratio + 2))
+
+
 ACTIVATIONS: dict[str, Callable[..., Expr]] = {
     "nn.relu": lambda x: maximum(x, 0),
     "nn.leaky_relu": lambda x, alpha: select(x < 0, alpha * x, x),
@@ -41,7 +48,7 @@ ACTIVATIONS: dict[str, Callable[..., Expr]] = {
     "nn.gelu": _gelu,
     "nn.gelu_tanh": _gelu_tanh,
     "nn.silu": lambda x: x * unary("sigmoid", x),
-    "nn.mish": lambda x: x * unary("tanh", _softplus(x)),
+    "nn.mish": _mish,
     "nn.hard_sigmoid": _clipped_line,
     "nn.hard_swish": lambda x, alpha, beta: x * _clipped_line(x, alpha, beta),
     "nn.softplus": _softplus,

@@ -19,9 +19,8 @@ MOST_CHANNELS, LONG, LANES = 32, 128, 16
 WINDOWS, FUSED = 2e10, 4e10
 # Seconds for an element of a function that is no arithmetic.
 FUNCTIONS: Mapping[str, float] = {
-    **dict.fromkeys(("nn.silu", "nn.gelu", "tanh", "exp"), 0.2e-9),
+    **dict.fromkeys(("nn.silu", "nn.gelu", "nn.mish", "tanh", "exp"), 0.2e-9),
     **dict.fromkeys(("sigmoid", "nn.elu"), 0.45e-9),
-    "nn.mish": 13e-9,
 }
 CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 TRANSPOSED_CONVOLUTIONS = tuple(f"{name}_transpose" for name in CONVOLUTIONS)

@@ -170,6 +170,11 @@ def expm1(e: FunctionEmitter, x: Value) -> Value:
 
 def log(e: FunctionEmitter, x: Value) -> Value:
     """Emit the natural logarithm. Error below 1.5 ulp; -infinity at 0, NaN below."""
+    return _log_of_sum(e, x, 0.0)
+
+
+def _log_of_sum(e: FunctionEmitter, x: Value, correction: Operand) -> Value:
+    """Emit log(x) plus a correction that is small beside it, as where x is rounded; double takes none."""
     double = x.type == "double"
     integer, shift, tiny, scale = (
         ("i64", 52, 2.2250738585072014e-308, 54) if double else ("i32", 23, 1.1754943508222875e-38, 25)
@@ -185,16 +190,16 @@ def log(e: FunctionEmitter, x: Value) -> Value:
     f = e.sub(e.convert("bitcast", mantissa_bits, x.type), 1.0)
     n = e.convert("sitofp", exponent, x.type)
     n = e.sub(n, e.select(small, literal(scale, x.type), 0.0))
-    result = _log_mantissa_double(e, f, n) if double else _log_mantissa_float(e, f, n)
+    result = _log_mantissa_double(e, f, n) if double else _log_mantissa_float(e, f, n, correction)
     result = e.select(e.compare("olt", x, math.inf), result, x)  # infinity and NaN stay
     result = e.select(e.compare("oeq", x, 0.0), -math.inf, result)
     return e.select(e.compare("olt", x, 0.0), math.nan, result)
 
 
-def _log_mantissa_float(e: FunctionEmitter, f: Value, n: Value) -> Value:
+def _log_mantissa_float(e: FunctionEmitter, f: Value, n: Value, correction: Operand) -> Value:
     square = e.mul(f, f)
     tail = e.mul(e.mul(square, f), polynomial(e, f, LOG_FLOAT))
-    tail = e.fma(n, LN2_LOW, tail)
+    tail = e.fma(n, LN2_LOW, e.add(tail, correction))
     tail = e.fma(square, -0.5, tail)
     return e.fma(n, LN2_HIGH, e.add(f, tail))
 
@@ -210,19 +215,15 @@ def _log_mantissa_double(e: FunctionEmitter, f: Value, n: Value) -> Value:
 
 
 def log1p(e: FunctionEmitter, x: Value) -> Value:
-    """Emit log(1 + x). Error below 1 ulp for float."""
+    """Emit log(1 + x). Error below 1 ulp for float.
+
+    What the sum loses by rounding is added to its logarithm, divided by the sum. Source: the log1pf of musl.
+    """
     if x.type == "double":
         return e.library_call("log1p", x)
-    wide = e.convert("fpext", x, "double")
-    one_more = e.add(wide, 1.0)
-    lost = e.sub(wide, e.sub(one_more, 1.0))
-    corrected = e.add(log(e, one_more), e.div(lost, one_more))
-    narrow = e.convert("fptrunc", corrected, "float")
-    # At -1 and at infinity the correction is NaN; log alone is right there. Tiny arguments keep their sign of zero.
-    narrow = e.select(e.compare("olt", magnitude(e, x), 1e-12), x, narrow)
-    plain = e.convert("fptrunc", log(e, one_more), "float")
-    edge = e.binary("or", e.compare("oeq", x, -1.0), e.compare("oeq", x, math.inf))
-    return e.select(edge, plain, narrow)
+    one_more = e.add(x, 1.0)
+    lost = e.sub(x, e.sub(one_more, 1.0))
+    return copy_sign(e, _log_of_sum(e, one_more, e.div(lost, one_more)), x)  # that of zero, too
 
 
 def tanh(e: FunctionEmitter, x: Value) -> Value:
