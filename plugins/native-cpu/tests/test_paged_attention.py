@@ -22,13 +22,13 @@ HEADS, SHARED, SIZE, PAGE = 4, 2, 32, 64
 BATCH, ROWS, PAGES, COLUMNS = map(dims.symbol, ("batch", "n", "pages", "columns"))
 
 
-def attention(dtype: str = "float32", **attrs: float) -> IRModule:
+def attention(dtype: str = "float32", window: int | None = None) -> IRModule:
     b = FunctionBuilder()
     new = [b.input(name, (BATCH, ROWS, heads, SIZE)) for name, heads in (("q", HEADS), ("k", SHARED), ("v", SHARED))]
     pages = [b.input(name, (SHARED, PAGES, PAGE, SIZE), dtype) for name in ("key_pages", "value_pages")]
     where = b.input("tables", (BATCH, COLUMNS), "int32"), b.input("lengths", (BATCH,), "int64")
     scales = [b.input(f"{name}_scales", (SHARED, PAGES, PAGE)) for name in ("key", "value") if dtype == "int8"]
-    return IRModule({"main": b.function(b.op("nn.attention_paged", *new, *pages, *where, *scales, **attrs))})
+    return IRModule({"main": b.function(b.op("nn.attention_paged", *new, *pages, *where, *scales, window=window))})
 
 
 def feeds(rows: int, dtype: str) -> list[np.ndarray]:
