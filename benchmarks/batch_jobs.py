@@ -89,16 +89,20 @@ class Figures(NamedTuple):
 def plain(load: Load) -> Job:
     """Return a loop in this process, as one writes it by hand."""
     exe = ky.load(load.artifact, 1)
+    schema = pa.schema([("y", pa.list_(pa.float32(), load.width))])
 
     def run(tables: list[Path], folder: Path) -> int:
         done = 0
         for table in tables:
-            for batch in pq.ParquetFile(table).iter_batches(BATCH):
-                x = np.asarray(batch.column("h0").flatten()).reshape(-1, load.width)
-                y = exe.run({"h0": x})[f"h{load.layers}"].numpy()
-                column = pa.FixedSizeListArray.from_arrays(y.ravel(), load.width)
-                pq.write_table(pa.table({"y": column}), folder / f"{done:09}.parquet")
-                done += len(y)
+            for shard in pq.ParquetFile(table).iter_batches(SHARD, use_threads=False):
+                path = folder / f"{done:09}.parquet"
+                with pq.ParquetWriter(path, schema, use_dictionary=False) as results:  # floats do not repeat
+                    for start in range(0, len(shard), BATCH):
+                        x = np.asarray(shard.column("h0").slice(start, BATCH).flatten()).reshape(-1, load.width)
+                        y = exe.run({"h0": x})[f"h{load.layers}"].numpy()
+                        column = pa.FixedSizeListArray.from_arrays(y.ravel(), load.width)
+                        results.write_table(pa.table({"y": column}, schema))
+                done += len(shard)
         return done
 
     return run
