@@ -71,6 +71,8 @@ class Network:
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.makers = {name: node for node in graph.node for name in node.output if name}
         self.codes = [node.output[0] for node in graph.node if _stores(node) and not self._is_constant(node)]
+        if not self.codes:
+            raise SystemExit(f"{path}: no layer of it stores integers, as in networks that are quantized dynamically")
         self.values = {**self.feeds, **dict(zip(self.codes, run(self.model, self.feeds, self.codes), strict=True))}
 
     def _is_constant(self, node: onnx.NodeProto) -> bool:

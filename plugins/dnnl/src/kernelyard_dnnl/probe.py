@@ -6,6 +6,7 @@ oneDNN calls an implementation `ref` when it is a plain loop nest, slower than a
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,27 +22,31 @@ from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.composite import Composite
 from kernelyard_dnnl.nodes import node_of
 from kernelyard_dnnl.primitive_kind import Refusal
-from kernelyard_dnnl.primitives.affine import is_parameter
+from kernelyard_dnnl.primitives.affine import is_parameter, is_scale
 from kernelyard_dnnl.runtime import probe_implementation
 
 SYMBOL_SIZE = 64
 REFERENCE = "ref"
 SYMBOL = "probe"
+# In place of scales, none of them a multiple of another by a power of two; and of zero points, but for those that make
+# a relu the begin of the range.
+SCALE, SCALE_STEP, ZERO = 0.013, 0.0037, 3
+EXACT_ZEROS = (0, -128)
 
 
 def objection(composite: Composite) -> Refusal | None:
     """Ask oneDNN for an implementation of this group; return a refusal unless it has an optimized one."""
     node = node_of(composite)
-    numbers = {operand: _Number.of(operand) for role, operand in node.inputs if is_parameter(role)}
-    graph = _graph_of(node, composite, {operand: number for operand, number in numbers.items() if number is not None})
+    numbers = _numbers_of(node)
+    graph = _graph_of(node, composite, numbers)
     symbols = symbols_of(operand.type for call in composite.calls for operand in (*call.args, call))
-    known = tuple(number for number in numbers.values() if number is not None)
-    reason = _objection(json.dumps(graph.to_json(), sort_keys=True), tuple(sorted(symbols)), known)
+    text = json.dumps(graph.to_json(), sort_keys=True)
+    reason = _objection(text, tuple(sorted(symbols)), tuple(numbers.values()))
     return None if reason is None else Refusal("reference-implementation", reason)
 
 
 class _Number(NamedTuple):
-    """A constant that decides which primitive is made."""
+    """A constant scale or zero point, as far as it decides which primitive is made."""
 
     digest: str
     dtype: str
@@ -49,16 +54,36 @@ class _Number(NamedTuple):
     data: bytes
 
     @classmethod
-    def of(cls, operand: Expr) -> _Number | None:
-        """Return a constant's numbers; None for what is given at run time."""
-        if not isinstance(operand, Constant):
-            return None
-        return cls(operand.digest, operand.data.dtype.str, operand.data.shape, operand.data.tobytes())
+    def of(cls, array: np.ndarray) -> _Number:
+        """Return a constant's numbers."""
+        data = array.tobytes()
+        digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + data).hexdigest()
+        return cls(digest, array.dtype.str, array.shape, data)
 
     @property
     def array(self) -> np.ndarray:
         """The numbers themselves."""
         return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+
+def _numbers_of(node: KernelNode) -> dict[Expr, _Number]:
+    """Return numbers in place of the known scales and zero points of a node, equal where oneDNN answers alike.
+
+    It matters which of them are equal, and which are 0, not how large they are: layers of one shape are one question.
+    """
+    scales: dict[bytes, float] = {}
+    zeros: dict[bytes, int] = {}
+    numbers: dict[Expr, _Number] = {}
+    for role, operand in node.inputs:
+        if not is_parameter(role) or not isinstance(operand, Constant) or not operand.data.size:
+            continue
+        data = operand.data
+        if is_scale(role) and np.isfinite(data).all() and (data > 0).all():
+            data = np.full_like(data, scales.setdefault(data.tobytes(), SCALE + SCALE_STEP * len(scales)))
+        elif not is_scale(role) and (data == data.flat[0]).all() and data.flat[0] not in EXACT_ZEROS:
+            data = np.full_like(data, zeros.setdefault(data.tobytes(), ZERO + len(zeros)))
+        numbers[operand] = _Number.of(data)
+    return numbers
 
 
 def _graph_of(node: KernelNode, composite: Composite, numbers: Mapping[Expr, _Number]) -> JSONGraph:

@@ -19,7 +19,8 @@ from kernelyard_dnnl.values import Node, Value
 
 DESTINATION = enums.ARG["dst"]
 RESULT = "result"
-PARAMETERS = ("_scale", "_zero")
+SCALE = "_scale"
+PARAMETERS = (SCALE, "_zero")
 ROWS = 0b1  # the mask of dim 0
 
 
@@ -74,6 +75,11 @@ def are_decoded(node: Node, *roles: str) -> bool:
 def is_parameter(role: str) -> bool:
     """Return True for roles of scales and zero points."""
     return role.endswith(PARAMETERS)
+
+
+def is_scale(role: str) -> bool:
+    """Return True for roles of scales."""
+    return role.endswith(SCALE)
 
 
 def given_numbers(graph: Lowering, argument: int, affine: Affine) -> Given:

@@ -1,0 +1,45 @@
+"""What oneDNN is asked about a group: once for all groups that it answers alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.ops.interpreter import run
+from kernelyard.testing import assert_offloaded
+from kernelyard_dnnl import probe
+from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
+
+
+def convolutions(scales, zeros):
+    """One convolution after another, each quantized by a scale and a zero point of its own."""
+    rng = np.random.default_rng(0)
+    b = FunctionBuilder()
+    codes = b.input("x", (1, 16, 9, 9), "uint8")
+    for before, after, zero_before, zero_after in zip(scales, scales[1:], zeros, zeros[1:], strict=False):
+        data = b.op("dequantize", codes, np.float32(before), np.uint8(zero_before))
+        weight = rng.integers(-9, 9, (16, 16, 3, 3), np.int8)
+        real = b.op("dequantize", weight, np.float32(0.05), np.int8(0))
+        product = b.op("nn.conv2d", data, real, strides=(1, 1), padding=(1, 1, 1, 1))
+        codes = b.op("quantize", product, np.float32(after), np.uint8(zero_after), dtype="uint8")
+    return IRModule({"main": b.function(codes)})
+
+
+@pytest.mark.skipif(not can_multiply_integers(), reason="without VNNI products of integers are declined before")
+@pytest.mark.parametrize(("zeros", "is_another"), [([90, 111, 122, 133], False), ([90, 0, 122, 133], True)])
+def test_layers_of_one_shape_are_one_question(zeros, is_another):
+    """How large scales and zero points are is no part of it; whether there is a zero point is."""
+    probe._objection.cache_clear()
+    ky.compile(convolutions([0.02, 0.11, 0.23, 0.41], [100, 120, 130, 140]), backends=["dnnl"])
+    asked = probe._objection.cache_info().misses
+    assert asked < 3
+    module = convolutions([0.03, 0.12, 0.25, 0.37], zeros)
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", pattern="dnnl.quantized_conv2d", at_least=3)
+    assert (probe._objection.cache_info().misses > asked) == is_another
+    x = np.random.default_rng(1).integers(0, 255, (1, 16, 9, 9), np.uint8)
+    (found,) = (value.numpy() for value in exe.run({"x": x}).values())
+    (expected,) = run(module, {"x": x})
+    assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
