@@ -223,6 +223,15 @@ def test_convolutions_between_group_norms_are_generated():
     assert runners(IRModule({"main": b.function(y)})) == {"native-cpu", "view"}
 
 
+def test_a_convolution_whose_channels_are_put_last_is_theirs():
+    b = FunctionBuilder()
+    y = b.op("nn.conv2d", b.input("x", (1, 3, 256, 256)), weight(32, 3, 4, 4), strides=(4, 4))
+    y = b.op("permute_dims", y, axes=(0, 2, 3, 1))
+    module = IRModule({"main": b.function(b.op("nn.layer_norm", y, weight(32), weight(32), axes=(3,)))})
+    report = ky.explain(module)
+    assert {node.backend for node in report.nodes if node.op != "nn.layer_norm"} == {"dnnl"}
+
+
 def test_convolutions_agree():
     module, x = convolution(32, (20,)), weight(1, 32, 20)
     np.testing.assert_allclose(ky.compile(module)(x), ky.compile(module, backends=["dnnl"])(x), rtol=1e-4, atol=1e-5)

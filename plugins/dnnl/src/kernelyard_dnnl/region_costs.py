@@ -43,6 +43,8 @@ def _seconds_of_primitive(calls: Sequence[Call], pooling_rate: float) -> float:
     is_pooling = any("_pool" in call.op_name for call in calls)
     if calls[0].op_name == "reshape":
         return _seconds_of_reshape(calls[0])
+    if calls[0].op_name == "permute_dims" and _is_view(calls[0]):
+        return 0.0
     moved = max(map(bytes_of, calls)) / (pooling_rate if is_pooling else CACHED)
     elements = sum(nbytes_of(call.tensor_type) for call in calls if call.op_name in FUNCTIONS) / FLOAT_BYTES
     products = [call for call in calls if call.op_name in (*CONVOLUTIONS, "matmul")]
@@ -54,6 +56,12 @@ def _seconds_of_reshape(call: Call) -> float:
     """Return the seconds in which an image is made row-major, or is made of what is: else, it is a view."""
     images = [each for each in (call.args[0].tensor_type, call.tensor_type) if _is_image(each)]
     return len(images) * nbytes_of(call.tensor_type) / REORDERED
+
+
+def _is_view(call: Call) -> bool:
+    """Return True for permutations that put channels last, or back: convolutions have them so in memory."""
+    rank, axes = call.tensor_type.rank, tuple(call.attrs["axes"])
+    return rank > 2 and axes in ((0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1)))
 
 
 def _is_image(tensor: TensorType) -> bool:

@@ -15,8 +15,9 @@ from kernelyard.plugins.api import Call, Region, bytes_of, composites_of, flops_
 DIRECT, FEW_CHANNELS, LONG_SUMS = 8.5e10, 6.5e10, 8.8e10
 DEPTHWISE, TRANSPOSED, ONE_PLACE = 4e10, 5e10, 1e10
 MOST_CHANNELS, LONG, LANES = 32, 128, 16
-# Bytes per second of a pooling or a resampling, and of what is fused with its neighbours.
-WINDOWS, FUSED = 2e10, 4e10
+# Bytes per second of a pooling or a resampling, of what is fused with its neighbours, and of a permutation, which these
+# read in strides.
+WINDOWS, FUSED, PERMUTED = 2e10, 4e10, 1e10
 # Seconds for an element of a function that is no arithmetic.
 FUNCTIONS: Mapping[str, float] = {
     **dict.fromkeys(("nn.silu", "nn.gelu", "nn.mish", "tanh", "exp"), 0.2e-9),
@@ -44,6 +45,8 @@ def seconds_of_region(region: Region) -> float:
 def _seconds_of_kernel(calls: Sequence[Call]) -> float:
     if calls[0].op_name == "reshape":  # a view
         return 0.0
+    if calls[0].op_name == "permute_dims":
+        return bytes_of(calls[0]) / PERMUTED
     is_fused = UNFUSED.isdisjoint(call.op_name for call in calls)
     moved = max(map(bytes_of, calls)) / (FUSED if is_fused else WINDOWS)
     arithmetic = sum(flops_of(call) / _rate(call) for call in calls if call.op_name in PRODUCTS)
