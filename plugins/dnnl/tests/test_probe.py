@@ -19,11 +19,11 @@ def convolutions(scales, zeros):
     b = FunctionBuilder()
     codes = b.input("x", (1, 16, 9, 9), "uint8")
     for before, after, zero_before, zero_after in zip(scales, scales[1:], zeros, zeros[1:], strict=False):
-        data = b.op("dequantize", codes, np.float32(before), np.uint8(zero_before))
+        data = b.op("dequantize", codes, np.array(before, np.float32), np.array(zero_before, np.uint8))
         weight = rng.integers(-9, 9, (16, 16, 3, 3), np.int8)
-        real = b.op("dequantize", weight, np.float32(0.05), np.int8(0))
+        real = b.op("dequantize", weight, np.array(0.05, np.float32), np.array(0, np.int8))
         product = b.op("nn.conv2d", data, real, strides=(1, 1), padding=(1, 1, 1, 1))
-        codes = b.op("quantize", product, np.float32(after), np.uint8(zero_after), dtype="uint8")
+        codes = b.op("quantize", product, np.array(after, np.float32), np.array(zero_after, np.uint8), dtype="uint8")
     return IRModule({"main": b.function(codes)})
 
 
