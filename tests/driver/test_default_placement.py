@@ -23,10 +23,13 @@ def weight(*shape: int) -> np.ndarray:
 
 
 def network() -> IRModule:
-    """A convolution, whose places are a sequence; a product and a softmax of it, and a layer of few rows."""
+    """Convolutions large enough for oneDNN, places as a sequence; a product and a softmax, and a layer of few rows."""
     b = FunctionBuilder()
     x = b.input("x", (symbol("n"), 3, 16, 16))
-    y = b.op("nn.relu", b.op("nn.conv2d", x, weight(32, 3, 4, 4), strides=(4, 4)))
+    y = b.op("nn.relu", b.op("nn.conv2d", x, weight(64, 3, 3, 3), padding=(1, 1, 1, 1)))
+    for _ in range(2):
+        y = b.op("nn.relu", b.op("nn.conv2d", y, weight(64, 64, 3, 3), padding=(1, 1, 1, 1)))
+    y = b.op("nn.relu", b.op("nn.conv2d", y, weight(32, 64, 4, 4), strides=(4, 4)))
     y = b.op("permute_dims", b.op("reshape", y, shape=(symbol("n"), 32, 16)), axes=(0, 2, 1))
     y = b.op("nn.softmax", b.op("add", b.op("matmul", y, weight(32, 32)), weight(32)), axis=2)
     y = b.op("reshape", b.op("tanh", y), shape=(symbol("n"), 512))
