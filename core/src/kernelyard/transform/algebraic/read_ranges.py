@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TypeAlias, TypeGuard
+from typing import TypeAlias
 
 import numpy as np
 
 from kernelyard import dims
-from kernelyard.ir import Call, Constant, Expr, Op, TensorType, Var
+from kernelyard.ir import Call, Constant, Expr, Var
 from kernelyard.ops.elementwise_names import ELEMENTWISE
+from kernelyard.transform.pass_infra.rewrite_rule import is_tensor_operator
 
 # By axis, the first place that is read and the one behind the last; axes that are left out are read whole.
 Ranges: TypeAlias = Mapping[int, tuple[int, int]]
@@ -34,7 +35,7 @@ class Reads:
 
     def computable(self, value: Expr, wanted: Ranges) -> Ranges:
         """Return as much of a wanted part as a call can compute alone: the axes that some operand has, too."""
-        if not wanted or not _is_operator(value):
+        if not wanted or not is_tensor_operator(value):
             return {}
         shape = value.tensor_type.shape
         known = {axis for place in range(len(value.args)) for axis in _axes(value, place)}
@@ -42,7 +43,7 @@ class Reads:
 
     def of_operand(self, value: Expr, place: int, own: Ranges) -> Ranges:
         """Return the part of an operand that is read to compute the part `own` of a result; {} for all of it."""
-        if not _is_operator(value):
+        if not is_tensor_operator(value):
             return {}
         same = {to: own[axis] for axis, to in _axes(value, place).items() if axis in own}
         return {**same, **self.indexed(value)} if place == 0 else same
@@ -70,10 +71,6 @@ class Reads:
         if not isinstance(value, Constant) or not isinstance(size, int):
             return None
         return np.where(value.data < 0, value.data + size, value.data).astype(value.data.dtype)
-
-
-def _is_operator(value: Expr) -> TypeGuard[Call]:
-    return isinstance(value, Call) and isinstance(value.op, Op) and isinstance(value.type, TensorType)
 
 
 def _sliced(call: Call) -> Ranges:

@@ -6,17 +6,17 @@ channels come first, those of the layer norms and of the attention between them 
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import numpy as np
 
 from kernelyard.dims import Shape
-from kernelyard.ir import Binding, Call, Constant, Expr, Function, FunctionMutator, IRModule, Op, TensorType, Var
+from kernelyard.ir import Binding, Call, Constant, Expr, Function, FunctionMutator, IRModule, Var
 from kernelyard.ir.visitor import result_vars, uses
 from kernelyard.ops.elementwise_names import ELEMENTWISE
 from kernelyard.transform.layout.convert_layout import to_first
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
-from kernelyard.transform.pass_infra.rewrite_rule import defining_call, make
+from kernelyard.transform.pass_infra.rewrite_rule import defining_call, is_tensor_operator, make
 
 FIRST = to_first(3)
 BY_GROUP = (1, 0, 2)
@@ -51,7 +51,7 @@ def _wanted_channels_last(function: Function) -> set[Var]:
 
 def _wants_last(reader: Binding, var: Var, found: set[Var]) -> bool:
     value = reader.value
-    if not _is_operator(value):
+    if not is_tensor_operator(value):
         return False
     if value.op_name == "permute_dims":
         axes = value.attrs["axes"]
@@ -60,10 +60,6 @@ def _wants_last(reader: Binding, var: Var, found: set[Var]) -> bool:
         return value.args[0] is not var  # keys of attention, which a product reads transposed as well
     is_followed = value.op_name in ELEMENTWISE or _is_pointwise(value) or _splits_channels(value)
     return is_followed and reader.var in found
-
-
-def _is_operator(value: Expr) -> TypeGuard[Call]:
-    return isinstance(value, Call) and isinstance(value.op, Op) and isinstance(value.type, TensorType)
 
 
 def _is_pointwise(value: Expr) -> bool:
@@ -98,7 +94,7 @@ class _Converter(FunctionMutator):
         self._rows: dict[Expr, _Rows] = {}
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
-        if var not in self._wanted or not _is_operator(value):
+        if var not in self._wanted or not is_tensor_operator(value):
             return value
         if _splits_channels(value):
             return self._heads(value) or value

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.ir import Call, Constant, Expr, FunctionMutator, Var, get_op
+from kernelyard.ir import Call, Constant, Expr, FunctionMutator, Op, TensorType, Var, get_op
 
 # A rule gets the mutator (for `value_of`) and a call; it answers with an expression that replaces the call, or None.
 Rule: TypeAlias = Callable[[FunctionMutator, Call], "Expr | None"]
@@ -19,6 +19,11 @@ UNIFORM_LIMIT = 1 << 16
 def make(op: str, *operands: Expr, **attrs: Any) -> Call:
     """Return a call of an op by name."""
     return Call(get_op(op), operands, attrs)
+
+
+def is_tensor_operator(value: Expr) -> TypeGuard[Call]:
+    """Return True for a call of an operator whose result is one tensor."""
+    return isinstance(value, Call) and isinstance(value.op, Op) and isinstance(value.type, TensorType)
 
 
 def defining_call(mutator: FunctionMutator, expr: Expr, *ops: str) -> Call | None:
