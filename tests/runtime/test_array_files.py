@@ -72,7 +72,7 @@ def test_damaged_files_are_value_errors(data: bytes, tmp_path: Path) -> None:
 
 
 def test_every_byte_of_an_archive_may_be_another(tmp_path: Path) -> None:
-    """What is read is whole, or an error: never one of zip's, of its decompressor's or of a tokenizer's."""
+    """Read arrays whole, or raise: never an error of zip, of its decompressor or of a tokenizer."""
     path, data = tmp_path / "x", archive()
     errors = 0
     for at in range(len(data)):

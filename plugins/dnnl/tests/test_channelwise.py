@@ -1,4 +1,4 @@
-"""What has numbers of its own for each channel, slopes and norms, as part of the primitive before it or by itself."""
+"""Fuse slopes (PReLU) and norms of channels into the primitive before them, or run norms of integers by themselves."""
 
 from __future__ import annotations
 

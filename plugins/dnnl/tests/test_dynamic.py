@@ -294,7 +294,7 @@ def test_after_many_sizes_code_is_preferred_that_onednn_frees(is_deterministic):
 
 
 def test_a_graph_that_is_seldom_run_follows_those_of_many_sizes():
-    """What it leaves behind, until it has as many sizes itself, adds up for thousands of runs."""
+    """Forget its plans with those of the other graphs, long before it has as many sizes itself."""
     b = FunctionBuilder()
     result = b.op("nn.relu", conv(b, b.input("x", (1, 8, H, W)), weights(16, 8, 3, 3)))
     exe = ky.compile(IRModule({"main": b.function(result)}), backends=["dnnl"])

@@ -1,4 +1,4 @@
-"""What oneDNN is asked about a group: once for all groups that it answers alike."""
+"""Probe oneDNN about a group once for all groups that it answers alike."""
 
 from __future__ import annotations
 

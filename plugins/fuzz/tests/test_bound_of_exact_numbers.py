@@ -1,4 +1,4 @@
-"""What no kernel rounds is known exactly: the first of equal numbers, halves, what is stored in powers of two."""
+"""Bound nothing where no kernel rounds: the first of equal numbers, halves, what is stored in powers of two."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_convolutions_of_libraries(name):
 
 
 def network(build):
-    """What is built of an image of 32 channels, between two convolutions of a library."""
+    """Return a module that builds on an image of 32 channels, between two convolutions of a library."""
     b = FunctionBuilder()
     x = b.input("x", (1, 32, 24, 24))
     window = {"padding": (1, 1, 1, 1)}

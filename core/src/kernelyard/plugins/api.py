@@ -154,13 +154,13 @@ _HOME = {
     "kernelyard.patterns.attention_templates": "ROLES are_thirds attention stacked_attention",
     "kernelyard.patterns.checks": "Gemm check_bias gemm_of gemm_of_shapes",
     "kernelyard.patterns.composite": "captured_operands structural_key",
-    "kernelyard.patterns.language.constructors": "is_call_dps_packed is_call_tir is_const is_expr is_extern "
-    "is_function is_op is_shape is_tuple is_tuple_get_item is_var wildcard",
     "kernelyard.patterns.cost": "Cost",
     "kernelyard.patterns.dequantized": "is_dequantized",
+    "kernelyard.patterns.language.constructors": "is_call_dps_packed is_call_tir is_const is_expr is_extern "
+    "is_function is_op is_shape is_tuple is_tuple_get_item is_var wildcard",
+    "kernelyard.patterns.language.pattern": "Pattern",
     "kernelyard.patterns.matching.match_result": "Match",
     "kernelyard.patterns.matching.matcher": "match",
-    "kernelyard.patterns.language.pattern": "Pattern",
     "kernelyard.patterns.registry": "Accept Answer Decline FusionPattern",
     "kernelyard.placement.c_source": "CSourceCodegen CTensor static_shape",
     "kernelyard.placement.json_serializer": "JSONSerializer KernelNode plain",

@@ -28,7 +28,7 @@ def hull(left: Ranges, right: Ranges) -> Ranges:
 
 
 class Reads:
-    """What calls of a function read. values: the value of each variable."""
+    """Find which part of its operands a call of a function reads. values: the value of each variable."""
 
     def __init__(self, values: Mapping[Var, Expr]) -> None:
         self._values = values
