@@ -13,12 +13,12 @@ import numpy as np
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
 from kernelyard.collector import collector_paused
 from kernelyard.dims import Bounds
-from kernelyard.driver.empty_inputs import compiler_for_empty
 from kernelyard.driver.lowering.fallbacks import lower_fallbacks, without_fallbacks
 from kernelyard.driver.lowering.generate import Generated, generate, planned_kernels
 from kernelyard.driver.lowering.lower import Lowered, lower
 from kernelyard.driver.lowering.lower_vm_function import lower_vm_function, vm_function_names
 from kernelyard.driver.lowering.offload import offload
+from kernelyard.driver.refused_sizes import compiler_for_refused_sizes
 from kernelyard.driver.session.precision import DEFAULT
 from kernelyard.driver.session.requirements import check_coverage
 from kernelyard.driver.session.session import CompileSession, Options, open_session
@@ -167,7 +167,7 @@ def _compiled(
         return _linked(again, lambda: bind(again.import_model(model)), instruments)
 
     if not session.bounds:
-        exe.compile_for_empty = compiler_for_empty(session, model, exe, compile_again)
+        exe.compile_for_refused_sizes = compiler_for_refused_sizes(session, model, exe, compile_again)
     return exe
 
 

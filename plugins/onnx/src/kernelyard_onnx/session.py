@@ -192,7 +192,7 @@ class Session:
             return Compiled(imported, None)
         executable = ky.compile(imported.module, backends=self.backends)
         executable.threads = self.threads
-        executable.compile_for_empty = None  # the session does that, and need not hold the weights once more
+        executable.compile_for_refused_sizes = None  # the session does that, and need not hold the weights once more
         return Compiled(imported, executable)
 
 

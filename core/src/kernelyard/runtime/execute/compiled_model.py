@@ -22,13 +22,13 @@ from kernelyard.runtime.abi.threads import default_threads
 from kernelyard.runtime.program.program import Program
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.program.execution_plan import Zeros
+    from kernelyard.runtime.program.execution_plan import FixedSizes
     from kernelyard.runtime.program.vm_function import VMFunction
     from kernelyard.runtime.report import Report
 
 MAIN = "main"
 
-CompileForEmpty: TypeAlias = "Callable[[str, Zeros], CompiledModel]"
+CompileForSizes: TypeAlias = "Callable[[str, FixedSizes], CompiledModel]"
 """`compile_for(function, zeros)`: the model compiled for inputs of an entry function that have these sizes of 0.
 
 Raises: KernelyardError where it has no meaning for them.
@@ -93,7 +93,7 @@ class CompiledModel:
         self._threads = threads
         self._max_plans = max_plans
         self._report: Report | None = None
-        self._compile_for_empty: CompileForEmpty | None = None
+        self._compile_for_refused_sizes: CompileForSizes | None = None
         own = (*self.programs.values(), *(b for each in self.vm_functions.values() for b in each.blocks))
         for program in (*own, *self.fallbacks.values()):
             self._link(program)
@@ -202,20 +202,20 @@ class CompiledModel:
         self._settings_changed()
 
     @property
-    def compile_for_empty(self) -> CompileForEmpty | None:
-        """Compiler of the model for empty inputs whose results are not empty; None where they are refused.
+    def compile_for_refused_sizes(self) -> CompileForSizes | None:
+        """Compiler of the model for sizes that its program refuses, such as 0; None where they stay refused.
 
         It holds the model, and is not saved.
         """
-        return self._compile_for_empty
+        return self._compile_for_refused_sizes
 
-    @compile_for_empty.setter
-    def compile_for_empty(self, compile_for: CompileForEmpty | None) -> None:
-        self._compile_for_empty = compile_for
+    @compile_for_refused_sizes.setter
+    def compile_for_refused_sizes(self, compile_for: CompileForSizes | None) -> None:
+        self._compile_for_refused_sizes = compile_for
         self._settings_changed()
 
     def _settings_changed(self) -> None:
-        """Drop what depends on threads, max_plans or compile_for_empty; a subclass overrides it."""
+        """Drop what depends on threads, max_plans or compile_for_refused_sizes; a subclass overrides it."""
 
     @property
     def is_deterministic(self) -> bool:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.execute.call_limit import Cancellation
     from kernelyard.runtime.execute.compiled_model import CompiledModel
     from kernelyard.runtime.execute.vm_function_runner import VMFunctionRunner
-    from kernelyard.runtime.program.execution_plan import Zeros
+    from kernelyard.runtime.program.execution_plan import FixedSizes
 
 
 class VMInstrumentReturnKind(IntEnum):
@@ -138,8 +138,8 @@ class VirtualMachine:
             runners.update(_vm_function_runners(self.environment))
         if self._others:
             runners = {name: self._by_size(name, runner) for name, runner in runners.items()}
-        if executable.compile_for_empty is not None:
-            runners = {name: self._taking_empty(name, runner) for name, runner in runners.items()}
+        if executable.compile_for_refused_sizes is not None:
+            runners = {name: self._taking_refused_sizes(name, runner) for name, runner in runners.items()}
         return runners
 
     def _by_size(self, name: str, runner: FunctionRunner) -> FunctionRunner:
@@ -150,16 +150,16 @@ class VirtualMachine:
         runners = [runner, *(other.function(name).runner for other in self._others)]
         return SizedRunner(inputs, models, runners, executable.max_plans)
 
-    def _taking_empty(self, name: str, runner: FunctionRunner) -> FunctionRunner:
-        from kernelyard.runtime.execute.empty_inputs import EmptyInputsRunner  # few models compute from nothing
+    def _taking_refused_sizes(self, name: str, runner: FunctionRunner) -> FunctionRunner:
+        from kernelyard.runtime.execute.refused_sizes import RefusedSizesRunner  # few models refuse sizes
 
-        compile_for, device, threads = self.executable.compile_for_empty, self.device, self.threads
+        compile_for, device, threads = self.executable.compile_for_refused_sizes, self.device, self.threads
 
-        def make(zeros: Zeros) -> FunctionRunner:
+        def make(sizes: FixedSizes) -> FunctionRunner:
             assert compile_for is not None
-            return VirtualMachine(compile_for(name, zeros), device, threads).function(name).runner
+            return VirtualMachine(compile_for(name, sizes), device, threads).function(name).runner
 
-        return EmptyInputsRunner(runner, make)
+        return RefusedSizesRunner(runner, make)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """Return the entry function of that name (or saved under it): arrays in, a Tensor or a tuple of Tensors out.

@@ -17,7 +17,7 @@ from kernelyard.runtime.program.program import Jump, Program, Step, Transfer
 from kernelyard.runtime.program.shape_table import ShapeTable, misfit
 
 Shapes = tuple[tuple[int, ...], ...]
-Zeros = tuple[tuple["int | None", ...], ...]  # of each input, 0 where it has that size, None where it has another
+FixedSizes = tuple[tuple["int | None", ...], ...]  # of each input, a size that code is compiled for, None for any
 NOTHING: Mapping[str, int] = MappingProxyType({})
 GROWTH = 4  # a buffer that outgrew its slot is given 1/GROWTH of its size as slack
 

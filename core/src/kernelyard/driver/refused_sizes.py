@@ -15,9 +15,9 @@ from kernelyard.transform.interprocedural.bind_symbolic_vars import BindSymbolic
 if TYPE_CHECKING:
     from kernelyard.driver.session.session import CompileSession, Options
     from kernelyard.runtime.abi.spec import TensorSpec
-    from kernelyard.runtime.execute.compiled_model import CompileForEmpty
+    from kernelyard.runtime.execute.compiled_model import CompileForSizes
     from kernelyard.runtime.execute.executable import Executable
-    from kernelyard.runtime.program.execution_plan import Zeros
+    from kernelyard.runtime.program.execution_plan import FixedSizes
     from kernelyard.runtime.program.program import Program
 
 SOME_SIZE = 16
@@ -25,9 +25,9 @@ SOME_SIZE = 16
 Bind: TypeAlias = Callable[[IRModule], IRModule]
 
 
-def compiler_for_empty(
+def compiler_for_refused_sizes(
     session: CompileSession, model: object, exe: Executable, compile_again: Callable[[Options, Bind], Executable]
-) -> CompileForEmpty | None:
+) -> CompileForSizes | None:
     """Return what compiles a model for sizes that its program refuses; None where it refuses none that mean anything.
 
     exe: the model, compiled. compile_again: compiles it with these options, once a function has bound its sizes.
@@ -41,24 +41,26 @@ def compiler_for_empty(
     given = {} if frontend is None else options.get(frontend.name, {})
     inputs = {name: entry.inputs for name, entry in entries.items()}
 
-    def compile_for(function: str, zeros: Zeros) -> Executable:
-        shapes = _fixed_shapes(inputs[function], zeros, has_windows)
+    def compile_for(function: str, sizes: FixedSizes) -> Executable:
+        shapes = _fixed_shapes(inputs[function], sizes, has_windows)
         fixed = None if frontend is None else frontend.with_shapes(given, shapes)
         chosen = options if frontend is None or fixed is None else {**options, frontend.name: fixed}
-        return compile_again(chosen, lambda imported: _bound(imported, function, zeros))
+        return compile_again(chosen, lambda imported: _bound(imported, function, sizes))
 
     return compile_for
 
 
-def _fixed_shapes(specs: Sequence[TensorSpec], zeros: Zeros, has_windows: bool) -> Mapping[str, Sequence[int | None]]:
+def _fixed_shapes(
+    specs: Sequence[TensorSpec], sizes: FixedSizes, has_windows: bool
+) -> Mapping[str, Sequence[int | None]]:
     """Return the sizes to fix, by input: those of 0, or where there are none, all.
 
     Raises: ShapeError, where a model is not compiled for such sizes.
     """
-    if [len(shape) for shape in zeros] != [len(spec.shape) for spec in specs]:
+    if [len(shape) for shape in sizes] != [len(spec.shape) for spec in specs]:
         raise ShapeError("a tensor has the wrong rank")
-    named = {spec.name: shape for spec, shape in zip(specs, zeros, strict=True)}
-    if any(0 in shape for shape in zeros):
+    named = {spec.name: shape for spec, shape in zip(specs, sizes, strict=True)}
+    if any(0 in shape for shape in sizes):
         return {name: shape for name, shape in named.items() if 0 in shape}
     if not has_windows:
         raise ShapeError("no window of the model may be larger than what it moves over")
@@ -92,11 +94,11 @@ def _is_filled(count: Dim, symbols: Mapping[str, int]) -> bool:
         return True
 
 
-def _bound(module: IRModule, function: str, zeros: Zeros) -> IRModule:
+def _bound(module: IRModule, function: str, sizes: FixedSizes) -> IRModule:
     """Return the module with the sizes of 0 in it that the import did not know."""
     entries = module.entry_functions()
     values: dict[str, Dim] = {}
-    for param, shape in zip(entries[function].params, zeros, strict=True):
+    for param, shape in zip(entries[function].params, sizes, strict=True):
         for dim, size in zip(param.tensor_type.shape, shape, strict=True):
             if size == 0:
                 values.update(dict.fromkeys(_symbols_at_zero(dim), 0))

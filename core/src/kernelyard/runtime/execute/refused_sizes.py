@@ -1,4 +1,4 @@
-"""EmptyInputsRunner: run a function on sizes that its code was not compiled for: those of 0, and very small ones."""
+"""RefusedSizesRunner: run a function on sizes that its code was not compiled for: those of 0, and very small ones."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from kernelyard.runtime.execute.call_limit import CallLimit
     from kernelyard.runtime.execute.entry_function import FunctionRunner
     from kernelyard.runtime.lru import CacheInfo
-    from kernelyard.runtime.program.execution_plan import Shapes, Zeros
+    from kernelyard.runtime.program.execution_plan import FixedSizes, Shapes
 
 
-class EmptyInputsRunner:
+class RefusedSizesRunner:
     """Runs a function; where it refuses sizes, the model is compiled for those of 0, or else for all, and that runs.
 
     Code is compiled for sizes of 1 and more, and of images as large as the windows that move over them. runner: runs
     it. make: returns the runner of what is compiled for sizes.
     """
 
-    def __init__(self, runner: FunctionRunner, make: Callable[[Zeros], FunctionRunner]) -> None:
+    def __init__(self, runner: FunctionRunner, make: Callable[[FixedSizes], FunctionRunner]) -> None:
         self._runner = runner
         self._make = make
-        self._made: LRU[Zeros, FunctionRunner] = LRU(DEFAULT_MAX_PLANS)
+        self._made: LRU[FixedSizes, FunctionRunner] = LRU(DEFAULT_MAX_PLANS)
 
     def try_fast_path(self, values: Sequence[Any]) -> Sequence[AnyArray] | None:
         """See `FunctionRunner.try_fast_path`."""
@@ -47,12 +47,12 @@ class EmptyInputsRunner:
             return self._runner.run(arrays, symbols, limit, outputs)
         except (InputShapeError, ShapeError) as error:
             shapes = tuple(tuple(array.shape) for array in arrays)
-            zeros = _zeros(shapes)
-            if not any(map(any_zero, zeros)):
+            sizes = _zeros(shapes)
+            if not any(map(any_zero, sizes)):
                 if isinstance(error, InputShapeError):
                     raise
-                zeros = shapes
-            runner = self._runner_for(zeros, error)
+                sizes = shapes
+            runner = self._runner_for(sizes, error)
         return runner.run(arrays, symbols, limit, outputs)
 
     def prepare(self, sets: Sequence[Shapes], callers: int = 1) -> None:
@@ -67,9 +67,9 @@ class EmptyInputsRunner:
         """See `FunctionRunner.recent_shapes`."""
         return self._runner.recent_shapes()
 
-    def _runner_for(self, zeros: Zeros, refusal: KernelyardError) -> FunctionRunner:
+    def _runner_for(self, sizes: FixedSizes, refusal: KernelyardError) -> FunctionRunner:
         try:
-            return self._made.get_or_make(zeros, lambda: self._make(zeros))
+            return self._made.get_or_make(sizes, lambda: self._make(sizes))
         except KernelyardError as error:
             raise refusal from error
 
@@ -79,5 +79,5 @@ def any_zero(shape: Sequence[int | None]) -> bool:
     return 0 in shape
 
 
-def _zeros(shapes: Sequence[tuple[int, ...]]) -> Zeros:
+def _zeros(shapes: Sequence[tuple[int, ...]]) -> FixedSizes:
     return tuple(tuple(0 if size == 0 else None for size in shape) for shape in shapes)
