@@ -199,18 +199,27 @@ def small_table(table: Path) -> Path:
     return table.with_name(f"small-{table.name}")
 
 
+def tables_of(table: Path, workers: int) -> list[Path]:
+    """Return a path of the same table for each worker; Ray reads a path that it is given twice only once."""
+    paths = [table, *(table.with_name(f"{i}-{table.name}") for i in range(1, workers))]
+    for path in paths[1:]:
+        if not path.exists():
+            path.hardlink_to(table)
+    return paths
+
+
 # --- measuring --------------------------------------------------------------------------------------------------------
 def run_of(job: Job, load: Load, workers: int, idle: float, is_first_small: bool = True) -> Figures:
     """Return the figures of a run, after a small one. idle: seconds of waiting that show what processes take anyway."""
     if is_first_small:
         with tempfile.TemporaryDirectory() as folder:
-            job([small_table(load.table)] * workers, Path(folder))
+            job(tables_of(small_table(load.table), workers), Path(folder))
     before = processor_seconds()
     time.sleep(idle)
     at_rest = _since(before) / idle if idle else 0.0
     with tempfile.TemporaryDirectory() as folder:
         begin, before = time.perf_counter(), processor_seconds()
-        rows = job([load.table] * workers, Path(folder))
+        rows = job(tables_of(load.table, workers), Path(folder))
         seconds = time.perf_counter() - begin
         used = _since(before) - at_rest * seconds
         parts = sorted(part.stat().st_mtime for part in Path(folder).glob("*.parquet"))
