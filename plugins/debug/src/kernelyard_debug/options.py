@@ -15,8 +15,13 @@ def how_to_compare(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --against, --tolerance and --timeout."""
     options = [
         click.option("--against", metavar="WAY", help=AGAINST),
-        click.option("--tolerance", type=click.FloatRange(0), help="Of errors relative to the largest magnitude."),
-        click.option("--timeout", type=click.FloatRange(0, min_open=True), default=120.0, help="Seconds of one check."),
+        click.option("--tolerance", type=click.FloatRange(0), help="Largest error, relative to the largest magnitude."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(0, min_open=True),
+            default=120.0,
+            help="Time limit of one check, in seconds.",
+        ),
     ]
     for option in options:
         function = option(function)

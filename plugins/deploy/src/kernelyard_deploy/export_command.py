@@ -41,14 +41,38 @@ def _form_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command("export")
 @click.argument("artifact", type=click.Path(path_type=Path))
-@click.option("--kyar", metavar="FILE", type=click.Path(path_type=Path), help="Write the artifact with these facts.")
+@click.option(
+    "--kyar", metavar="FILE", type=click.Path(path_type=Path), help="Write a copy of the artifact with this metadata."
+)
 @_form_options
-@click.option("--size", "sizes", multiple=True, metavar="NAME=LEAST:MOST", help="Bounds of a symbolic size.")
-@click.option("--warm-up", multiple=True, metavar="NAME=N,...", help="Sizes to prepare before the first request.")
-@click.option("--wheel", metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Write a wheel of it.")
-@click.option("--with", "others", multiple=True, type=click.Path(path_type=Path), help="Another artifact of the wheel.")
-@click.option("--code", multiple=True, type=click.Path(path_type=Path), help="Python that the wheel holds.")
-@click.option("--requires", multiple=True, metavar="NAME>=N", help="What the wheel's code needs.")
+@click.option(
+    "--size", "sizes", multiple=True, metavar="NAME=LEAST:MOST", help="Bounds of a symbolic size; repeatable."
+)
+@click.option(
+    "--warm-up", multiple=True, metavar="NAME=N,...", help="Sizes to prepare before the first request; repeatable."
+)
+@click.option(
+    "--wheel",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write a Python wheel that holds the model.",
+)
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="With --wheel: another artifact to include; repeatable.",
+)
+@click.option(
+    "--code",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="With --wheel: a Python module to include; repeatable.",
+)
+@click.option(
+    "--requires", multiple=True, metavar="NAME>=N", help="With --wheel: a dependency of that module; repeatable."
+)
 @json_option
 def command(
     artifact: Path,
@@ -62,9 +86,10 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Export ARTIFACT to other systems, with the facts given here or those that it has.
+    """Export ARTIFACT for other systems: each option with a DIR writes one form of it.
 
-    Without a place to export to, shows its manifest.
+    Metadata given here (name, version, licence, ...) replaces the artifact's own. Without a form to write, prints the
+    artifact's manifest.
     """
     manifest = read_manifest(artifact)
     facts = _facts(manifest.facts, given, sizes, warm_up)

@@ -18,13 +18,24 @@ _COUNT = click.IntRange(1)
 @click.command("predict")
 @click.argument("artifact", type=_PATH)
 @click.argument("tables", nargs=-1, required=True, type=_PATH)
-@click.option("-o", "--output", required=True, type=_PATH, help="Folder for the results, or the one of this job.")
-@click.option("--keep", multiple=True, metavar="COLUMN", help="Carry this column on; may be repeated.")
-@click.option("--workers", type=_COUNT, help="Processes (default: the processors).")
-@click.option("--threads", type=_COUNT, help="Threads of a worker (default: the processors by the workers).")
-@click.option("--shard-rows", type=_COUNT, default=SHARD_ROWS, help=f"Rows of a part (default: {SHARD_ROWS}).")
-@click.option("--batch-rows", type=_COUNT, default=BATCH_ROWS, help=f"Rows of a call (default: {BATCH_ROWS}).")
-@click.option("--retries", type=click.IntRange(0), default=RETRIES, help=f"Of a part that fails (default: {RETRIES}).")
+@click.option(
+    "-o", "--output", required=True, type=_PATH, help="Folder for the results; an unfinished job there is resumed."
+)
+@click.option("--keep", multiple=True, metavar="COLUMN", help="Copy this input column to the results; repeatable.")
+@click.option("--workers", type=_COUNT, help="Worker processes (default: one for each processor).")
+@click.option("--threads", type=_COUNT, help="Threads of each worker (default: its share of the processors).")
+@click.option(
+    "--shard-rows", type=_COUNT, default=SHARD_ROWS, help=f"Rows in each output file (default: {SHARD_ROWS})."
+)
+@click.option(
+    "--batch-rows", type=_COUNT, default=BATCH_ROWS, help=f"Rows in each call of the model (default: {BATCH_ROWS})."
+)
+@click.option(
+    "--retries",
+    type=click.IntRange(0),
+    default=RETRIES,
+    help=f"Times to retry an output file that fails (default: {RETRIES}).",
+)
 @json_option
 def command(
     artifact: Path,
@@ -38,7 +49,7 @@ def command(
     retries: int,
     as_json: bool,
 ) -> None:
-    """Run ARTIFACT over the rows of TABLES (.parquet, .npz); run again, a job goes on where it was stopped."""
+    """Run ARTIFACT over all rows of TABLES (.parquet, .npz). A job that was stopped is resumed by the same command."""
     report = predict_table(
         artifact,
         tables,

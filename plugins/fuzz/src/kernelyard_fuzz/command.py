@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 @click.command("fuzz")
-@click.option("--minutes", type=click.FloatRange(0), default=1.0, show_default=True, help="How long.")
-@click.option("--seed", type=click.IntRange(0), help="Of the first graph (default: other ones every time).")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for what is found.")
-@click.option("--replay", type=click.Path(path_type=Path), metavar="FIND", help="Try a find again, by its folder.")
+@click.option("--minutes", type=click.FloatRange(0), default=1.0, show_default=True, help="How long to run.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the first graph (default: a new one each time).")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the graphs that fail.")
+@click.option(
+    "--replay", type=click.Path(path_type=Path), metavar="FOLDER", help="Run one failing graph of such a folder again."
+)
 @json_option
 def command(minutes: float, seed: int | None, output: Path | None, replay: Path | None, as_json: bool) -> None:
     """Compile and run random graphs in random configurations, and hold the results against references.

@@ -36,7 +36,9 @@ class Measured:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--prompt-tokens", type=click.IntRange(1), default=256, show_default=True, help="Length of the prompt.")
 @click.option("--new-tokens", type=click.IntRange(2), default=128, show_default=True, help="Length of the answer.")
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="After one that is not counted.")
+@click.option(
+    "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Measured rounds, after one that warms up."
+)
 @click.option("--threads", type=click.IntRange(1), help="Threads that a run may use (default: all).")
 @CACHE_DTYPE
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -24,15 +24,21 @@ if TYPE_CHECKING:
 @click.command("tune")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help=f"Save the model compiled: a {ARTIFACT_SUFFIX} file."
+    "-o", "--output", type=click.Path(path_type=Path), help=f"Save the compiled model: a {ARTIFACT_SUFFIX} file."
 )
-@click.option("--placement", type=click.Path(path_type=Path), help="Save the decision; other ones in that file stay.")
-@click.option("--effort", default="quick", metavar="EFFORT", help="quick (10 s), full (60 s), or seconds.")
+@click.option(
+    "--placement", type=click.Path(path_type=Path), help="Save the placement; other models' in that file stay."
+)
+@click.option(
+    "--effort", default="quick", metavar="EFFORT", help="Time to measure: quick (10 s), full (60 s), or seconds."
+)
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input to measure with.")
-@click.option("--again", is_flag=True, help="Measure what this machine remembers already.")
+@click.option("--again", is_flag=True, help="Measure again what this machine has in its cache.")
 @click.option("--on", metavar="POOL", help="Workers that measure: local://4, dask://host:8786, ray://host:10001.")
-@click.option("--limit-seconds", default=1800.0, metavar="N", help="With --on: of one measurement (default: 1800).")
-@click.option("--limit-mb", default=0, metavar="N", help="With --on: address space of one measurement (default: any).")
+@click.option(
+    "--limit-seconds", default=1800.0, metavar="N", help="With --on: time limit of one measurement (default: 1800)."
+)
+@click.option("--limit-mb", default=0, metavar="N", help="With --on: memory limit of one measurement (default: none).")
 @remote_cache_option
 @click.option(
     "--dim",
