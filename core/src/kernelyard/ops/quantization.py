@@ -79,7 +79,8 @@ def _quantize(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, *, axis: int |
 
 
 def _dequantize(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, *, axis: int | None, dtype: str) -> np.ndarray:
-    whole = x.astype(np.int64) - _along(zero, axis, x.ndim).astype(np.int64)
+    wide = np.int32 if max(x.dtype.itemsize, zero.dtype.itemsize) < 4 else np.int64
+    whole = x.astype(wide) - _along(zero, axis, x.ndim).astype(wide)
     return (whole.astype(np.float32) * _along(scale, axis, x.ndim).astype(np.float32)).astype(to_numpy(dtype))
 
 

@@ -38,6 +38,9 @@ DTYPES: dict[int, str] = {
     P.BOOL: "bool",
 }
 
+# Without raw bytes, these stand one in each int32.
+IN_INT32 = ("int8", "uint8", "int16", "uint16", "int32", "bool")
+
 DATA_TYPES = {name: data_type for data_type, name in DTYPES.items()}
 
 
@@ -79,6 +82,9 @@ def to_array(tensor: onnx.TensorProto, files: WeightFiles | None = None) -> np.n
     if name == "int64":
         _check_size(tensor, len(tensor.int64_data), count, "numbers")
         return np.fromiter(tensor.int64_data, np.int64, count).reshape(shape)
+    if name in IN_INT32:
+        _check_size(tensor, len(tensor.int32_data), count, "numbers")
+        return np.fromiter(tensor.int32_data, np.int32, count).astype(dtype).reshape(shape)
     return _from_rare_fields(tensor, dtype)
 
 

@@ -48,6 +48,7 @@ from kernelyard.patterns.language.pattern import (
     OrPattern,
     Pattern,
     PredicatePattern,
+    RootOps,
     SameShapePattern,
     ShapePattern,
     TupleGetItemPattern,
@@ -83,8 +84,14 @@ class Feasibility:
         key = (pattern, expr)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = _TESTS[type(pattern)](self, pattern, self.dataflow.resolve(expr))
+            known = self._known[key] = self._ends_in(pattern.root_ops, expr) and _TESTS[type(pattern)](
+                self, pattern, self.dataflow.resolve(expr)
+            )
         return known
+
+    def _ends_in(self, ops: RootOps, expr: Expr) -> bool:
+        """Return True for a call of one of the operators: most alternatives of a large pattern end in another one."""
+        return ops is None or getattr(self.dataflow.value_of(expr), "op_name", None) in ops
 
     def _all(self, patterns: Sequence[Pattern], exprs: Sequence[Expr]) -> bool:
         return all(self.may_match(pattern, expr) for pattern, expr in zip(patterns, exprs, strict=True))

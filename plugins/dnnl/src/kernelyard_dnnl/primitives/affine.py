@@ -95,7 +95,7 @@ def given_numbers(graph: Lowering, argument: int, affine: Affine) -> Given:
 def given_zero(graph: Lowering, argument: int, zero: Value) -> Given:
     """Return a zero point as an argument of an execution; none where it is known to be 0."""
     if zero.is_constant:
-        known = np.unique(zero.array().astype(np.int32))  # one for all, which may be stated for each channel
+        known = zero.array().astype(np.int32).reshape(-1)[:1]  # one for all, which may be stated for each channel
         return {Runtime("zero_points", argument): graph.numbers(known)} if known.any() else {}
     zero = graph.reshaped(zero, (1,))
     return {Runtime("zero_points", argument): zero if zero.descriptor.dtype == "int32" else graph.cast(zero, "int32")}
