@@ -20,6 +20,7 @@ from onnxruntime.quantization import (
 )
 
 import kernelyard as ky
+from kernelyard.errors import ModelFormatError
 from kernelyard.ir import Call, Function, IRModule
 from kernelyard.plugins.manager import get_manager
 from kernelyard.transform.pipelines import get_pipeline
@@ -199,3 +200,27 @@ def test_integer_convolutions_are_products_of_integers(groups, zero, has_bias):
     assert [calls[arg].op_name for arg in product.args] == ["dequantize", "dequantize"]  # pyright: ignore
     ours, theirs = results(model, "auto", RNG.standard_normal((1, 8, 12, 11)).astype(np.float32))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+
+
+ANOTHER_ZERO_POINT = {
+    "of another integer": ("DequantizeLinear", {}, np.int8, np.uint8, "int8"),
+    "by blocks": ("DequantizeLinear", {"block_size": 2, "axis": 0}, np.int8, np.uint8, "int8"),
+    "than the result is stated to have": ("QuantizeLinear", {"output_dtype": 3}, np.float32, np.uint8, "int8"),
+    "that nothing is stored in": ("QuantizeLinear", {}, np.float32, np.float32, "int8 or uint8 or"),
+}
+
+
+@pytest.mark.parametrize("label", ANOTHER_ZERO_POINT)
+def test_a_zero_point_of_another_element_type_is_refused(label):
+    op, attributes, dtype, of_zero, expected = ANOTHER_ZERO_POINT[label]
+    shape = (2,) if attributes.get("block_size") else ()
+    scale, zero = (numpy_helper.from_array(np.ones(shape, t), n) for n, t in (("s", np.float32), ("z", of_zero)))
+    x = onnx.helper.make_tensor_value_info("x", onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [4])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.UNDEFINED, None)
+    node = onnx.helper.make_node(op, ["x", "s", "z"], ["y"], **attributes)
+    graph = onnx.helper.make_graph([node], "g", [x], [y], [scale, zero])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+    with pytest.raises(ModelFormatError, match="zero point has another element type") as raised:
+        ky.compile(model)
+    assert raised.value.found == np.dtype(of_zero).name
+    assert raised.value.expected.startswith(expected)

@@ -6,6 +6,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dtypes import QUANTIZED, is_float, to_numpy
+from kernelyard.errors import TypeInferenceError
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import convolve
 from kernelyard_onnx.converters.elementwise import convert_to, narrow
@@ -14,6 +15,8 @@ from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 from kernelyard_onnx.tensors import DTYPES
 
+STORED = (*QUANTIZED, "float8_e4m3fn", "float8_e5m2")
+
 
 @converter("QuantizeLinear", since=10)
 def quantize_linear(node: Node) -> Expr:
@@ -21,6 +24,8 @@ def quantize_linear(node: Node) -> Expr:
     stated = DTYPES.get(node.attr("output_dtype", 0))
     dtype = node.dtype(zero) if zero is not None else stated or "uint8"
     data_type = node.attr("output_dtype", 0) if zero is None else node.importer.element_types.get(zero, 0)
+    if stated is not None or (dtype not in STORED and data_type not in NARROW):
+        _require_zero_point(node, zero, stated or " or ".join(STORED))
     x = x if is_float(node.dtype(x)) else node.cast(x, "float32")
     if data_type not in NARROW and dtype in QUANTIZED and not node.attr("block_size", 0):
         return quantize(node, x, scale, zero, dtype, _stated_axis(node, x))
@@ -45,10 +50,21 @@ def dequantize(node: Node, x: Expr, scale: Expr, zero: Expr | None, axis: int | 
 
 def _parameters(node: Node, scale: Expr, zero: Expr | None, dtype: str) -> tuple[Expr, Expr]:
     """Scale and zero point as numbers, or as vectors where they have several; no zero point is 0."""
+    _require_zero_point(node, zero, dtype)
     zero = node.full(0, (), dtype) if zero is None else node.wide(zero)
     sizes = [dims.product(node.shape(parameter)) for parameter in (scale, zero)]
     scale, zero = (node.reshape(x, () if n == 1 else (n,)) for x, n in zip((scale, zero), sizes, strict=True))
     return scale, zero
+
+
+def _require_zero_point(node: Node, zero: Expr | None, dtype: str) -> None:
+    """Require that a zero point has the element type of the stored numbers. Raises: TypeInferenceError."""
+    if zero is not None and node.dtype(zero) != dtype:
+        raise TypeInferenceError(
+            "the zero point has another element type than the stored numbers",
+            found=node.dtype(zero),
+            expected=dtype,
+        )
 
 
 def _axis_of(node: Node, parameters: tuple[Expr, Expr], axis: int | None) -> int | None:
@@ -88,6 +104,7 @@ def dequantize_linear(node: Node) -> Expr:
     if node.dtype(x) in QUANTIZED and not node.attr("block_size", 0):
         real = dequantize(node, x, scale, zero, _stated_axis(node, x))
         return node.cast(real, stated or node.dtype(scale))
+    _require_zero_point(node, zero, node.dtype(x))
     # int32 does not fit float32 exactly: the difference is taken before the conversion.
     whole = x if is_float(node.dtype(x)) else node.cast(x, "int32")
     if zero is not None and not is_float(node.dtype(zero)):
