@@ -12,8 +12,8 @@ from small_models import convolution, feeds_of, perceptron
 import kernelyard as ky
 from kernelyard import errors
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
-from kernelyard.runtime.execute.profile import Profile, StepTime
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine, VMInstrumentReturnKind
+from kernelyard.runtime.profiling.profile import Profile, StepTime
 from kernelyard.testing import assert_offloaded, compare_executables
 
 

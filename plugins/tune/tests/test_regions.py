@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import kernelyard as ky
-from kernelyard.runtime.execute.profile import Profile, StepTime
 from kernelyard.runtime.placement_decision import ASSIGNED
+from kernelyard.runtime.profiling.profile import Profile, StepTime
 from kernelyard_tune.regions import Measured, measure_steps, region_candidates
 
 W = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)

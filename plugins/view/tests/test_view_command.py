@@ -12,7 +12,7 @@ from view_models import network
 
 import kernelyard as ky
 from kernelyard.cli.main import main
-from kernelyard.runtime.execute.profile import profile
+from kernelyard.runtime.profiling.profiler import profile
 from kernelyard_view.live_table import live_table
 from kernelyard_view.view_command import command
 

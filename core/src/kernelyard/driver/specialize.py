@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.device.device import Device
     from kernelyard.runtime.device.tensor import Tensor
     from kernelyard.runtime.execute.call_limit import Cancellation
-    from kernelyard.runtime.execute.profile import Profile
+    from kernelyard.runtime.profiling.profile import Profile
 
 MAX_PROGRAMS = 16
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelyard.runtime.execute.executable import Executable
-from kernelyard.runtime.execute.profile import Profile, StepTime, profile
 from kernelyard.runtime.placement_decision import ASSIGNED, PlacementDecision
+from kernelyard.runtime.profiling.profile import Profile, StepTime
+from kernelyard.runtime.profiling.profiler import profile
 from kernelyard.runtime.report import Node, Report
 from kernelyard.runtime.report_words import VIEW
 from kernelyard_tune.search import Kernel, Problem, search

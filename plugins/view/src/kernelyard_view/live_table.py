@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kernelyard_view.step_table import step_lines
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.profile import Profile
+    from kernelyard.runtime.profiling.profile import Profile
 
     Watch = Callable[[Callable[[], Profile]], None]
 

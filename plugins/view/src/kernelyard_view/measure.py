@@ -13,7 +13,7 @@ from kernelyard_view.memory_map import memory_map
 from kernelyard_view.names import plain_name
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.profile import Profile, StepTime
+    from kernelyard.runtime.profiling.profile import Profile, StepTime
 
 
 def build_of(

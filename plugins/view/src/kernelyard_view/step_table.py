@@ -9,7 +9,7 @@ from kernelyard.runtime.text_table import aligned, amount, duration
 from kernelyard_view.names import plain_name
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.profile import Profile
+    from kernelyard.runtime.profiling.profile import Profile
 
 HEAD = ("time", "share", "bytes", "GB/s", "GFLOP/s", "of the roof", "runs as", "node")
 MAX_ROWS = 40

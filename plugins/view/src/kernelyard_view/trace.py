@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kernelyard.runtime.execute.executable import Executable
-from kernelyard.runtime.execute.profile import Profile, profile
-from kernelyard.runtime.execute.trace import trace_events
+from kernelyard.runtime.profiling.profile import Profile
+from kernelyard.runtime.profiling.profiler import profile
+from kernelyard.runtime.profiling.trace import trace_events
 from kernelyard_view.build import Build, MemoryMap
 from kernelyard_view.measure import profiled_build
 from kernelyard_view.saved import KEY, build_to_json

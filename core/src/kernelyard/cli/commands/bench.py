@@ -15,7 +15,7 @@ from kernelyard.cli.output import print_json
 from kernelyard.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.profile import Profile
+    from kernelyard.runtime.profiling.profile import Profile
 
 PERCENTILES = (10, 50, 90, 99)
 

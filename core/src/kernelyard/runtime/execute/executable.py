@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from kernelyard.runtime.device.tensor import Tensor
     from kernelyard.runtime.execute.call_limit import Cancellation
     from kernelyard.runtime.execute.entry_function import EntryFunction
-    from kernelyard.runtime.execute.profile import Profile
     from kernelyard.runtime.execute.virtual_machine import VirtualMachine
     from kernelyard.runtime.lru import CacheInfo
+    from kernelyard.runtime.profiling.profile import Profile
 
 __all__ = ["Executable", "Program", "Register", "Step", "TensorInfo", "TensorSpec"]
 
@@ -132,7 +132,7 @@ class Executable(CompiledModel):
 
         feeds: by name, or in the order of the inputs. device: as `VirtualMachine` takes it. Raises: as `run`.
         """
-        from kernelyard.runtime.execute.profile import profile
+        from kernelyard.runtime.profiling.profiler import profile
 
         return profile(self._taken_with(feeds), feeds, calls, device)
 

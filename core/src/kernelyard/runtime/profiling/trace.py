@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernelyard.runtime.execute.profile import Profile, StepTime, TimedCall
+    from kernelyard.runtime.profiling.profile import Profile, StepTime, TimedCall
 
 PROCESS = 1
 Event = dict[str, Any]

@@ -1,14 +1,10 @@
-"""Profile: where the time of a program goes, step by step and within them."""
+"""Profiler: measure where the time of a program goes, step by step and within them."""
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,8 +14,9 @@ from kernelyard.errors import ExecutionError
 from kernelyard.runtime.abi.module import Part
 from kernelyard.runtime.execute.bound_program import BoundProgram, StepHook
 from kernelyard.runtime.execute.call_table import CallTable, TimedStep
-from kernelyard.runtime.execute.step_nodes import StepNodes
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
+from kernelyard.runtime.profiling.profile import PartTime, Profile, StepTime, TimedCall, TimedStepRun
+from kernelyard.runtime.profiling.step_nodes import StepNodes
 from kernelyard.runtime.program.program import Program, Step
 from kernelyard.runtime.report import Report
 
@@ -28,116 +25,6 @@ if TYPE_CHECKING:
     from kernelyard.runtime.execute.compiled_model import CompiledModel
 
 DEFAULT_CALLS = 10
-
-
-@dataclass(frozen=True)
-class PartTime:
-    """A part of a step and what it took: see `kernelyard.runtime.abi.module.Part`.
-
-    node: of the model, where it is known; nodes: of the report, by number, that the part computes.
-    """
-
-    label: str
-    implementation: str
-    seconds: float
-    nbytes: int
-    flops: int | None
-    node: str = ""
-    nodes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """A step and what it took.
-
-    label: the model's node. module: the kind of the module that ran function `symbol`. parts: the patterns in a
-    library's region, or the operators in a kernel. nbytes: of the tensors that it is given to read and write, without
-    what a module holds itself. flops: an estimate; None where it is not known, as in programs with symbolic dims.
-    inside: what the step consists of, such as the primitives of a region, in order; nothing where it is one thing.
-    nodes: of the report, by number, that the step computes; none where they are not known.
-    """
-
-    label: str
-    module: str
-    symbol: str
-    parts: tuple[str, ...]
-    seconds: float
-    nbytes: int
-    flops: int | None
-    inside: tuple[PartTime, ...] = ()
-    nodes: tuple[int, ...] = ()
-
-
-class TimedStepRun(NamedTuple):
-    """One run of a step; start: by `time.perf_counter`. inside: the seconds of its parts."""
-
-    start: float
-    seconds: float
-    inside: tuple[float, ...]
-
-
-class TimedCall(NamedTuple):
-    """One call, step by step, with a clock between the steps."""
-
-    start: float
-    seconds: float
-    steps: tuple[TimedStepRun, ...]
-
-
-@dataclass(frozen=True)
-class Profile:
-    """The steps in the order in which they ran, each with its median time over `calls` calls.
-
-    call_seconds: the median of whole calls without a clock between the steps, feeds and results included.
-    overhead_seconds: the median of calls that take feeds in and results out, and run no step; 0 where it is not known.
-    timeline: the calls whose steps were timed.
-    """
-
-    steps: tuple[StepTime, ...]
-    call_seconds: float
-    calls: int
-    overhead_seconds: float = 0.0
-    timeline: tuple[TimedCall, ...] = ()
-
-    @property
-    def seconds(self) -> float:
-        """All steps together."""
-        return sum(step.seconds for step in self.steps)
-
-    @property
-    def explained(self) -> float:
-        """The part of a call's time that steps and overhead add up to; beyond 1 where the clock itself takes time."""
-        return (self.seconds + self.overhead_seconds) / self.call_seconds if self.call_seconds else 0.0
-
-    def share(self, step: StepTime) -> float:
-        """Return the part of all steps' time that is this step's."""
-        return step.seconds / self.seconds if self.seconds else 0.0
-
-    @property
-    def table(self) -> str:
-        """The steps, slowest first, and the sums of the modules, as a table."""
-        from kernelyard.runtime.execute.profile_text import table_lines
-
-        return "\n".join(table_lines(self))
-
-    def __str__(self) -> str:
-        return self.table
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the profile as JSON data."""
-        names = ("calls", "call_seconds", "seconds", "overhead_seconds", "explained")
-        steps = [{**asdict(step), "parts": list(step.parts), "share": self.share(step)} for step in self.steps]
-        return {**{name: getattr(self, name) for name in names}, "steps": steps}
-
-    def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the timed calls as a trace that https://ui.perfetto.dev and chrome://tracing open.
-
-        Raises: OSError.
-        """
-        from kernelyard.runtime.execute.trace import trace_events
-
-        text = json.dumps({"displayTimeUnit": "ns", "traceEvents": trace_events([self])})
-        Path(path).write_text(text + "\n", encoding="utf-8")
 
 
 def profile(
