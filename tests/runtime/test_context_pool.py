@@ -132,11 +132,26 @@ def test_a_thread_that_calls_repeatedly_wakes_nobody_between_two_hand_offs(monke
     event = thread_event.PipeEvent()
     pool.waiters.append(event)
     woken = []
-    for _ in range(3):
+    for _ in range(4):
         release(pool, pool.acquire())
         woken.append(event._is_set)
         event._is_set = False
-    assert woken == [True, False, False]  # only the first release is by a new owner
+        if len(woken) == 2:
+            pool._sentinel = event  # it has seen that it is the first, and wakes up when the next hand-off is due
+    assert woken == [True, True, False, False]  # the first release is by a new owner
+
+
+def test_a_waiter_that_becomes_the_first_is_not_woken_for_it():
+    pool = ContextPool(1)
+    context = pool.acquire()
+    second = thread_event.PipeEvent()
+    (waiting,), got = wait_for(pool, 1)
+    pool.waiters.append(second)
+    release(pool, context)  # handed off to the first
+    waiting.join(30)
+    assert got == [context]
+    assert list(pool.waiters) == [second]
+    assert not second._is_set
 
 
 def test_all_waiters_are_woken_by_contexts_that_become_idle_at_once(monkeypatch):

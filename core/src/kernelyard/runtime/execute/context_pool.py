@@ -59,6 +59,7 @@ class ContextPool:
         self._pop_handed_off = iter(self._handed_off.pop, None)
         self._next_handoff = 0.0  # on the monotonic clock
         self.waiters: deque[ThreadEvent] = deque()  # in order of arrival
+        self._sentinel: ThreadEvent | None = None  # the last first waiter that wakes up when a hand-off is due
         self._lock = Lock()  # held while a context is created
         renewed_in_children(self)
 
@@ -106,19 +107,28 @@ class ContextPool:
             if not self._handed_off:
                 with suppress(IndexError):
                     self._handed_off.extend(islice(self._pop_idle, 1))
-        elif released.is_reacquired:
-            return
+        elif released.is_reacquired and self._sentinel in islice(self.waiters, 1):
+            return  # that one looks again by itself
         self._wake_first()
 
     def _wake_first(self) -> None:
         with suppress(IndexError):  # nobody waits any more
             self.waiters[0].set()
 
-    def _wait_seconds(self, is_first: bool, limit: CallLimit | None) -> float:
-        """Return the timeout of a wait: the first waiter may not be notified before the next hand-off is due."""
+    def _wait(self, event: ThreadEvent, is_first: bool, limit: CallLimit | None) -> None:
+        """Wait for a notification; the first waiter may not get one before the next hand-off is due."""
         seconds = RECHECK_SECONDS if limit is None else limit.wait_seconds()
-        until_handoff = self._next_handoff - monotonic()
-        return min(seconds, until_handoff) if is_first and until_handoff > 0 else seconds
+        if is_first:
+            self._sentinel = event
+            until_handoff = self._next_handoff - monotonic()
+            seconds = min(seconds, until_handoff) if until_handoff > 0 else seconds
+        event.wait(seconds)
+
+    def _leave_queue(self, event: ThreadEvent) -> None:
+        with suppress(ValueError):
+            self.waiters.remove(event)
+        if self._idle or self._handed_off:  # released before the next in the queue was the first
+            self._wake_first()
 
     def _is_free(self, context: ExecutionContext) -> bool:
         return context in self._idle or context in self._handed_off
@@ -146,12 +156,10 @@ class ContextPool:
                     event = thread_event()
                     self.waiters.append(event)
                     continue  # a context may have been released before this thread was in the queue
-                event.wait(self._wait_seconds(is_first, limit))
+                self._wait(event, is_first, limit)
         finally:
             if event is not None:
-                with suppress(ValueError):
-                    self.waiters.remove(event)
-                self._wake_first()  # the next in the queue waits as one that is not the first
+                self._leave_queue(event)
 
     def _make(self) -> bool:
         """Create one more idle context, unless the pool has as many as it may."""
