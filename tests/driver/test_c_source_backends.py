@@ -15,11 +15,11 @@ from c_library import Model
 
 import kernelyard as ky
 from kernelyard import dims
+from kernelyard.codegen.c_source_codegen import CSourceCodegen
+from kernelyard.codegen.json_serializer import JSONSerializer, KernelNode
 from kernelyard.errors import ArtifactCorruptedError, ToolchainError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.patterns import FusionPattern, is_op, wildcard
-from kernelyard.placement.c_source import CSourceCodegen
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend
 from kernelyard.runtime.abi.native_unit import Header, NativeUnit, SharedLibrary
 from kernelyard.runtime.jit import c_compiler

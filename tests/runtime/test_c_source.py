@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 
+from kernelyard.codegen.c_source_codegen import CSourceCodegen
 from kernelyard.errors import (
     ArtifactCorruptedError,
     BackendUnavailableError,
@@ -17,7 +18,6 @@ from kernelyard.errors import (
     ExecutionError,
     ToolchainError,
 )
-from kernelyard.placement.c_source import CSourceCodegen
 from kernelyard.runtime.abi.native_unit import NativeFunction, NativeUnit, SharedLibrary, c_name
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.jit import c_compiler

@@ -11,10 +11,10 @@ import pytest
 
 import kernelyard as ky
 from kernelyard import dims
+from kernelyard.codegen.json_serializer import JSONSerializer, KernelNode
 from kernelyard.errors import ArtifactCorruptedError, CodegenError, DeviceError, ToolchainError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.patterns import FusionPattern, is_op, wildcard
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import kernelyard as ky
 import kernelyard.ops
 from kernelyard.driver.measured_placement import TuneRequest
-from kernelyard.driver.placement_memory import remember
+from kernelyard.driver.placement_cache import remember
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.placement_decision import PlacementDecision, Timing

@@ -27,7 +27,7 @@ import kernelyard.ops
 from kernelyard.cli.main import main
 from kernelyard.driver.compile import request_to_tune
 from kernelyard.driver.measured_placement import TuneRequest, read_placements
-from kernelyard.driver.placement_memory import CACHE
+from kernelyard.driver.placement_cache import CACHE
 from kernelyard.ir import FunctionBuilder, IRModule, to_text
 from kernelyard.plugins.worker_process import python_main
 from kernelyard.runtime.placement_decision import PlacementDecision, Timing

@@ -15,7 +15,7 @@ import kernelyard as ky
 import kernelyard.ops
 from kernelyard.dims import symbol
 from kernelyard.driver.measured_placement import read_placements, save_placements
-from kernelyard.driver.placement_memory import CACHE
+from kernelyard.driver.placement_cache import CACHE
 from kernelyard.errors import ArtifactCorruptedError, ArtifactError, OptionError, PlacementWarning
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime.installed.disk_cache import cache_size

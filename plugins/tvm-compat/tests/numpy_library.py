@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kernelyard import dtypes
+from kernelyard.codegen.json_serializer import JSONSerializer, KernelNode
 from kernelyard.ir import Call, Function
 from kernelyard.patterns import FusionPattern
 from kernelyard.patterns.composite import captured_operands
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend
 from kernelyard.runtime.abi.module import BoundCall
 from kernelyard.runtime.modules.json_runtime import JSONRuntime

@@ -15,12 +15,12 @@ from interpreted_backend import InterpretedBackend
 
 import kernelyard as ky
 from kernelyard import nn, transform
+from kernelyard.codegen.c_source_codegen import CSourceCodegen
+from kernelyard.codegen.json_serializer import JSONSerializer, KernelNode
 from kernelyard.errors import DeviceError, ToolchainError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.ops.samples import floats
 from kernelyard.patterns import FusionPattern, is_op
-from kernelyard.placement.c_source import CSourceCodegen
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend
 from kernelyard.runtime.abi.native_unit import Header
 from kernelyard.runtime.jit import c_compiler

@@ -17,12 +17,12 @@ import pytest
 from c_library import Model
 
 import kernelyard as ky
+from kernelyard.codegen.c_source_codegen import C_TYPES, CSourceCodegen
+from kernelyard.codegen.json_serializer import JSONSerializer, KernelNode
 from kernelyard.errors import CodegenError, ToolchainError
 from kernelyard.ir import Call, FunctionBuilder, IRModule, Var, verify
 from kernelyard.patterns import Accept, Decline
 from kernelyard.patterns.op_rules import register_op_rule, unregister_op_rules
-from kernelyard.placement.c_source import C_TYPES, CSourceCodegen
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend
 from kernelyard.runtime.jit.c_compiler import COMPILERS
 from kernelyard.testing import assert_offloaded

@@ -23,6 +23,6 @@ from kernelyard.ops import quantized_recurrent as quantized_recurrent
 from kernelyard.ops import random as random
 from kernelyard.ops import recurrent as recurrent
 from kernelyard.ops import reduction as reduction
-from kernelyard.ops import regions as regions
+from kernelyard.ops import roi_pooling as roi_pooling
 from kernelyard.ops import shape as shape
 from kernelyard.ops import trees as trees

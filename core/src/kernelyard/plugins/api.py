@@ -17,6 +17,12 @@ from typing import TYPE_CHECKING
 from kernelyard.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from kernelyard.codegen.c_source_codegen import CSourceCodegen as CSourceCodegen
+    from kernelyard.codegen.c_source_codegen import CTensor as CTensor
+    from kernelyard.codegen.c_source_codegen import static_shape as static_shape
+    from kernelyard.codegen.json_serializer import JSONSerializer as JSONSerializer
+    from kernelyard.codegen.json_serializer import KernelNode as KernelNode
+    from kernelyard.codegen.json_serializer import plain as plain
     from kernelyard.ir.builder import FunctionBuilder as FunctionBuilder
     from kernelyard.ir.control_flow import as_one as as_one
     from kernelyard.ir.expr import BaseFunction as BaseFunction
@@ -84,12 +90,6 @@ if TYPE_CHECKING:
     from kernelyard.patterns.registry import Answer as Answer
     from kernelyard.patterns.registry import Decline as Decline
     from kernelyard.patterns.registry import FusionPattern as FusionPattern
-    from kernelyard.placement.c_source import CSourceCodegen as CSourceCodegen
-    from kernelyard.placement.c_source import CTensor as CTensor
-    from kernelyard.placement.c_source import static_shape as static_shape
-    from kernelyard.placement.json_serializer import JSONSerializer as JSONSerializer
-    from kernelyard.placement.json_serializer import KernelNode as KernelNode
-    from kernelyard.placement.json_serializer import plain as plain
     from kernelyard.placement.roofline import bytes_of as bytes_of
     from kernelyard.placement.roofline import calls_of as calls_of
     from kernelyard.placement.roofline import composites_of as composites_of
@@ -162,8 +162,8 @@ _HOME = {
     "kernelyard.patterns.matching.match_result": "Match",
     "kernelyard.patterns.matching.matcher": "match",
     "kernelyard.patterns.registry": "Accept Answer Decline FusionPattern",
-    "kernelyard.placement.c_source": "CSourceCodegen CTensor static_shape",
-    "kernelyard.placement.json_serializer": "JSONSerializer KernelNode plain",
+    "kernelyard.codegen.c_source_codegen": "CSourceCodegen CTensor static_shape",
+    "kernelyard.codegen.json_serializer": "JSONSerializer KernelNode plain",
     "kernelyard.placement.roofline": "bytes_of calls_of composites_of flops_of nbytes_of roofline_seconds",
     "kernelyard.plugins.backend": "Backend Unavailable",
     "kernelyard.plugins.frontend": "Frontend ModelSpecializer Specialization",

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_co
 from dataclasses import dataclass, field, replace
 
 from kernelyard.driver.measured_placement import TuneRequest
-from kernelyard.driver.placement_memory import recall, remember
+from kernelyard.driver.placement_cache import recall, remember
 from kernelyard.errors import KernelyardError
 from kernelyard.runtime.placement_decision import PlacementDecision, Timing
 from kernelyard_tune.candidates import DEFAULT, whole_candidates

@@ -14,7 +14,7 @@ import numpy as np
 
 from kernelyard.cli.progress import Progress
 from kernelyard.driver.measured_placement import TuneRequest
-from kernelyard.driver.placement_memory import recall, remember, remembered
+from kernelyard.driver.placement_cache import recall, remember, remembered
 from kernelyard.errors import KernelyardError, PerformanceWarning
 from kernelyard.runtime.abi.threads import default_threads
 from kernelyard.runtime.execute.executable import Executable

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kernelyard.codegen.json_serializer import JSONSerializer, KernelNode
 from kernelyard.patterns import FusionPattern, is_op, wildcard
 from kernelyard.patterns.composite import captured_operands
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.plugins.backend import Backend
 from kernelyard_npu.runtime import NpuRuntime
 

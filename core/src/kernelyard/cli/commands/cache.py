@@ -68,7 +68,7 @@ def _exchange(
 ) -> None:
     """Take over, save and list measured placements."""
     from kernelyard.driver.measured_placement import read_placements, save_placements
-    from kernelyard.driver.placement_memory import remember, remembered
+    from kernelyard.driver.placement_cache import remember, remembered
 
     groups = [read_placements(path) for path in merge]  # all of them, before one is kept
     for decisions in groups:

@@ -151,7 +151,7 @@ class VirtualMachine:
         return SizedRunner(inputs, models, runners, executable.max_plans)
 
     def _taking_refused_sizes(self, name: str, runner: FunctionRunner) -> FunctionRunner:
-        from kernelyard.runtime.execute.refused_sizes import RefusedSizesRunner  # few models refuse sizes
+        from kernelyard.runtime.execute.refused_sizes_runner import RefusedSizesRunner  # few models refuse sizes
 
         compile_for, device, threads = self.executable.compile_for_refused_sizes, self.device, self.threads
 

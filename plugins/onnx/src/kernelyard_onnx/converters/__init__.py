@@ -26,7 +26,7 @@ FAMILIES = RegistryModules(
         "recurrent",
         "control",
         "random",
-        "regions",
+        "vision",
         "spatial",
         "signal",
         "sequence",

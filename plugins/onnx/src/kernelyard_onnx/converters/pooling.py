@@ -9,7 +9,7 @@ from dataclasses import replace
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import spatial_rank
-from kernelyard_onnx.converters.regions import places_of_maxima
+from kernelyard_onnx.converters.vision import places_of_maxima
 from kernelyard_onnx.converters.windows import Window, pad_explicitly, read_window
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelyard.cli.main import main
-from kernelyard.driver import placement_memory
+from kernelyard.driver import placement_cache
 from kernelyard.driver.measured_placement import read_placements, save_placements
-from kernelyard.driver.placement_memory import CACHE, recall, remember, remembered
+from kernelyard.driver.placement_cache import CACHE, recall, remember, remembered
 from kernelyard.errors import OptionError, RemoteCacheWarning
 from kernelyard.runtime.installed import remote_cache
 from kernelyard.runtime.installed.remote_cache import RemoteCache
@@ -66,7 +66,7 @@ def test_one_machine_knows_what_another_has_measured(
 
 
 def test_the_environment_names_the_server(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(placement_memory.REMOTE_VARIABLE, store.url.replace("//", "//me:secret@"))
+    monkeypatch.setenv(placement_cache.REMOTE_VARIABLE, store.url.replace("//", "//me:secret@"))
     remember([DECISION])
     assert store.headers == ["Basic bWU6c2VjcmV0"] * 2
     forget(monkeypatch, tmp_path / "elsewhere")
@@ -186,7 +186,7 @@ def test_damaged_answers_are_not_used(
     ],
 )
 def test_what_holds_for_something_else_is_not_used(content: bytes, store: Store) -> None:
-    name = f"kernelyard placements {placement_memory.SCHEMA} {DECISION.key}"
+    name = f"kernelyard placements {placement_cache.SCHEMA} {DECISION.key}"
     RemoteCache(store.url).put(name, content)
     with pytest.warns(RemoteCacheWarning, match="no decision of this model and machine"):
         assert recall(DECISION.facts, store.url) is None
@@ -246,7 +246,7 @@ def test_what_is_no_url_is_refused_before_anything_is_looked_up(url: str, monkey
     with pytest.raises(OptionError):
         remember([OTHER], url)
     assert list(remembered()) == [DECISION]
-    monkeypatch.setenv(placement_memory.REMOTE_VARIABLE, url)
+    monkeypatch.setenv(placement_cache.REMOTE_VARIABLE, url)
     with pytest.raises(OptionError):
         recall(DECISION.facts)
 

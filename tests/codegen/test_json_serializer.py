@@ -11,11 +11,11 @@ from interpreted_backend import InterpretedBackend
 
 import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard import dims
+from kernelyard.codegen.json_serializer import JSONSerializer, KernelNode
 from kernelyard.errors import CodegenError
 from kernelyard.ir import Call, Constant, Function, FunctionBuilder, IRModule
 from kernelyard.patterns import FusionPattern, is_const, is_op, wildcard
 from kernelyard.patterns.composite import captured_operands
-from kernelyard.placement.json_serializer import JSONSerializer, KernelNode
 from kernelyard.placement.partition import partition
 from kernelyard.runtime.modules.json_runtime import JSONGraph
 from kernelyard.transform.partition.run_codegen import Region, RunCodegen

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelyard import dims
+from kernelyard.codegen.json_serializer import JSONSerializer
 from kernelyard.dims.c_text import C_FUNCTIONS, to_c
 from kernelyard.errors import CodegenError
-from kernelyard.placement.json_serializer import JSONSerializer
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.native_unit import Header, NativeFunction, NativeUnit, SharedLibrary, c_name
 from kernelyard.runtime.abi.spec import TensorSpec
