@@ -15,7 +15,6 @@ Import = tuple[str, str]  # who imports, and what
 METHOD = "a method for what is written in a file of its own"
 MAKER = "it is handed what made it, and names that for its type alone"
 KINDS = "it holds what these are, or makes the one that is asked for"
-INSTALLED = "it looks at what is installed where it is handed nothing"
 DECLARED = "its checks, run by the compile half alone, are handed these, and it names them for their types"
 # Imports that close a circle, each inside a function or for types alone, and why it stays. The list is kept short: all
 # others run one way once these are left out.
@@ -28,7 +27,6 @@ ALLOWED: dict[Import, str] = {
     ("kernelyard.runtime.execute.executable", "kernelyard.runtime.artifact.kyar"): METHOD,
     ("kernelyard.runtime.execute.executable", "kernelyard.runtime.export.library"): METHOD,
     ("kernelyard.runtime.profiling.trace", "kernelyard.runtime.profiling.profile"): MAKER,
-    ("kernelyard.transform.partition.run_codegen", "kernelyard.plugins.manager"): INSTALLED,
     ("kernelyard.tir.buffer", "kernelyard.tir.expr"): METHOD,
     ("kernelyard_dnnl.primitive_kind", "kernelyard_dnnl.candidate"): DECLARED,
     ("kernelyard_dnnl.primitive_kind", "kernelyard_dnnl.composite"): DECLARED,

@@ -18,7 +18,8 @@ from kernelyard.patterns import FusionPattern, is_const, is_op, wildcard
 from kernelyard.patterns.composite import captured_operands
 from kernelyard.placement.partition import partition
 from kernelyard.runtime.modules.json_runtime import JSONGraph
-from kernelyard.transform.partition.run_codegen import Region, RunCodegen
+from kernelyard.transform.partition.region import Region
+from kernelyard.transform.partition.run_codegen import RunCodegen
 
 W = np.arange(16, dtype=np.float32).reshape(4, 4)
 MATMUL = FusionPattern(

@@ -20,7 +20,7 @@ from kernelyard.patterns.cost import Cost
 from kernelyard.plugins.frontend import Frontend
 from kernelyard.plugins.manager import PluginManager, get_manager
 from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, evaluate
-from kernelyard.transform.partition.run_codegen import Region
+from kernelyard.transform.partition.region import Region
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
 SUMMARY = re.compile(

@@ -17,7 +17,7 @@ from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match, i
 from kernelyard.plugins.backend import Backend
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
-from kernelyard.transform.partition.run_codegen import Region
+from kernelyard.transform.partition.region import Region
 
 
 class InterpretedModule(RuntimeModule):

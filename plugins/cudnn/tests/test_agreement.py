@@ -14,7 +14,7 @@ import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule, Var
 from kernelyard.patterns import FusionPattern
 from kernelyard.transform import FuseOpsByPattern
-from kernelyard.transform.partition.run_codegen import Region
+from kernelyard.transform.partition.region import Region
 from kernelyard_cudnn import planning
 from kernelyard_cudnn.backend import CudnnBackend, CudnnSerializer, Options
 from kernelyard_cudnn.checks import Checks

@@ -21,7 +21,8 @@ from kernelyard.placement.settings import PlacementSettings
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.transform.interprocedural.inline_functions import inline_functions
-from kernelyard.transform.partition.run_codegen import EXTERNAL_MODULES, Region, RunCodegen
+from kernelyard.transform.partition.region import Region
+from kernelyard.transform.partition.run_codegen import EXTERNAL_MODULES, RunCodegen
 
 X = np.random.default_rng(0).standard_normal((3, 4), dtype=np.float32)
 

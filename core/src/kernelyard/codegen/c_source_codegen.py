@@ -22,7 +22,7 @@ from kernelyard.runtime.abi.native_unit import Header, NativeFunction, NativeUni
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.modules.c_source import CSourceModule
 from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, NodeEntry
-from kernelyard.transform.partition.run_codegen import Region
+from kernelyard.transform.partition.region import Region
 
 _INCLUDES = ("#include <stdint.h>", "#include <stdlib.h>", "#include <string.h>")
 C_TYPES: Mapping[str, str] = {

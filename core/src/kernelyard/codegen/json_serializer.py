@@ -15,7 +15,7 @@ from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import COMPOSITE, SINGLE_OP
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, NodeEntry
-from kernelyard.transform.partition.run_codegen import Region
+from kernelyard.transform.partition.region import Region
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Tu
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import CODEGEN
 from kernelyard.placement.roofline import BYTES_PER_SECOND, nbytes_of
-from kernelyard.transform.partition.run_codegen import Region
+from kernelyard.transform.partition.region import Region
 
 if TYPE_CHECKING:
     from kernelyard.plugins.backend import Backend

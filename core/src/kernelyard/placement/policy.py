@@ -24,7 +24,7 @@ from kernelyard.placement.recorder import node_label
 from kernelyard.placement.roofline import calls_of
 from kernelyard.records import record
 from kernelyard.target import Target
-from kernelyard.transform.partition.run_codegen import Region
+from kernelyard.transform.partition.region import Region
 
 if TYPE_CHECKING:
     from kernelyard.plugins.backend import Backend

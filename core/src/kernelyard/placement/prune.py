@@ -18,7 +18,7 @@ from kernelyard.placement.policy import Policy, TakeAll
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.backend import Backend
 from kernelyard.transform.partition.fuse_ops_by_pattern import CHECK_ERROR, FailedCheck
-from kernelyard.transform.partition.run_codegen import Region
+from kernelyard.transform.partition.region import Region
 from kernelyard.transform.pipelines import merge
 
 log = logging.getLogger(__name__)

@@ -124,7 +124,7 @@ if TYPE_CHECKING:
     from kernelyard.transform.layout.convert_layout import to_first as to_first
     from kernelyard.transform.layout.convert_layout import to_last as to_last
     from kernelyard.transform.partition.attach_extern_modules import AttachExternModules as AttachExternModules
-    from kernelyard.transform.partition.run_codegen import Region as Region
+    from kernelyard.transform.partition.region import Region as Region
     from kernelyard.transform.pass_infra.fresh_names import FreshNames as FreshNames
     from kernelyard.transform.pass_infra.pass_base import FunctionPass as FunctionPass
     from kernelyard.transform.pass_infra.pass_base import Pass as Pass
@@ -182,7 +182,7 @@ _HOME = {
     "kernelyard.transform.simplify.eliminate_common_subexpr": "EliminateCommonSubexpr",
     "kernelyard.transform.pass_infra.fresh_names": "FreshNames",
     "kernelyard.transform.pass_infra.pass_base": "FunctionPass Pass PassContext Sequential",
-    "kernelyard.transform.partition.run_codegen": "Region",
+    "kernelyard.transform.partition.region": "Region",
     "kernelyard.transform.quantization.tabulate_quantized": "TabulateQuantized",
 }
 

@@ -13,7 +13,7 @@ from kernelyard.plugins.quantization_scheme import QuantizationScheme
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.layout.agree_border_layouts import BorderLayouts
-from kernelyard.transform.partition.run_codegen import Region
+from kernelyard.transform.partition.region import Region
 
 
 @dataclass(frozen=True)

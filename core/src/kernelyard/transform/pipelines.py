@@ -45,8 +45,9 @@ from kernelyard.transform.lowering.legalize_ops import LegalizeOps
 from kernelyard.transform.partition.fuse_ops_by_pattern import FuseOpsByPattern
 from kernelyard.transform.partition.merge_composite_functions import MergeCompositeFunctions
 from kernelyard.transform.partition.optimize_regions import Optimize, OptimizeRegions
+from kernelyard.transform.partition.region import Codegen, ViolationRecorder
 from kernelyard.transform.partition.region_merging import RegionFilter
-from kernelyard.transform.partition.run_codegen import Caller, Codegen, RunCodegen, ViolationRecorder, call_directly
+from kernelyard.transform.partition.run_codegen import Caller, RunCodegen, call_directly
 from kernelyard.transform.pass_infra.pass_base import Pass, Repeat, Sequential, WhereChanged
 from kernelyard.transform.precision.widen_floats import NARROW, WidenFloats
 from kernelyard.transform.quantization.compose_quantized_products import ComposeQuantizedProducts

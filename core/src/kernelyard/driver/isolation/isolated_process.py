@@ -28,7 +28,7 @@ from kernelyard.target import Target
 from kernelyard.transform.layout.agree_border_layouts import AgreeBorderLayouts
 from kernelyard.transform.partition.module_contract import check_module
 from kernelyard.transform.partition.optimize_regions import OptimizeRegions
-from kernelyard.transform.partition.run_codegen import Region
+from kernelyard.transform.partition.region import Region
 
 
 def main() -> None:

@@ -10,7 +10,8 @@ from kernelyard.ir.types import symbols_of
 from kernelyard.ir.visitor import callees
 from kernelyard.runtime.program.program import Program
 from kernelyard.transform.interprocedural.inline_functions import inline_into
-from kernelyard.transform.partition.run_codegen import EXTERNAL_MODULES, Region
+from kernelyard.transform.partition.region import Region
+from kernelyard.transform.partition.run_codegen import EXTERNAL_MODULES
 
 FALLBACK_OF = "fallback_of"  # attribute of a function: the symbol of the region whose operators it has
 

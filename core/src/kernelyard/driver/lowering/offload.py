@@ -25,7 +25,7 @@ from kernelyard.runtime.report import Reason, Violation
 from kernelyard.target import Target
 from kernelyard.transform.interprocedural.inline_functions import inline_functions
 from kernelyard.transform.layout.agree_border_layouts import BorderLayouts
-from kernelyard.transform.partition.run_codegen import Codegen, Region
+from kernelyard.transform.partition.region import Codegen, Region
 from kernelyard.transform.pipelines import codegen
 
 _HERE = (None, platform.machine())  # architectures of targets for which modules can be prepared on this machine

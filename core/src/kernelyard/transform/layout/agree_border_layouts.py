@@ -32,7 +32,7 @@ from kernelyard.ir import (
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
 from kernelyard.records import record
-from kernelyard.transform.partition.run_codegen import Region, ViolationRecorder
+from kernelyard.transform.partition.region import Region, ViolationRecorder
 from kernelyard.transform.pass_infra.fresh_names import FreshNames
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 

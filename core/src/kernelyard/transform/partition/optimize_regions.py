@@ -10,7 +10,7 @@ from kernelyard.errors import PassError, PluginContractError, describe
 from kernelyard.ir import BaseFunction, Call, Expr, Function, FunctionMutator, GlobalVar, IRModule, Var, verify
 from kernelyard.ir.visitor import RewriteWith, reachable_functions
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
-from kernelyard.transform.partition.run_codegen import ViolationRecorder
+from kernelyard.transform.partition.region import ViolationRecorder
 from kernelyard.transform.partition.snapshot import Snapshot
 from kernelyard.transform.pass_infra.fresh_names import FreshNames
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
