@@ -29,6 +29,7 @@ from kernelyard.runtime.execute.device_graph import Addresses, CapturedProgram
 from kernelyard.runtime.execute.device_io_binding import DeviceIOBinding
 from kernelyard.runtime.execute.execution_context import MIN_ARENA_NBYTES, ExecutionContext
 from kernelyard.runtime.execute.fallback import RefusedError, fall_back
+from kernelyard.runtime.execute.step_binder import uses_of_inputs_and_results
 from kernelyard.runtime.execute.step_errors import bind_error, check_bound, label_of
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Program, Step
@@ -90,8 +91,8 @@ class DeviceExecutionContext(ExecutionContext):
 class DeviceProgram:
     """Keep what the binding of a program takes and does not depend on sizes.
 
-    labels: of the steps. capturable: whether each may be captured. addresses: of constants, by register. uses: for each
-    register that inputs and results lie in, the steps that have it as an argument, and the number of the argument.
+    labels: of the steps. capturable: whether each may be captured. addresses: of constants, by register. uses: see
+    `uses_of_inputs_and_results`.
     """
 
     def __init__(
@@ -109,15 +110,7 @@ class DeviceProgram:
             for number, register in enumerate(program.registers)
             if register.kind == "constant"
         }
-        roots = [program.root(number) for number in range(len(program.registers))]
-        moving = {number for number, register in enumerate(program.registers) if register.kind == "input"}
-        self.uses: dict[int, list[tuple[int, int]]] = {
-            r: [] for r in moving | {roots[result] for result in program.results}
-        }
-        for number, step in enumerate(program.steps):
-            for position, register in enumerate(step.inputs + step.outputs):
-                if roots[register] in self.uses:
-                    self.uses[roots[register]].append((number, position))
+        self.uses = uses_of_inputs_and_results(program)
 
 
 class Binder:
@@ -203,7 +196,7 @@ class BoundDeviceProgram:
         )
         self._inputs = self._bind_inputs()
         self._results = self._bind_results()
-        self._homes = tuple(binding.home.address for binding in self._results)
+        self._buffer_addresses = tuple(binding.buffer.address for binding in self._results)
         self._expected = [
             (shape, dtypes.to_numpy(spec.dtype))
             for shape, spec in zip(plan.input_shapes, plan.program.inputs, strict=True)
@@ -253,10 +246,10 @@ class BoundDeviceProgram:
         bindings: list[tuple[int, DeviceIOBinding]] = []
         for number, register in enumerate(program.registers):
             if register.kind == "input":
-                home = self._tensors[number]
-                may_move = number not in results and home.nbytes >= REBIND_BYTES
+                buffer = self._tensors[number]
+                may_move = number not in results and buffer.nbytes >= REBIND_BYTES
                 rebinders = self._rebinders(number) if may_move else ()
-                bindings.append((register.index, DeviceIOBinding(self._driver, home, rebinders)))
+                bindings.append((register.index, DeviceIOBinding(self._driver, buffer, rebinders)))
         return bindings
 
     def _bind_results(self) -> list[DeviceIOBinding]:
@@ -298,10 +291,10 @@ class BoundDeviceProgram:
         """See `AnyBoundProgram.run`; once the device has its work, no limit ends it."""
         entered = tuple([binding.enter(arrays[index]) for index, binding in self._inputs])
         results = self._new_results()
-        own = [r.address if b.may_move else b.home.address for b, r in zip(self._results, results, strict=True)]
+        own = [r.address if b.may_move else b.buffer.address for b, r in zip(self._results, results, strict=True)]
         # The callers' own places first; where these are new, a graph that writes to the arena: copies take less than
         # launches.
-        addresses = self._whole.run(((*entered, *own), (*entered, *self._homes)), self._move)
+        addresses = self._whole.run(((*entered, *own), (*entered, *self._buffer_addresses)), self._move)
         for result, address in zip(results, addresses[len(entered) :], strict=True):
             if address != result.address:
                 self._driver.copy(result.address, address, result.nbytes)
@@ -309,8 +302,8 @@ class BoundDeviceProgram:
         return results
 
     def _new_results(self) -> list[DeviceArray]:
-        homes = [binding.home for binding in self._results]
-        return [DeviceArray.empty(self._driver, home.shape, dtypes.to_numpy(home.dtype)) for home in homes]
+        buffers = [binding.buffer for binding in self._results]
+        return [DeviceArray.empty(self._driver, buffer.shape, dtypes.to_numpy(buffer.dtype)) for buffer in buffers]
 
     def _move(self, addresses: Addresses) -> None:
         for (_, binding), address in zip(self._inputs, addresses, strict=False):
@@ -337,9 +330,9 @@ class BoundDeviceProgram:
 
     def run_stepwise(self, arrays: Sequence[AnyArray], hook: StepHook) -> list[DeviceArray]:
         """See `AnyBoundProgram.run_stepwise`; the hook sees copies on the host, or no values: `StepHook.reads`."""
-        self._move((*(binding.home.address for _, binding in self._inputs), *self._homes))
+        self._move((*(binding.buffer.address for _, binding in self._inputs), *self._buffer_addresses))
         for index, binding in self._inputs:
-            write(self._driver, binding.home.address, arrays[index])
+            write(self._driver, binding.buffer.address, arrays[index])
         bring = self._download if hook.reads else self._unread
         for step, table in self._parts:
             inputs = [bring(self._tensors[register]) for register in step.inputs]
@@ -348,8 +341,8 @@ class BoundDeviceProgram:
             run = partial(self._run_part, table, tensors, outputs if hook.reads else ())
             hook.decide(step, run, inputs, outputs)
         results = self._new_results()
-        for result, home in zip(results, self._homes, strict=True):
-            self._driver.copy(result.address, home, result.nbytes)
+        for result, address in zip(results, self._buffer_addresses, strict=True):
+            self._driver.copy(result.address, address, result.nbytes)
         self._release(arrays)
         return results
 

@@ -98,10 +98,9 @@ class IOBinding:
         self.buffer = buffer
         self.rebinders = tuple(rebinders)
         self.slots = tuple(slots)
-        self._shape, self._dtype = buffer.shape, buffer.dtype
-        self._home = self._address = memory.address_of(buffer)
+        self._own_address = self._address = memory.address_of(buffer)
         # A new array for the result: for the steps to write to where there are rebinders, else a copy of the buffer.
-        self.make = _RESULTS.allocator(self._shape, self._dtype) if self.rebinders else buffer.copy
+        self.make = _RESULTS.allocator(buffer.shape, buffer.dtype) if self.rebinders else buffer.copy
 
     def _move(self, address: int) -> None:
         if address != self._address or self.slots:
@@ -111,7 +110,7 @@ class IOBinding:
 
     def reset(self) -> None:
         """Make the steps use the buffer again."""
-        self._move(self._home)
+        self._move(self._own_address)
 
     def fill(self, array: np.ndarray) -> None:
         """Make the steps read `array`, which must live until they have run."""
@@ -120,7 +119,7 @@ class IOBinding:
             if address % REBIND_ALIGNMENT == 0:
                 self._move(address)
                 return
-        self._move(self._home)
+        self.reset()
         self.buffer[...] = array
 
     def receive(self, given: np.ndarray | None) -> np.ndarray | None:
@@ -173,7 +172,7 @@ class BoundProgram:
         moved = (*(binding for _, binding in self._moved), *self._results)
         self._is_fast = all(binding.slots for binding in moved if binding.rebinders)
         # `try_fast_path(*values)`: the results, or None where a value is no array of the very shape and dtype.
-        # This one makes a quick one when it is of use: most sizes that grow are run once. It gets a weak reference:
+        # This one makes a built-in once that pays: most sizes that grow are run once. It gets a weak reference:
         # else memory would wait for the garbage collector.
         self.try_fast_path: FastCall = partial(BoundProgram._try_fast_path, weakref.proxy(self))
 

@@ -11,24 +11,24 @@ from kernelyard.runtime.device.driver import DeviceDriver
 
 
 class DeviceIOBinding:
-    """Binding of an input or a result: its place in the arena, and what tells the steps of another address.
+    """Binding of an input or a result: its own buffer in the arena, and the rebinders of the steps.
 
-    Without rebinders it stays in its place, and arrays are copied there, or from there.
+    Without rebinders every array is copied to the buffer, or from it.
     """
 
-    def __init__(self, driver: DeviceDriver, home: BoundTensor, rebinders: Sequence[Callable[[int], None]]) -> None:
+    def __init__(self, driver: DeviceDriver, buffer: BoundTensor, rebinders: Sequence[Callable[[int], None]]) -> None:
         self._driver = driver
         self._rebinders = tuple(rebinders)
-        self._address = home.address
-        self.home = home
+        self._address = buffer.address
+        self.buffer = buffer
         self.may_move = bool(rebinders)
 
     def enter(self, array: AnyArray) -> int:
         """Return where the steps are to read an array: where it lies, or in the arena, to which it is copied."""
         if self.may_move and isinstance(array, DeviceArray) and array.address % REBIND_ALIGNMENT == 0:
             return array.address
-        write(self._driver, self.home.address, array)
-        return self.home.address
+        write(self._driver, self.buffer.address, array)
+        return self.buffer.address
 
     def move(self, address: int) -> None:
         """Make the steps use another address."""

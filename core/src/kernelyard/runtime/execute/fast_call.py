@@ -1,4 +1,4 @@
-"""A quick call: a Python built-in, made while the program runs, that takes NumPy arrays through a native table.
+"""FastCall: a Python built-in, made while the program runs, that takes NumPy arrays through a native table.
 
 Checking arguments, copying small tensors and calling a C function take a microsecond or two in Python. In native code
 (`jit.dispatch_loop`) they take a tenth of that, which is what a small program's call consists of.
@@ -90,7 +90,7 @@ class _MethodDef(ctypes.Structure):
 
 @cache
 def _method(function: int) -> _MethodDef:
-    return _MethodDef(b"quick_call", function, _METH_FASTCALL, None)
+    return _MethodDef(b"fast_call", function, _METH_FASTCALL, None)
 
 
 def _builtin(function: int, record: int, keep: object) -> FastCall:

@@ -75,12 +75,11 @@ class ProgramRunner:
         Raises: InputShapeError, ShapeError, ExecutionError.
         """
         plans = [plan for shapes in sets if not (plan := self._plan(shapes, NOTHING, ())).is_empty]
+        plans.sort(key=lambda plan: -plan.arena_nbytes)  # an arena that grows drops what is bound to it
         contexts = [self._contexts.acquire() for _ in range(min(callers, self._contexts.size))]
         try:
             for context in contexts:
-                for plan in sorted(
-                    plans, key=lambda plan: -plan.arena_nbytes
-                ):  # growing the arena drops what is bound to it
+                for plan in plans:
                     with no_fork_during:
                         context.bind(plan, self._environment.executable, self._environment.threads)
         finally:

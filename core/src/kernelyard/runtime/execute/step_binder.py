@@ -32,6 +32,18 @@ WORD = 8  # bytes
 Rebinder = Callable[[int], None]
 
 
+def uses_of_inputs_and_results(program: Program) -> dict[int, list[tuple[int, int]]]:
+    """Return, for each register that inputs and results lie in, the steps and arguments, by number, that have it."""
+    inputs = [number for number, register in enumerate(program.registers) if register.kind == "input"]
+    uses: dict[int, list[tuple[int, int]]] = {root: [] for root in (*inputs, *map(program.root, program.results))}
+    for number, step in enumerate(program.steps):
+        for position, register in enumerate(step.inputs + step.outputs):
+            root = program.root(register)
+            if root in uses:
+                uses[root].append((number, position))
+    return uses
+
+
 class _Kernel(NamedTuple):
     """A step that is a native kernel. first: the place of its addresses in the block, which its numbers follow."""
 
@@ -90,8 +102,7 @@ class _Kernels:
 class StepBinder:
     """Binds a program's steps, whatever the sizes; what does not depend on them is found out once.
 
-    labels: of the steps, for messages. uses: for each register that inputs and results lie in, the steps that have it
-    as an argument, and the number of the argument.
+    labels: of the steps, for messages. uses: see `uses_of_inputs_and_results`.
     """
 
     def __init__(self, program: Program, executable: CompiledModel, context: BindContext) -> None:
@@ -100,7 +111,7 @@ class StepBinder:
         self._context = context
         self.labels = [label_of(step, executable.modules) for step in program.steps]
         self._roots = [program.root(number) for number in range(len(program.registers))]
-        self.uses = self._find_uses()
+        self.uses = uses_of_inputs_and_results(program)
         self._constants = {
             number: memory.address_of(executable.resident(register.digest))
             for number, register in enumerate(program.registers)
@@ -128,16 +139,6 @@ class StepBinder:
             raise
         except Exception as error:
             raise bind_error(step.symbol, label_of(step, self.executable.modules), error) from error
-
-    def _find_uses(self) -> dict[int, list[tuple[int, int]]]:
-        program = self.program
-        moving = {number for number, register in enumerate(program.registers) if register.kind == "input"}
-        uses: dict[int, list[tuple[int, int]]] = {r: [] for r in moving | {self._roots[r] for r in program.results}}
-        for number, step in enumerate(program.steps):
-            for position, register in enumerate(step.inputs + step.outputs):
-                if self._roots[register] in uses:
-                    uses[self._roots[register]].append((number, position))
-        return uses
 
     def _lay_out(self) -> None:
         """Find the places of addresses and numbers in the block, and write what is the same for all sizes."""
