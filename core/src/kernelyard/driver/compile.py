@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from kernelyard.runtime.placement_decision import PlacementDecision
 
 log = logging.getLogger("kernelyard")
+
+OpenSession: TypeAlias = Callable[..., CompileSession]
+"""`open_with(options, decision=None)` opens a session with these, and all else as `compile` was told."""
 
 
 def compile(  # noqa: A001  the public name, as `re.compile`
@@ -88,32 +91,35 @@ def compile(  # noqa: A001  the public name, as `re.compile`
         [0.0, 2.0]
     """
     how: dict[str, Any] = {"require": require, "strict": strict, "exclude_patterns": exclude_patterns, "bounds": bounds}
-    opened = partial(open_session, target, backends, precision=precision, pipeline=pipeline, **how)
-    session = opened(options)
+    open_with = partial(open_session, target, backends, precision=precision, pipeline=pipeline, **how)
+    session = open_with(options)
     try:
         if tune is not None or placement is not None:
-            opened = decided(session, opened, model, tune, placement)
-            session = opened(options)
-        return _compiled(session, opened, model, instruments)
+            open_with = _with_measured_placement(session, open_with, model, tune, placement)
+            session = open_with(options)
+        return _compile_for_all_sizes(session, open_with, model, instruments)
     except UnsupportedOperatorError as error:
         from kernelyard.driver.specialize import specialized  # inside: few models need it
 
-        return specialized(session, model, error, lambda fixed: _compiled(opened(fixed), opened, model, instruments))
+        def compile_with(fixed: Options) -> Executable:
+            return _compile_for_all_sizes(open_with(fixed), open_with, model, instruments)
+
+        return specialized(session, model, error, compile_with)
 
 
-def decided(
+def _with_measured_placement(
     session: CompileSession,
-    opened: Callable[..., CompileSession],
+    open_with: OpenSession,
     model: object,
     tune: Tuning | str | float | None,
     placement: Placements | None,
-) -> Callable[[Options | None], CompileSession]:
-    """Return `opened` with the measured placement in it; as it is, with a warning, where none of `placement` fits."""
+) -> OpenSession:
+    """Return `open_with` with the measured placement; as it is, with a warning, where none of `placement` fits."""
     from kernelyard.driver.measured_placement import decide  # inside: most compiles measure nothing
 
     module = session.import_model(model)
-    decision = decide(session, module, tune, placement, _compiler_with(session, opened, module))
-    return opened if decision is None else partial(opened, decision=decision)
+    decision = decide(session, module, tune, placement, _compiler_with(session, open_with, module))
+    return open_with if decision is None else partial(open_with, decision=decision)
 
 
 def request_to_tune(
@@ -130,48 +136,41 @@ def request_to_tune(
     """
     from kernelyard.driver.measured_placement import TuneRequest, facts_of
 
-    defaults = {"require": None, "strict": False, "exclude_patterns": (), "precision": DEFAULT, "pipeline": None}
-    opened = partial(open_session, target, backends, **{**defaults, **how})
-    session = opened(options)
+    open_with = partial(open_session, target, backends, **how)
+    session = open_with(options)
     module = session.import_model(model)
-    return TuneRequest(session, module, facts_of(session, module), tuning, _compiler_with(session, opened, module))
+    return TuneRequest(session, module, facts_of(session, module), tuning, _compiler_with(session, open_with, module))
 
 
 def _compiler_with(
-    session: CompileSession, opened: Callable[..., CompileSession], module: IRModule
+    session: CompileSession, open_with: OpenSession, module: IRModule
 ) -> Callable[[PlacementDecision], Executable]:
     """Return what compiles a module by a decision."""
-    return lambda decision: _linked(opened(session.options, decision=decision), lambda: module, ())
+    return lambda decision: _run_phases(open_with(session.options, decision=decision), lambda: module, ())
 
 
-def _compiled(
-    session: CompileSession,
-    opened: Callable[..., CompileSession],
-    model: object,
-    instruments: Sequence[Instrument],
+def _compile_for_all_sizes(
+    session: CompileSession, open_with: OpenSession, model: object, instruments: Sequence[Instrument]
 ) -> Executable:
-    """Compile a model, with its alternatives for further sizes and what compiles it again for empty inputs.
-
-    opened: opens sessions with the same arguments.
-    """
+    """Compile a model, with its alternatives for further sizes and what compiles it again for sizes it refuses."""
     read = partial(session.import_model, model)
-    exe = _linked(session, read, instruments)
+    exe = _run_phases(session, read, instruments)
     if session.decision is not None and session.decision.by_size:
         from kernelyard.driver.measured_placement import add_alternatives  # inside: few models have any
 
-        reopened = partial(opened, session.options)
-        add_alternatives(exe, session.decision, lambda each: _linked(reopened(decision=each), read, instruments))
+        reopen = partial(open_with, session.options)
+        add_alternatives(exe, session.decision, lambda each: _run_phases(reopen(decision=each), read, instruments))
 
     def compile_again(options: Options, bind: Callable[[IRModule], IRModule]) -> Executable:
-        again = opened(options)
-        return _linked(again, lambda: bind(again.import_model(model)), instruments)
+        again = open_with(options)
+        return _run_phases(again, lambda: bind(again.import_model(model)), instruments)
 
     if not session.bounds:
         exe.compile_for_refused_sizes = compiler_for_refused_sizes(session, model, exe, compile_again)
     return exe
 
 
-def _linked(session: CompileSession, read: Callable[[], IRModule], instruments: Sequence[Instrument]) -> Executable:
+def _run_phases(session: CompileSession, read: Callable[[], IRModule], instruments: Sequence[Instrument]) -> Executable:
     """Run all phases on the module that `read` imports, which nobody else holds: its weights are freed once packed."""
     with watched(session, instruments):
         with collector_paused():
@@ -208,20 +207,11 @@ def explain(
 
     Raises: as `compile`.
     """
-    opened = partial(
-        open_session,
-        target,
-        backends,
-        require=require,
-        strict=strict,
-        exclude_patterns=exclude_patterns,
-        precision=precision,
-        pipeline=pipeline,
-        bounds=bounds,
-    )
-    session = opened(options)
+    how: dict[str, Any] = {"require": require, "strict": strict, "exclude_patterns": exclude_patterns, "bounds": bounds}
+    open_with = partial(open_session, target, backends, precision=precision, pipeline=pipeline, **how)
+    session = open_with(options)
     if placement is not None:
-        session = decided(session, opened, model, None, placement)(options)
+        session = _with_measured_placement(session, open_with, model, None, placement)(options)
     with watched(session, instruments):
         placed = place(session, simplify(session, session.import_model(model)))
         report = session.report(placed, session.generator, planned_kernels(session, placed))
@@ -248,8 +238,7 @@ def offered_module(
         >>> [binding.value.op_name for binding in offered_module(module)["main"].bindings]
         ['nn.relu']
     """
-    defaults = {"require": None, "strict": False, "exclude_patterns": (), "precision": DEFAULT, "pipeline": None}
-    session = open_session(target, list(backends), options, **{**defaults, **how})
+    session = open_session(target, list(backends), options, **how)
     with watched(session, ()):
         return simplify(session, session.import_model(model))
 
@@ -257,9 +246,7 @@ def offered_module(
 def watched(session: CompileSession, instruments: Sequence[Instrument]) -> PassContext:
     """Return the context of the compile's passes; a pipeline of the user's own is verified pass by pass."""
     if session.pipeline.changes:
-        from kernelyard.transform.pass_infra.instruments import (
-            VerifyEach,  # inside: most compiles run the default pipeline
-        )
+        from kernelyard.transform.pass_infra.instruments import VerifyEach  # inside: few compiles change it
 
         instruments = [VerifyEach(), *instruments]
     if BISECT_LIMIT.is_set:

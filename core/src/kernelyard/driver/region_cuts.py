@@ -101,7 +101,7 @@ def region_cuts(
     Raises: as `compile`; OptionError for a backend that is not asked.
     """
     asked = [backend] if backends is None else backends
-    chosen = {"exclude_patterns": exclude_patterns, "precision": precision, "pipeline": None, "bounds": bounds}
+    chosen: dict[str, Any] = {"exclude_patterns": exclude_patterns, "precision": precision, "bounds": bounds}
     session = open_session(target, asked, options, require=require, strict=strict, **chosen)
     names = [each.name for each in session.backends]
     if backend not in names:

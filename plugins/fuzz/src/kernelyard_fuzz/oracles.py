@@ -13,7 +13,6 @@ import numpy as np
 import kernelyard as ky
 import kernelyard.tir.interpreter  # PrimFuncs are evaluated too
 from kernelyard.driver.compile import place, simplify, watched
-from kernelyard.driver.session.precision import DEFAULT
 from kernelyard.driver.session.session import open_session
 from kernelyard.errors import KernelyardError, PerformanceWarning, ShapeError
 from kernelyard.ir import IRModule, parse_module, to_text, verify
@@ -257,16 +256,7 @@ def placed(
     pipeline: CompilePipeline | None = None,
 ) -> Report:
     """Bring a module to where backends have taken their parts, as `explain` does, which then plans kernels, too."""
-    session = open_session(
-        target,
-        backends,
-        None,
-        require=None,
-        strict=True,
-        exclude_patterns=(),
-        precision=DEFAULT,
-        pipeline=pipeline,
-    )
+    session = open_session(target, backends, strict=True, pipeline=pipeline)
     with watched(session, instruments):
         return session.report(place(session, simplify(session, module)), session.generator)
 

@@ -13,7 +13,7 @@ from kernelyard.driver.session.choose_pipeline import choose_pipeline, pipeline_
 from kernelyard.driver.session.choose_target import choose_target
 from kernelyard.driver.session.import_model import import_model
 from kernelyard.driver.session.options import check_options
-from kernelyard.driver.session.precision import Precision, get_precision
+from kernelyard.driver.session.precision import DEFAULT, Precision, get_precision
 from kernelyard.driver.session.requirements import check_requirements
 from kernelyard.errors import OptionError
 from kernelyard.ir import IRModule
@@ -92,15 +92,15 @@ class CompileSession:
 
 
 def open_session(
-    target: Target | str,
-    backends: Sequence[str] | str,
-    options: Options | None,
+    target: Target | str = "cpu",
+    backends: Sequence[str] | str = "auto",
+    options: Options | None = None,
     *,
-    require: Mapping[str, float] | None,
-    strict: bool,
-    exclude_patterns: Sequence[str],
-    precision: str,
-    pipeline: CompilePipeline | Pass | str | None,
+    require: Mapping[str, float] | None = None,
+    strict: bool = False,
+    exclude_patterns: Sequence[str] = (),
+    precision: str = DEFAULT,
+    pipeline: CompilePipeline | Pass | str | None = None,
     decision: PlacementDecision | None = None,
     bounds: Mapping[str, Bounds] | None = None,
 ) -> CompileSession:
