@@ -34,12 +34,12 @@ from kernelyard.runtime.api import (
 )
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, Library, StatusError, load_library
-from kernelyard_dnnl.foresight import Foresight
 from kernelyard_dnnl.layout import MemoryDescriptor
 from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.packing import PackedConstants, execution_arguments, memory_object
 from kernelyard_dnnl.plan import Plan, make_plan
 from kernelyard_dnnl.primitive import Primitive, primitives_info
+from kernelyard_dnnl.speculation import Speculation
 from kernelyard_dnnl.thread_scope import scoped
 from kernelyard_dnnl.values import Buffer, NativeKernel, Operation, Value
 
@@ -62,7 +62,7 @@ class GraphPlans:
         self._kept: LRU[object, Plan] = LRU(0)
         self._sets: Counter[str] = Counter()  # of sizes that a graph was planned for, by its symbol
         self._planners: defaultdict[str, MemoryPlanner] = defaultdict(MemoryPlanner)
-        self._foresights: dict[tuple[str, int, bool], Foresight] = {}
+        self._speculations: dict[tuple[str, int, bool], Speculation] = {}
         self._lock = renewed_in_children(threading.Lock())
 
     def plan(
@@ -95,24 +95,24 @@ class GraphPlans:
     def _made(self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_deterministic: bool) -> Plan:
         self._sets[graph.symbol] += 1
         if is_deterministic:  # whatever was run before
-            return self._lowered(graph, values, threads, False, Foresight())
+            return self._lowered(graph, values, threads, False, Speculation())
         is_one_of_many = self._sets[graph.symbol] > FEW_SIZES and max(self._sets.values()) > MANY_SIZES
         key = graph.symbol, threads, is_one_of_many
-        earlier = self._foresights.get(key)
+        earlier = self._speculations.get(key)
         if earlier is not None:
-            foresight, plan = Foresight(earlier), None
+            speculation, plan = Speculation(earlier), None
             with suppress(StatusError):
-                plan = self._lowered(graph, values, threads, is_one_of_many, foresight)
-            if foresight.holds() and plan is not None:
-                self._foresights[key] = foresight.keep()
+                plan = self._lowered(graph, values, threads, is_one_of_many, speculation)
+            if speculation.holds() and plan is not None:
+                self._speculations[key] = speculation.keep()
                 return plan
-        foresight = Foresight() if earlier is None else earlier.blind()
-        plan = self._lowered(graph, values, threads, is_one_of_many, foresight)
-        self._foresights[key] = foresight.keep()
+        speculation = Speculation() if earlier is None else earlier.blind()
+        plan = self._lowered(graph, values, threads, is_one_of_many, speculation)
+        self._speculations[key] = speculation.keep()
         return plan
 
     def _lowered(
-        self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_one_of_many: bool, foresight: Foresight
+        self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_one_of_many: bool, speculation: Speculation
     ) -> Plan:
         begin = self.packed.preparation.begin
         lowering = Lowering(
@@ -123,7 +123,7 @@ class GraphPlans:
             threads,
             begin=begin,
             is_one_of_many=is_one_of_many,
-            foresight=foresight,
+            speculation=speculation,
         )
         try:
             return _prepared(lowering, self._planners[graph.symbol])

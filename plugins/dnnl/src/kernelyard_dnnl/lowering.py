@@ -18,11 +18,11 @@ from kernelyard.errors import CodegenError, ShapeError
 from kernelyard.runtime.api import DimValues, JSONGraph, JSONNode, NodeEntry
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
-from kernelyard_dnnl.foresight import Foresight
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense
 from kernelyard_dnnl.packing import PackedConstants
 from kernelyard_dnnl.primitive import Argument, Primitive, Recipe, create_reorder
 from kernelyard_dnnl.primitive_attributes import PostOps, Runtime, RuntimeNumbers
+from kernelyard_dnnl.speculation import Speculation
 from kernelyard_dnnl.values import Buffer, NativeKernel, Node, Operation, Value
 from kernelyard_dnnl.work import fitting_threads
 
@@ -38,8 +38,8 @@ class Lowering:
     values: the symbolic dims. constants: arrays by digest. packed: where packed constants are kept.
     threads: how many a call may use. native_kernels: whether operations may be code of ours. begin: is given what can
     be done beside the lowering; None where the operations will not run here. is_one_of_many: whether the graph was
-    lowered for so many sizes already that what the library does not give back counts. foresight: what the library
-    answers, as far as that is known of other sizes; `Foresight.holds` tells afterwards.
+    lowered for so many sizes already that what the library does not give back counts. speculation: what the library
+    answers, as far as that is known of other sizes; `Speculation.holds` tells afterwards.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Lowering:
         native_kernels: bool = True,
         begin: Callable[[Callable[[], object]], object] | None = None,
         is_one_of_many: bool = False,
-        foresight: Foresight | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self._begin = begin
-        self._foresight = foresight or Foresight()
+        self._speculation = speculation or Speculation()
         self._pending: Primitive | None = None  # of the last operation, which the next may still take back
         self.graph = graph
         self.threads = threads
@@ -271,7 +271,7 @@ class Lowering:
         """
         threads = fitting_threads(kind, arguments, self.threads)
         recipe = Recipe(kind, arguments, post_ops, skipped, numbers)
-        return self._foresight.primitive(self._current, recipe, threads)
+        return self._speculation.primitive(self._current, recipe, threads)
 
     def take_back(self) -> None:
         """Remove the last operation: the next one includes its work."""
@@ -302,7 +302,7 @@ class Lowering:
         if original in self._copies:
             self._copies[original] = [pair for pair in self._copies[original] if pair[1].buffer is not written]
         if isinstance(code, Primitive):
-            code = self._foresight.rely_on(code)
+            code = self._speculation.rely_on(code)
             self._generate_pending()
             self._pending = code
         group = self._groups.get(self._current)

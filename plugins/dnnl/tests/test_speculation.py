@@ -1,4 +1,4 @@
-"""New sizes are lowered by what oneDNN answered at earlier ones; what was foreseen wrongly is asked again."""
+"""New sizes are lowered by what oneDNN answered at earlier ones; what was assumed wrongly is asked again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 from kernelyard_dnnl import primitive
 from kernelyard_dnnl.execution import GraphPlans
-from kernelyard_dnnl.foresight import WEIGHTS, ForeseenPrimitive, Foresight
+from kernelyard_dnnl.speculation import WEIGHTS, Speculation, SpeculativePrimitive
 
 SIZES = ((8, 8), (9, 5), (17, 23), (3, 4), (64, 80), (31, 7))
 
@@ -66,11 +66,11 @@ def test_results_are_right_at_every_size(network):
 
 
 @pytest.mark.parametrize("answer", ["implementation", "weights", "refusal"])
-def test_what_is_foreseen_wrongly_is_asked_again(network, monkeypatch, answer):
-    """Every answer is spoilt: the plan is made anew, and is what it would be without foresight."""
-    keep, again = Foresight.keep, []
+def test_what_is_assumed_wrongly_is_asked_again(network, monkeypatch, answer):
+    """Every answer is spoilt: the plan is made anew, and is what it would be without speculation."""
+    keep, again = Speculation.keep, []
 
-    def spoilt(self: Foresight) -> Foresight:
+    def spoilt(self: Speculation) -> Speculation:
         keep(self)
         for key, (question, found) in self._answers.items():
             known = dict(found.known)
@@ -84,31 +84,31 @@ def test_what_is_foreseen_wrongly_is_asked_again(network, monkeypatch, answer):
             self._answers[key] = question, found._replace(known=known, refusal=refusal)
         return self
 
-    blind = Foresight.blind
-    monkeypatch.setattr(Foresight, "keep", spoilt)
-    monkeypatch.setattr(Foresight, "blind", lambda self: again.append(self) or blind(self))
+    blind = Speculation.blind
+    monkeypatch.setattr(Speculation, "keep", spoilt)
+    monkeypatch.setattr(Speculation, "blind", lambda self: again.append(self) or blind(self))
     exe = compiled(network)
     for height, width in SIZES:
         is_right(exe, network, height, width)
     assert again
 
 
-def test_what_varies_is_not_foreseen_again(network, monkeypatch):
+def test_what_varies_is_not_assumed_again(network, monkeypatch):
     """A question whose answer was wrong once is put to the library at each size from then on."""
-    blind, again = Foresight.blind, []
-    monkeypatch.setattr(Foresight, "blind", lambda self: again.append(self) or blind(self))
-    is_as_foreseen = ForeseenPrimitive.is_as_foreseen
-    monkeypatch.setattr(ForeseenPrimitive, "is_as_foreseen", property(lambda self: self.recipe.kind != "matmul"))
+    blind, again = Speculation.blind, []
+    monkeypatch.setattr(Speculation, "blind", lambda self: again.append(self) or blind(self))
+    is_as_assumed = SpeculativePrimitive.is_as_assumed
+    monkeypatch.setattr(SpeculativePrimitive, "is_as_assumed", property(lambda self: self.recipe.kind != "matmul"))
     exe = compiled(network)
     for height, width in SIZES:
         is_right(exe, network, height, width)
     assert len(again) == 1
-    assert isinstance(is_as_foreseen, property)
+    assert isinstance(is_as_assumed, property)
 
 
 def test_deterministic_programs_ask_each_time(network, monkeypatch):
     """The same sizes give the same bits, whatever ran before."""
-    seen: list[Foresight | None] = []
+    seen: list[Speculation | None] = []
     lowered = GraphPlans._lowered
     monkeypatch.setattr(GraphPlans, "_lowered", lambda self, *args: seen.append(args[-1]) or lowered(self, *args))
     exe = ky.compile(network, backends=["dnnl"], target=ky.Target("cpu", deterministic=True))

@@ -1,9 +1,9 @@
-"""Foresight: a graph is lowered for new sizes by what the library answered at others, before it is asked.
+"""Speculative lowering: a graph is lowered for new sizes by the answers that oneDNN gave at earlier ones.
 
-Most of what a lowering asks the library for it only compares: with post-ops or without, the first implementation or the
-next. Each question costs a tenth of a millisecond, up to ten. At other sizes the answers are nearly always the same. So
-the earlier ones are taken, the primitives that are left are created beside the lowering, and then it is seen whether
-these are as foreseen.
+A lowering mostly asks the library in order to compare: with post-ops or without, the first implementation or the next.
+Each question takes a tenth of a millisecond to ten, and the answers are nearly always the same at other sizes. So the
+earlier answers are assumed, the primitives that are left are created beside the lowering, and the plan is used if they
+are as assumed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WEIGHTS = {
     "weights": ("weights_md", 0),
     "depthwise_weights": ("exec_arg_md", enums.ARG["depthwise"] | enums.ARG["weights"]),
 }
-FORESEEN = ("implementation", *WEIGHTS)
+ASSUMED = ("implementation", *WEIGHTS)
 
 
 class _Question(NamedTuple):
@@ -41,7 +41,7 @@ class _Answer(NamedTuple):
     known: Mapping[str, str | MemoryDescriptor] = {}
 
 
-class ForeseenPrimitive(Primitive):
+class SpeculativePrimitive(Primitive):
     """Stands for a primitive, and answers what is known of that at other sizes; for all else the library is asked.
 
     asked: the node that asked for it, and the number of its question.
@@ -77,8 +77,8 @@ class ForeseenPrimitive(Primitive):
         return self.actual.generate()
 
     @property
-    def is_as_foreseen(self) -> bool:
-        """True if the library answers what was foreseen."""
+    def is_as_assumed(self) -> bool:
+        """True if the library answers what was assumed."""
         try:
             self.actual.describe()
         except StatusError:
@@ -92,24 +92,24 @@ class ForeseenPrimitive(Primitive):
         return self.actual.has_layout(*WEIGHTS[name], layout)
 
 
-class Foresight:
+class Speculation:
     """The questions that the lowering of a graph asks, by node and number, with the answers; afterwards, those to
-    foresee at the next sizes.
+    assume at the next sizes.
 
-    What was foreseen wrongly once is asked at all sizes from then on.
+    What was assumed wrongly once is asked at all sizes from then on.
     earlier: the lowering for other sizes; None to ask the library each time.
     """
 
-    def __init__(self, earlier: Foresight | None = None) -> None:
+    def __init__(self, earlier: Speculation | None = None) -> None:
         self._earlier = earlier._answers if earlier is not None else {}
         self._varying: set[tuple[int, int]] = earlier._varying if earlier is not None else set()
         self._answers: dict[tuple[int, int], tuple[_Question, _Answer]] = {}
         self._asked: list[tuple[tuple[int, int], _Question, Primitive | tuple[str, int]]] = []
         self._counts: Counter[int] = Counter()
-        self._relied_on: list[ForeseenPrimitive] = []
+        self._relied_on: list[SpeculativePrimitive] = []
 
     def primitive(self, node: int, recipe: Recipe, threads: int) -> Primitive:
-        """Return the primitive of a recipe, as far as that is foreseen. Raises: StatusError."""
+        """Return the primitive of a recipe, as far as that is assumed. Raises: StatusError."""
         key = node, self._counts[node]
         question = _Question(recipe.kind, recipe.skipped, len(recipe.post_ops))
         self._counts[node] += 1
@@ -121,7 +121,7 @@ class Foresight:
             elif answer.refusal is not None:
                 raise StatusError(*answer.refusal)
             else:
-                found = ForeseenPrimitive(recipe, threads, key, answer.known)
+                found = SpeculativePrimitive(recipe, threads, key, answer.known)
         except StatusError as error:
             self._asked.append((key, question, error.call))
             raise
@@ -129,27 +129,27 @@ class Foresight:
         return found
 
     def holds(self) -> bool:
-        """Tell if the primitives that will be run are as foreseen."""
-        wrong = [primitive.asked for primitive in self._relied_on if not primitive.is_as_foreseen]
+        """Tell if the primitives that will be run are as assumed."""
+        wrong = [primitive.asked for primitive in self._relied_on if not primitive.is_as_assumed]
         self._varying.update(wrong)
         return not wrong
 
-    def keep(self) -> Foresight:
-        """Make the answers those to foresee, and let go of all else."""
+    def keep(self) -> Speculation:
+        """Make the answers those to assume, and let go of all else."""
         answers = {key: (question, _answer(found)) for key, question, found in self._asked}
         self._answers = {key: answer for key, answer in answers.items() if key not in self._varying}
         self._asked, self._relied_on, self._earlier = [], [], {}
         return self
 
-    def blind(self) -> Foresight:
+    def blind(self) -> Speculation:
         """Return one that asks the library each time, and knows what varies."""
-        found = Foresight()
+        found = Speculation()
         found._varying = self._varying
         return found
 
     def rely_on(self, primitive: Primitive) -> Primitive:
         """Return the primitive itself for one that will be run."""
-        if not isinstance(primitive, ForeseenPrimitive):
+        if not isinstance(primitive, SpeculativePrimitive):
             return primitive
         self._relied_on.append(primitive)
         return primitive.actual
@@ -159,5 +159,5 @@ def _answer(found: Primitive | tuple[str, int]) -> _Answer:
     if isinstance(found, tuple):
         return _Answer(found)
     layouts, known = found.recipe.arguments, vars(found)
-    names = [name for name in FORESEEN if name in known and not any(known[name] is each for each in layouts)]
+    names = [name for name in ASSUMED if name in known and not any(known[name] is each for each in layouts)]
     return _Answer(None, {name: known[name] for name in names})
