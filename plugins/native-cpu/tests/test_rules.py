@@ -201,9 +201,9 @@ def test_large_matrices_are_asked_for_ahead(machine):
     """Where they cannot be in cache; several tiles share them part by part."""
     assert plan_of(module_of("matmul", (4, 600), (600, 512)), machine).stream is not None
     assert plan_of(module_of("matmul", (4, 60), (60, 512)), machine).stream is None
-    assert plan_of(module_of("matmul", (4, 600), (600, 512)), machine).parts is None
-    assert plan_of(module_of("matmul", (40, 600), (600, 512)), machine).parts is not None
-    assert plan_of(module_of("matmul", (400, 600), (600, 512)), machine).parts is None
+    assert plan_of(module_of("matmul", (4, 600), (600, 512)), machine).k_blocks is None
+    assert plan_of(module_of("matmul", (40, 600), (600, 512)), machine).k_blocks is not None
+    assert plan_of(module_of("matmul", (400, 600), (600, 512)), machine).k_blocks is None
 
 
 @pytest.mark.parametrize("mcpu", [None, "x86-64-v3", "x86-64"])

@@ -111,7 +111,7 @@ class GroupWriter:
         self.memory.streamed = self.streamed[number]
         written = (block.output for block in self.group.stages[number].blocks)
         plan = self.plans[number]
-        kept = plan.tile_scratch, plan.parts and plan.parts.sums
+        kept = plan.tile_scratch, plan.k_blocks and plan.k_blocks.sums
         self.memory.begin_stage(frozenset((*written, *(buffer for buffer in kept if buffer))))
 
     def _choose(self, versions: Sequence[Plan], run: Callable[[Plan], list[Value]]) -> None:
@@ -154,8 +154,8 @@ class GroupWriter:
         self.memory.packed = {}
         nest = self._nest(0, plan, self.outside)
         loops = nest.outer_loops()
-        if plan.parts:
-            start, loops, single = _without_single(loops[:-1], [nest.axes], 0)  # tiles are walked inside of the parts
+        if plan.k_blocks:
+            start, loops, single = _without_single(loops[:-1], [nest.axes], 0)  # tiles are walked inside of the blocks
         else:
             start, loops, single = _without_single(loops, [nest.axes], len(plan.tiles))
         flat = _loops_to_flatten(loops, everything=bool(plan.tiles))
@@ -173,8 +173,8 @@ class GroupWriter:
             if plan.panel:
                 points = nest.pack(points)
                 self._begin(0)
-            if plan.parts:
-                nest.run_parts(points)
+            if plan.k_blocks:
+                nest.run_k_blocks(points)
             elif chunk:
                 self._run_chunk(nest, [flat[-1], *single], indices[-1], chunk, points)
             else:
@@ -194,7 +194,7 @@ class GroupWriter:
         """Return the chunk of innermost flattened iterations per task; 0 if that loop is a task axis of its own."""
         if plan.panel:
             return TILES_PER_PANEL
-        if plan.parts:
+        if plan.k_blocks:
             return 0
         is_long = len(loops) == len(flat) > 1 and size_of(flat[-1].count) > _CHUNK
         return _CHUNK if is_long and not self.group.stages[0].reduce and not plan.transposed_axis else 0

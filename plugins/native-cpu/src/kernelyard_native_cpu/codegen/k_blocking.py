@@ -1,4 +1,4 @@
-"""Sums of products along a part of the reduced axis after another: every tile along a part before the next part."""
+"""Blocking of a reduction: every tile is computed along a block of the reduced axis before the next block."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ from kernelyard_llvm.values import Value
 from kernelyard_native_cpu.codegen.expressions import Expressions
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.reduction import Axes, ReductionLoops
-from kernelyard_native_cpu.schedule.plan import Parts, Plan
+from kernelyard_native_cpu.schedule.plan import KBlocks, Plan
 
 Points = list[Axes]
 TileAt = Callable[[Value], Points]
 
 
-class PartsLoops:
-    """The loops of a plan with parts, for the tiles of one step of the vector axis. tile_at: the points of a tile, by
-    its number; tiles: how many there are."""
+class KBlocking:
+    """Loops of a plan with blocks of the reduced axis, for the tiles of one step of the vector axis.
 
-    def __init__(self, memory: Memory, plan: Plan, parts: Parts, loops: ReductionLoops, tiles: int, tile_at: TileAt):
+    tiles: how many there are. tile_at: the points of a tile, by its number.
+    """
+
+    def __init__(self, memory: Memory, plan: Plan, blocks: KBlocks, loops: ReductionLoops, tiles: int, tile_at: TileAt):
         self.memory = memory
         self.e = memory.emitter
         self.plan = plan
-        self.parts = parts
+        self.blocks = blocks
         self.loops = loops
         self.tiles = tiles
         self.tile_at = tile_at
 
     def run(self, finish: Callable[[Points, list[Value]], None]) -> None:
-        """Every part, and what is to be done with each tile's results."""
+        """Emit the loop over the blocks; `finish` gets the results of each tile."""
         (reduced,) = self.plan.reduce
         extent = self.memory.dim(self.plan.extents[reduced])
         self._each_tile(lambda tile, points: self._keep(tile, self.loops.start(points)))
 
-        with self.e.loop(0, extent, step=self.parts.depth) as (begin, _):
-            end = self.e.intrinsic("smin", self.e.add(begin, self.parts.depth), extent)
+        with self.e.loop(0, extent, step=self.blocks.depth) as (begin, _):
+            end = self.e.intrinsic("smin", self.e.add(begin, self.blocks.depth), extent)
             self._each_tile(lambda tile, points: self._advance(tile, points, begin, end))
         self._each_tile(lambda tile, points: finish(points, self.loops.finish(points, self._kept(tile, len(points)))))
 
@@ -47,7 +49,7 @@ class PartsLoops:
         self._keep(tile, self.loops.advance(points, kept, begin, end, self._ahead(tile)))
 
     def _ahead(self, tile: Value) -> Callable[[Axes], None] | None:
-        """Return every tile asks for its share of the next part: so memory answers all the time."""
+        """Return what prefetches a tile's share of the next block, so that memory is always busy."""
         stream, vector = self.plan.stream, str(self.plan.vector)
         if stream is None:
             return None
@@ -56,7 +58,7 @@ class PartsLoops:
         buffer, offset = stream.load.buffer, self.memory.offset(stream.load.buffer, stream.load.indices)
 
         def ask(axes: Axes) -> None:
-            later = self.e.add(axes[reduced], self.parts.depth)
+            later = self.e.add(axes[reduced], self.blocks.depth)
             for turn in range(-(-lines // self.tiles)):
                 line = self.e.add(tile, turn * self.tiles)
                 place = self.e.add(axes[vector], self.e.mul(line, self.plan.lanes))
@@ -70,8 +72,8 @@ class PartsLoops:
 
     def _kept(self, tile: Value, count: int) -> list[Value]:
         places = [self._place(tile, number, count) for number in range(count)]
-        return [self.memory.load(self.parts.sums, place, self.plan.lanes) for place in places]
+        return [self.memory.load(self.blocks.sums, place, self.plan.lanes) for place in places]
 
     def _keep(self, tile: Value, values: Sequence[Value]) -> None:
         for number, value in enumerate(values):
-            self.memory.store(self.parts.sums, self._place(tile, number, len(values)), value)
+            self.memory.store(self.blocks.sums, self._place(tile, number, len(values)), value)

@@ -11,8 +11,8 @@ from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Axis, Binary, Buffer, ComputeBlock, Expr, Load, Stage, unconditional_loads
 from kernelyard_llvm.values import Value, int_literal, literal_int
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
+from kernelyard_native_cpu.codegen.k_blocking import KBlocking
 from kernelyard_native_cpu.codegen.memory import Memory
-from kernelyard_native_cpu.codegen.parts import PartsLoops
 from kernelyard_native_cpu.codegen.reduction import ReductionLoops
 from kernelyard_native_cpu.schedule.loops import is_transposed
 from kernelyard_native_cpu.schedule.plan import Panel, Plan
@@ -135,7 +135,7 @@ class Nest:
         steps, *tiles = self.outer_loops()[-1 - len(self.plan.tiles) :]
         with self._loop(steps.count) as (i, _):
             points = self.use_panel(self._at_panel(steps, i))
-            if self.plan.parts:
+            if self.plan.k_blocks:
                 self.run_parts(points)
             else:
                 self.run(tiles, points)
@@ -284,10 +284,10 @@ class Nest:
         for axes, value in zip(points, values, strict=True):
             self._finish_reduced(axes, None if self.plan.vector_is_reduced else self.lanes_at(axes), value)
 
-    def run_parts(self, points: Points) -> None:
-        """All tiles of one step of the vector axis, part by part of the reduced axis."""
-        plan, parts = self.plan, self.plan.parts
-        assert parts is not None
+    def run_k_blocks(self, points: Points) -> None:
+        """Emit all tiles of one step of the vector axis, block by block of the reduced axis."""
+        plan, blocks = self.plan, self.plan.k_blocks
+        assert blocks is not None
         ((name, height),) = plan.tiles
         tiles = self._tile_loop(name, height)
         loops = ReductionLoops(self.memory, self.stage.first, plan, self.lanes_at)
@@ -297,7 +297,7 @@ class Nest:
             for axes, value in zip(points, values, strict=True):
                 self._finish_reduced(axes, self.lanes_at(axes), value)
 
-        PartsLoops(self.memory, plan, parts, loops, tiles.count, lambda tile: tiles.expand(points, tile)).run(finish)
+        KBlocking(self.memory, plan, blocks, loops, tiles.count, lambda tile: tiles.expand(points, tile)).run(finish)
 
     def _finish_reduced(self, axes: Axes, lanes: Lanes | None, value: Value) -> None:
         expressions = Expressions(self.memory, axes, lanes)

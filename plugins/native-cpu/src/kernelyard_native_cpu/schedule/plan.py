@@ -49,9 +49,9 @@ class Stream:
 
 
 @record
-class Parts:
-    """A reduced axis is walked in parts of `depth` steps, and every tile along a part, so that what the tiles share is
-    still in cache for the last of them. sums: where a tile's results so far lie meanwhile."""
+class KBlocks:
+    """Blocks of a reduced axis: every tile is computed along one of `depth` steps, then the next, so that what the
+    tiles share is still in cache for the last of them. sums: buffer of the tiles' partial sums."""
 
     depth: int
     sums: Buffer
@@ -138,7 +138,7 @@ class Plan:
     masked: lanes beyond the end of the axis are left out; without it, the last step is moved back to end there.
     transposed_axis: the contiguous axis of memory; square tiles of it and the vector axis are transposed in
       registers: of loads in an elementwise kernel, of results in a reduction (it is the only tile axis then).
-    stream: what is prefetched. parts: of the reduced axis (with one tile axis).
+    stream: what is prefetched. k_blocks: of the reduced axis (with one tile axis).
     panel: what is packed before a tile axis is walked. tile_scratch: holds a tile of results while it is transposed.
     tiles: axes of which several values are computed at once, with how many.
     unrolled_axes: reduced axes that are fully unrolled. factored: what is summed, where that is split.
@@ -159,7 +159,7 @@ class Plan:
     panel: Panel | None = None
     tile_scratch: Buffer | None = None
     stream: Stream | None = None
-    parts: Parts | None = None
+    k_blocks: KBlocks | None = None
     unrolled_axes: tuple[str, ...] = ()
     factored: Factored | None = None
     dot_product: DotProduct | None = None
@@ -193,7 +193,7 @@ class Plan:
     @property
     def scratch(self) -> tuple[Buffer, ...]:
         """Buffers of a thread's own."""
-        own = self.panel and self.panel.buffer, self.tile_scratch, self.parts and self.parts.sums
+        own = self.panel and self.panel.buffer, self.tile_scratch, self.k_blocks and self.k_blocks.sums
         of_sort = (self.sort.records, self.sort.counters) if self.sort else ()
         return (*(buffer for buffer in own if buffer), *of_sort)
 
@@ -202,15 +202,15 @@ class Plan:
         if lanes == 1:
             scan = replace(self.scan, row=0) if self.scan else None
             narrow = replace(self, vector=None, lanes=1, unroll=1, scan=scan)
-            return replace(narrow, tiles=(), panel=None, stream=None, parts=None)
-        return replace(self, lanes=lanes, unroll=1, panel=None, stream=None, parts=None)
+            return replace(narrow, tiles=(), panel=None, stream=None, k_blocks=None)
+        return replace(self, lanes=lanes, unroll=1, panel=None, stream=None, k_blocks=None)
 
     def versions(self, machine: Machine) -> tuple[Plan, ...]:
         """Return this plan, and variants for symbolic vector axes shorter than one step."""
         if self.vector is None or isinstance(self.extents[self.vector], int):
             return (self, *self.for_fewer_rows)
         if machine.has_masks:
-            return (self, replace(self, unroll=1, masked=True, panel=None, stream=None, parts=None))
+            return (self, replace(self, unroll=1, masked=True, panel=None, stream=None, k_blocks=None))
         wanted = NARROW_LANES if self.reduce else NARROW_LANES[-1:]
         narrow = [self.narrowed(lanes) for lanes in wanted if lanes < self.lanes]
         single = [self.narrowed(self.lanes)] if self.least() > self.lanes else []

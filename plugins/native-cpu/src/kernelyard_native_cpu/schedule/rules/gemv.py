@@ -7,7 +7,7 @@ from dataclasses import replace
 from kernelyard import dtypes
 from kernelyard.plugins.codegen_api import Buffer, Declined, Load, axes_of, offset_of
 from kernelyard_native_cpu.schedule.loops import Loops
-from kernelyard_native_cpu.schedule.plan import Parts, Plan, Stream, size_of
+from kernelyard_native_cpu.schedule.plan import KBlocks, Plan, Stream, size_of
 from kernelyard_native_cpu.schedule.tiling import FEW_ROWS, Tiles, best_tile, dot_products
 
 # The prefetch distance in steps of the reduced axis: about the latency of memory.
@@ -43,7 +43,7 @@ def gemv(loops: Loops) -> Plan | Declined:
 
 
 def _tiled(loops: Loops, plan: Plan, rows: Tiles) -> Plan | Declined:
-    """Return all rows in one tile, or in several that take the matrix part by part; declined where it is in cache
+    """Return all rows in one tile, or in several that take the matrix block by block; declined where it is in cache
     anyway.
     """
     count = rows[0][1] if rows else 1
@@ -61,7 +61,8 @@ def _tiled(loops: Loops, plan: Plan, rows: Tiles) -> Plan | Declined:
             "registers do not hold all accumulators, and the matrix is in cache or short, or stores are strided"
         )
     size = -(-count // height) * height * width * plan.lanes
-    return replace(plan, parts=Parts(_DEPTH, Buffer(f"sums of {first.name}", (size,), first.body.dtype, "local")))
+    sums = Buffer(f"sums of {first.name}", (size,), first.body.dtype, "local")
+    return replace(plan, k_blocks=KBlocks(_DEPTH, sums))
 
 
 def _matrix(loops: Loops, vector: str) -> Load | None:

@@ -8,7 +8,7 @@ from kernelyard import dims
 from kernelyard.dims import Shape
 from kernelyard.plugins.codegen_api import Buffer, Declined, Load, offset_of, unconditional_loads
 from kernelyard_native_cpu.schedule.loops import Loops, is_transposed
-from kernelyard_native_cpu.schedule.plan import Panel, Parts, Plan, size_of
+from kernelyard_native_cpu.schedule.plan import KBlocks, Panel, Plan, size_of
 from kernelyard_native_cpu.schedule.rules.few_rows import with_few_rows
 from kernelyard_native_cpu.schedule.tiling import Tiles, dot_products, outer_product, with_tiles
 
@@ -17,7 +17,7 @@ _LEAST_TILES = 4
 _LEAST_ROWS = 32
 _LEAST_DISTANCE = 128
 # Steps of the reduced axis in a part of a panel that is kept.
-_DEPTH_OF_PARTS = 512
+_BLOCK_DEPTH = 512
 
 
 def matmul(loops: Loops) -> Plan | Declined:
@@ -33,7 +33,7 @@ def matmul(loops: Loops) -> Plan | Declined:
         return dots if packed is None else _for_many_rows(packed, dots)
     tiles, width = outer_product(loops, vector)
     panel = None if plan.masked else _panel(loops, vector, lanes * width, tiles)
-    return with_few_rows(loops, _in_parts(loops, replace(with_tiles(loops, plan, tiles, width), panel=panel)))
+    return with_few_rows(loops, _in_k_blocks(loops, replace(with_tiles(loops, plan, tiles, width), panel=panel)))
 
 
 def _packed_transposed(loops: Loops, plan: Plan) -> Plan | None:
@@ -99,17 +99,16 @@ def _packed(loops: Loops, load: Load, vector: str, width: int, is_transposed: bo
     return Panel(load, Buffer(name, shape, load.dtype, "local"), is_transposed, is_kept=loops.in_rows)
 
 
-def _in_parts(loops: Loops, plan: Plan) -> Plan:
-    """Walk a long panel that is kept part by part: a part stays in the second-level cache for all tiles of a block."""
+def _in_k_blocks(loops: Loops, plan: Plan) -> Plan:
+    """Block the reduction over a long panel that is kept: a block stays in the second-level cache for all tiles."""
     panel, (reduced,) = plan.panel, plan.reduce
     extent = loops.extents[reduced]
-    if panel is None or not panel.is_kept or not isinstance(extent, int) or extent < 2 * _DEPTH_OF_PARTS:
+    if panel is None or not panel.is_kept or not isinstance(extent, int) or extent < 2 * _BLOCK_DEPTH:
         return plan
     ((rows, height),) = plan.tiles
     count = loops.extents[rows]
     if not isinstance(count, int):
         return plan
     first, size = loops.stage.first, -(-count // height) * height * plan.unroll * plan.lanes
-    return replace(
-        plan, parts=Parts(_DEPTH_OF_PARTS, Buffer(f"sums of {first.name}", (size,), first.body.dtype, "local"))
-    )
+    sums = Buffer(f"sums of {first.name}", (size,), first.body.dtype, "local")
+    return replace(plan, k_blocks=KBlocks(_BLOCK_DEPTH, sums))
