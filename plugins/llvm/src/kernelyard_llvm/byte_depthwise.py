@@ -15,16 +15,26 @@ from enum import IntEnum, auto
 from typing import NamedTuple
 
 from kernelyard.runtime.jit.linking import Code, compile_written
+from kernelyard_llvm.byte_kernels import (
+    FEATURES,
+    MEMBER,
+    MEMBERS,
+    RECORD,
+    RUN,
+    cut,
+    field,
+    member_text,
+    rounded,
+    rows_of_member,
+)
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.module import module_text
 from kernelyard_llvm.values import Value, literal
 
-FEATURES = ("avx", "avx2", "bmi", "bmi2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
 WIDTHS = (64, 32, 16)  # channels that are computed together: bytes of a vector
 QUAD = 4  # pixels of a window that one instruction multiplies
 STEP = 8  # addresses that one instruction moves along
 SIGN = -128
-RECORD = Value("%record", "ptr")
 
 
 class Field(IntEnum):
@@ -69,19 +79,6 @@ class Kind(NamedTuple):
     bounds: tuple[int, int] | None = None
 
 
-_RUN = """
-define i32 @run(ptr %record, ptr %unused, i32 %threads, ptr %also_unused) #0 {
-  %is_alone = icmp eq i32 %threads, 1
-  br i1 %is_alone, label %alone, label %team
-alone:
-  call void @work(ptr %record, i64 0, i64 1)
-  ret i32 0
-team:
-  call void @GOMP_parallel(ptr @member, ptr %record, i32 %threads, i32 0)
-  ret i32 0
-}
-declare void @GOMP_parallel(ptr, ptr, i32, i32)"""
-_ROUNDS = {64: "avx512.mask.cvtps2dq.512", 32: "avx.cvt.ps2dq.256", 16: "sse2.cvtps2dq"}
 _PACKS = {
     64: ("avx512.packssdw.512", "avx512.packsswb.512", "avx512.packuswb.512"),
     32: ("avx2.packssdw", "avx2.packsswb", "avx2.packuswb"),
@@ -100,33 +97,22 @@ def byte_depthwise_kernel(kind: Kind, team: Mapping[str, int]) -> Code | None:
     team: addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads.
     """
     key = f"depthwise of bytes 1 {kind}"
-    return compile_written(lambda: byte_depthwise_text(kind), team, ("run",), FEATURES, key)
+    return compile_written(lambda: byte_depthwise_text(kind), team, ("run",), (*FEATURES, "avx512vnni"), key)
 
 
 def byte_depthwise_text(kind: Kind) -> str:
     """Return the kernel as LLVM assembly."""
     used: dict[str, str] = {}
-    return module_text([_work(kind, used), _member(used), _RUN], used, 8 * kind.width)
-
-
-def _member(used: dict[str, str]) -> str:
-    """Return `member(record)`: what each thread of a parallel region calls."""
-    f = FunctionEmitter([RECORD], used)
-    numbers = [f.here(f.call(f"omp_get_{what}", "i32"), "i32") for what in ("thread_num", "num_threads")]
-    arguments = ", ".join(each.typed for each in (RECORD, *(f.convert("zext", each, "i64") for each in numbers)))
-    f.line(f"call void @work({arguments})")
-    return f.finish("member", is_internal=True)
+    return module_text([_work(kind, used), member_text(used), RUN], used, 8 * kind.width)
 
 
 def _work(kind: Kind, used: dict[str, str]) -> str:
     """Return `work(record, member, members)`: the rows of one thread."""
-    member, members = Value("%member", "i64"), Value("%members", "i64")
-    f = FunctionEmitter((RECORD, member, members), used)
-    number = {field: _field(f, field) for field in Field if field > Field.SCRATCH and field is not Field.LENGTH}
+    f = FunctionEmitter((RECORD, MEMBER, MEMBERS), used)
+    number = {each: field(f, each) for each in Field if each > Field.SCRATCH and each is not Field.LENGTH}
     places = number[Field.PLACES]
-    window = f.element(_field(f, Field.SCRATCH, "ptr"), f.mul(f.mul(member, places), 2), "i64")
-    rows = number[Field.ROWS]
-    begin, end = (f.binary("udiv", f.mul(rows, each), members) for each in (member, f.add(member, 1)))
+    window = f.element(field(f, Field.SCRATCH, "ptr"), f.mul(f.mul(MEMBER, places), 2), "i64")
+    begin, end = rows_of_member(f, number[Field.ROWS])
     with f.loop(begin, end) as (row, _), f.loop(0, number[Field.COLUMNS]) as (column, _):
         is_inner = f.binary(
             "and",
@@ -138,19 +124,14 @@ def _work(kind: Kind, used: dict[str, str]) -> str:
         with f.when(f.binary("xor", is_inner, literal(1, "i1"))):
             _place(f, number, window, row, column)
         pixel = f.add(f.mul(row, number[Field.COLUMNS]), column)
-        result = f.element(_field(f, Field.RESULT, "ptr"), f.mul(pixel, number[Field.CHANNELS]), "i8")
+        result = f.element(field(f, Field.RESULT, "ptr"), f.mul(pixel, number[Field.CHANNELS]), "i8")
         with f.loop(0, number[Field.BLOCK_COUNT], runs=True) as (block, _):
             start = f.intrinsic("smin", f.mul(block, kind.width), f.sub(number[Field.CHANNELS], kind.width))
             nbytes = f.mul(f.add(f.mul(number[Field.QUADS], QUAD), 3 * 4), kind.width)
-            parameters = f.element(_field(f, Field.BLOCKS, "ptr"), f.mul(block, nbytes), "i8")
+            parameters = f.element(field(f, Field.BLOCKS, "ptr"), f.mul(block, nbytes), "i8")
             stored = _block(f, kind, number[Field.QUADS], window, parameters, start)
             f.store(stored, f.element(result, start, "i8"))
     return f.finish("work", is_internal=True)
-
-
-def _field(f: FunctionEmitter, field: int, type_: str = "i64") -> Value:
-    place = f.element(RECORD, int(field), "i64")
-    return f.pure(f.load_text(place, type_, 1), type_, 1, [place])
 
 
 def _move(f: FunctionEmitter, window: Value, places: Value) -> None:
@@ -163,7 +144,7 @@ def _move(f: FunctionEmitter, window: Value, places: Value) -> None:
 
 def _place(f: FunctionEmitter, number: Mapping[Field, Value], window: Value, row: Value, column: Value) -> None:
     """Emit the addresses of a pixel's window, and how far they are from those of the next one."""
-    blocks = _field(f, Field.BLOCKS, "ptr")
+    blocks = field(f, Field.BLOCKS, "ptr")
     zeros, down, right = (f.element(blocks, number[each], "i8") for each in (Field.ZEROS, Field.DOWN, Field.RIGHT))
     height, width, channels = (number[each] for each in (Field.HEIGHT, Field.WIDTH, Field.CHANNELS))
     image, row_of_image = (f.binary(op, row, number[Field.ROWS_OF_IMAGE]) for op in ("udiv", "urem"))
@@ -173,7 +154,7 @@ def _place(f: FunctionEmitter, number: Mapping[Field, Value], window: Value, row
         x = f.add(f.mul(column, number[Field.STRIDE_RIGHT]), offsets[1])
         is_row = f.compare("ult", y, height)
         pixel = f.add(f.mul(f.add(f.mul(image, height), y), width), x)
-        inside = f.element(_field(f, Field.SOURCE, "ptr"), f.mul(pixel, channels), "i8")
+        inside = f.element(field(f, Field.SOURCE, "ptr"), f.mul(pixel, channels), "i8")
         address = f.select(f.binary("and", is_row, f.compare("ult", x, width)), inside, zeros)
         step = f.select(is_row, f.mul(number[Field.STRIDE_RIGHT], channels), 0)
         at = f.element(window, place, "i64")
@@ -201,8 +182,9 @@ def _block(f: FunctionEmitter, kind: Kind, quads: Value, window: Value, paramete
         scale, offset = (f.load(f.element(each, n * lanes), lanes) for each in (scales, offsets))
         real = f.fma(f.convert("sitofp", total, "float"), scale, offset)
         if kind.bounds is not None:
-            real = _cut(f, "olt", _cut(f, "ogt", real, kind.bounds[0]), kind.bounds[1])
-        stored.append(_rounded(f, kind.width, real))
+            low, high = (literal(bound, "float") for bound in kind.bounds)
+            real = cut(f, "olt", cut(f, "ogt", real, low), high)
+        stored.append(rounded(f, real))
     return _packed(f, kind, stored)
 
 
@@ -234,21 +216,6 @@ def _as(f: FunctionEmitter, value: Value, type_: str) -> Value:
     bits = {"i8": 8, "i16": 16, "i32": 32}
     lanes = value.lanes * bits[value.type] // bits[type_]
     return f.pure(f"bitcast {value.typed} to <{lanes} x {type_}>", type_, lanes, [value])
-
-
-def _cut(f: FunctionEmitter, order: str, value: Value, bound: int) -> Value:
-    """Return the value where it is in that order with the bound, and the bound elsewhere."""
-    limit = f.broadcast(literal(bound, "float"), value.lanes)
-    return f.select(f.compare(order, value, limit), value, limit)
-
-
-def _rounded(f: FunctionEmitter, width: int, real: Value) -> Value:
-    """Return floats as int32, the nearest ones, as the processor is set to round."""
-    operands = [real]
-    if width == max(WIDTHS):
-        operands += [Value("poison", "i32", real.lanes), literal(-1, "i16"), literal(4, "i32")]
-    text = f.call(f"llvm.x86.{_ROUNDS[width]}", f"<{real.lanes} x i32>", *operands)
-    return f.pure(text, "i32", real.lanes, operands)
 
 
 def _packed(f: FunctionEmitter, kind: Kind, words: Sequence[Value]) -> Value:
