@@ -9,12 +9,10 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.ir import TensorType
-from kernelyard_dnnl._native import load_library
-from kernelyard_dnnl.primitives.integer_depthwise import VNNI_512
+from kernelyard_dnnl.processor import has_wide_integers
 
-ISA = load_library().call("dnnl_get_effective_cpu_isa")
 OURS = "avx512_vnni"
-needs_vnni = pytest.mark.skipif(ISA & VNNI_512 != VNNI_512, reason="no AVX-512 VNNI")
+needs_vnni = pytest.mark.skipif(not has_wide_integers(), reason="no AVX-512 VNNI")
 
 
 class Case(NamedTuple):

@@ -5,10 +5,18 @@ from __future__ import annotations
 from functools import cache
 
 from kernelyard.runtime.api import cpu_facts, cpu_flags
+from kernelyard_dnnl._native import load_library
 
 # AMD's first family with AVX-512 (Zen 4) works on each vector in two halves: "Software Optimization Guide for the AMD
 # Zen4 Microarchitecture", on the floating-point unit.
 HALVING = ("AuthenticAMD", "25")
+
+VNNI_512 = 0x67  # bits of `dnnl_cpu_isa_t`: AVX-512 with VNNI
+
+
+def has_wide_integers() -> bool:
+    """Return whether oneDNN may use AVX-512 with VNNI here: code of ours goes by what the library goes by."""
+    return load_library().call("dnnl_get_effective_cpu_isa") & VNNI_512 == VNNI_512
 
 
 @cache

@@ -18,8 +18,6 @@ from kernelyard_dnnl.primitive import Primitive
 from kernelyard_dnnl.primitive_attributes import Eltwise, PostOps
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, lower_in_floats
-from kernelyard_dnnl.primitives.integer_arithmetic import lower_integer_arithmetic
-from kernelyard_dnnl.primitives.integer_norm import lower_integer_norm
 from kernelyard_dnnl.primitives.post_ops import (
     SOURCE_1,
     Step,
@@ -100,11 +98,8 @@ def lower_eltwise(node: Node, graph: Lowering) -> Value:
 
 def lower_binary(node: Node, graph: Lowering) -> Value:
     """Lower a binary node; the operand with the result's shape comes first, as oneDNN's fast code requires."""
-    if are_decoded(node, "a", "b"):
-        result = lower_integer_arithmetic(node, graph)
-        return lower_in_floats(node, graph, lower_binary) if result is None else result
     if are_decoded(node, "a"):
-        result = lower_integer_norm(node, graph)
+        result = _lower_of_integers(node, graph)
         return lower_in_floats(node, graph, lower_binary) if result is None else result
     left, right, algorithm = node.operands["a"], node.operands["b"], node.attrs["algorithm"]
     swapped = _better_second(left, right, node)
@@ -125,6 +120,16 @@ def lower_binary(node: Node, graph: Lowering) -> Value:
         return _shown_like(value, left.descriptor, shown)
 
     return execute(graph, node, left.descriptor, arguments, create, reuse=reuse, view=view, before=undo)
+
+
+def _lower_of_integers(node: Node, graph: Lowering) -> Value | None:
+    """Lower a binary node of one or two quantized operands; None where that is done in floats."""
+    # inside: code of our own, which few regions have
+    from kernelyard_dnnl.primitives.integer_arithmetic import lower_integer_arithmetic
+    from kernelyard_dnnl.primitives.integer_norm import lower_integer_norm
+
+    lower = lower_integer_arithmetic if are_decoded(node, "b") else lower_integer_norm
+    return lower(node, graph)
 
 
 def _better_second(left: Value, right: Value, node: Node) -> bool:

@@ -1,42 +1,35 @@
-"""Sums and products of two quantized tensors, element by element, quantized again: one binary primitive on 8 bits.
+"""Sums and products of two quantized tensors, element by element, quantized again: one binary primitive on 8 bits, or
+code of our own.
 
-Its scales belong to the primitive, which has no zero points: those are part of the post-ops.
+Scales belong to the primitive, which has no zero points: those are part of the post-ops.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import dense
 from kernelyard_dnnl.lowering import SOURCE, Given, Lowering
 from kernelyard_dnnl.primitive import Primitive
 from kernelyard_dnnl.primitive_attributes import Eltwise, PostOps, Runtime
 from kernelyard_dnnl.primitives.affine import RESULT, Affine, affine_of
+from kernelyard_dnnl.primitives.byte_arithmetic import Side, lower_byte_arithmetic
 from kernelyard_dnnl.primitives.post_ops import SOURCE_1, Step, broadcast_operand, padded_shape, steps_of
 from kernelyard_dnnl.primitives.requantization import UNCHANGED, Line, chain_of, execute_fused
 from kernelyard_dnnl.values import Node, Value
 
 
-class Side(NamedTuple):
-    """An operand, and the numbers by which it is dequantized."""
-
-    value: Value
-    scale: float
-    zero: int
-
-    @classmethod
-    def of(cls, node: Node, role: str) -> Side:
-        """Return one of a node's operands."""
-        affine = affine_of(node, role)
-        assert affine is not None
-        return cls(node.operands[role], *affine.numbers)
+def _side(node: Node, role: str) -> Side:
+    """Return one of a node's operands."""
+    affine = affine_of(node, role)
+    assert affine is not None
+    return Side(node.operands[role], *affine.numbers)
 
 
 def lower_integer_arithmetic(node: Node, graph: Lowering) -> Value | None:
     """Lower a binary node of two quantized operands; None where oneDNN has no fast code for it."""
-    left, right = (Side.of(node, role) for role in ("a", "b"))
+    left, right = (_side(node, role) for role in ("a", "b"))
     if node.attrs["algorithm"] == "sub":
         right = right._replace(scale=-right.scale)
     if _better_second(left.value, right.value, node):
@@ -46,7 +39,8 @@ def lower_integer_arithmetic(node: Node, graph: Lowering) -> Value | None:
         return None
     left = left._replace(value=graph.gapless(left.value))
     right = right._replace(value=broadcast_operand(graph, right.value, left.value.descriptor))
-    return _emitted(node, graph, left, right)
+    made = lower_byte_arithmetic(node, graph, left, right)
+    return _emitted(node, graph, left, right) if made is None else made
 
 
 def _emitted(node: Node, graph: Lowering, left: Side, right: Side) -> Value | None:

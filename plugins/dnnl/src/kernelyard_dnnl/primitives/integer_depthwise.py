@@ -21,12 +21,12 @@ from kernelyard_dnnl.primitive_kind import INTEGERS
 from kernelyard_dnnl.primitives.affine import affine_of
 from kernelyard_dnnl.primitives.integer_product import IntegerProduct
 from kernelyard_dnnl.primitives.post_ops import Step
+from kernelyard_dnnl.processor import has_wide_integers
 from kernelyard_dnnl.values import NativeKernel, Node, Value
 from kernelyard_dnnl.work import WORTHWHILE_SECONDS
 from kernelyard_llvm.byte_depthwise import QUAD, STEP, WIDTHS, Field, Kind, byte_depthwise_kernel, scratch_nbytes
 
 WEIGHTS = enums.ARG["weights"]
-VNNI_512 = 0x67  # bits of `dnnl_cpu_isa_t`: AVX-512 with VNNI
 LOADS = 16  # what a vector costs beside its channels: a window's addresses, and cutting off
 PRODUCTS_PER_SECOND = 2e10
 # Of fewer channels and smaller windows, the addresses of the pixels take longer than oneDNN does altogether.
@@ -106,7 +106,7 @@ def _is_possible(node: Node, product: IntegerProduct) -> bool:
         and {node.dtype, data.descriptor.dtype} <= set(INTEGERS)
         and (product.bias is None or product.bias.is_constant)
         and all(value.is_constant for value in product.given.values())
-        and load_library().call("dnnl_get_effective_cpu_isa") & VNNI_512 == VNNI_512
+        and has_wide_integers()
     )
 
 

@@ -1,4 +1,5 @@
-"""Norms of a quantized tensor, which multiply and add numbers for each channel, quantized again: one binary primitive.
+"""Norms of a quantized tensor, which multiply and add numbers for each channel, quantized again: one binary primitive,
+or code of our own.
 
 x * factors + offsets, where scales and zero points are part of both vectors.
 """
@@ -14,6 +15,7 @@ from kernelyard_dnnl.lowering import NOTHING, SOURCE, Lowering
 from kernelyard_dnnl.primitive import Primitive
 from kernelyard_dnnl.primitive_attributes import PostOps
 from kernelyard_dnnl.primitives.affine import RESULT, affine_of
+from kernelyard_dnnl.primitives.byte_arithmetic import lower_byte_lines
 from kernelyard_dnnl.primitives.post_ops import SOURCE_1, Step, broadcast_operand, padded_shape, steps_of
 from kernelyard_dnnl.primitives.requantization import chain_of, execute_fused
 from kernelyard_dnnl.values import Node, Value
@@ -61,9 +63,13 @@ def lower_integer_norm(node: Node, graph: Lowering) -> Value | None:
     steps = steps_of(node)
     while steps and (longer := lines.then(steps[0])) is not None:
         lines, steps = longer, steps[1:]
+    x = graph.gapless(graph.reshaped(x, node.shape))
+    made = lower_byte_lines(node, graph, x, lines, steps)
+    if made is not None:
+        return made
     chain = chain_of(steps, result, node.dtype)
     lines = lines.scaled(np.array(chain.line.scale), np.array(chain.line.offset))
-    return _emitted(node, graph, graph.gapless(graph.reshaped(x, node.shape)), lines, chain.steps)
+    return _emitted(node, graph, x, lines, chain.steps)
 
 
 def _emitted(node: Node, graph: Lowering, x: Value, lines: Lines, steps: list[Step]) -> Value | None:

@@ -128,7 +128,7 @@ def _moved(done: list[Step], line: Line) -> Chain:
     out."""
     after: list[Step] = []
     while done and line.scale > 0:
-        bounds = _bounds(done[-1])
+        bounds = bounds_of(done[-1])
         if bounds is None:
             break
         least, most = (bound * line.scale + line.offset for bound in bounds)
@@ -145,8 +145,8 @@ def _moved(done: list[Step], line: Line) -> Chain:
     return Chain(first, [*rest, *line.steps, *after])
 
 
-def _bounds(step: Step) -> tuple[float, float] | None:
-    """Return the bounds of a clip."""
+def bounds_of(step: Step) -> tuple[float, float] | None:
+    """Return the bounds of a clip or relu; None for others."""
     function = step.eltwise
     if function is None:
         return None
@@ -159,7 +159,7 @@ def _cut(chain: Chain, dtype: str) -> Chain:
     """Return the chain without clips at its end that cut no more than storing in `dtype` does."""
     steps = list(chain.steps)
     while dtype and steps:
-        bounds, limits = _bounds(steps[-1]), np.iinfo(dtype)
+        bounds, limits = bounds_of(steps[-1]), np.iinfo(dtype)
         if bounds is None or bounds[0] > limits.min or bounds[1] < limits.max:
             break
         steps.pop()
