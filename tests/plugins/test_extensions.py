@@ -98,7 +98,7 @@ def test_a_pass_that_cannot_be_imported_names_its_distribution(site: Path, sourc
 # --- commands ---------------------------------------------------------------------------------------------------------
 def test_a_command_of_a_distribution(site: Path) -> None:
     install(site, "acme", plugin=SOURCE, others={COMMANDS: "polish = polish"})
-    assert "  polish       Comes with kernelyard-acme." in run("--help").output
+    assert "kernelyard-acme polish" in " ".join(run("--help").output.split())
     assert "fake_kernelyard_acme.plugin" not in sys.modules
     result = run("polish")
     assert (result.exit_code, result.output) == (0, "polished by acme\n")
@@ -121,7 +121,7 @@ def test_the_cores_commands_stay_its_own(site: Path) -> None:
 )
 def test_a_broken_command_is_named_and_the_others_work(site: Path, source: str, message: str) -> None:
     install(site, "acme", plugin=source, others={COMMANDS: "polish = polish"})
-    assert "  polish " in run("--help").output
+    assert "kernelyard-acme polish" in " ".join(run("--help").output.split())
     result = run("polish")
     assert result.exit_code == 1
     assert f"kernelyard-acme 1.0 provides 'polish', which {message}" in result.stderr
@@ -131,7 +131,7 @@ def test_a_broken_command_is_named_and_the_others_work(site: Path, source: str, 
 def test_a_command_of_two_distributions_is_refused(site: Path) -> None:
     for name in ("acme", "bolt"):
         install(site, name, plugin=SOURCE, others={COMMANDS: "polish = polish"})
-    assert "Comes with kernelyard-acme, kernelyard-bolt." in " ".join(run("--help").output.split())
+    assert "kernelyard-acme polish kernelyard-bolt polish" in " ".join(run("--help").output.split())
     result = run("polish")
     assert result.exit_code == 1
     assert "several distributions provide 'polish'" in result.stderr

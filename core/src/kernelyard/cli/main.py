@@ -54,7 +54,8 @@ class LazyGroup(click.Group):
             raise SystemExit(1) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_summaries())
+        added = {name for names in _names_by_distribution().values() for name in names}
+        return [*COMMANDS, *sorted(added)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
@@ -67,9 +68,13 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
+        """List the commands without importing them: of those that distributions add, metadata has but the names."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(_summaries().items()))
+            formatter.write_dl(list(COMMANDS.items()))
+        added = _names_by_distribution()
+        if added:
+            with formatter.section("Commands of installed packages (COMMAND --help describes them)"):
+                formatter.write_dl([(distribution, ", ".join(names)) for distribution, names in added.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["as_json"] = "--json" in args
@@ -100,13 +105,13 @@ class LazyGroup(click.Group):
                 _fail(ctx, {"code": USAGE, "error": "UsageError", "message": error.format_message()}, "", 2)
 
 
-def _summaries() -> dict[str, str]:
-    """Return a line on each command by name: the core's, then those of distributions, which metadata alone names."""
-    added: dict[str, list[str]] = {}
+def _names_by_distribution() -> dict[str, list[str]]:
+    """Return the names of the commands that distributions add to the core's."""
+    names: dict[str, list[str]] = {}
     for entry in find(GROUP).entries:
         if entry.name not in COMMANDS:
-            added.setdefault(entry.name, []).append(distribution_of(entry)[0])
-    return COMMANDS | {name: f"Comes with {', '.join(owners)}." for name, owners in added.items()}
+            names.setdefault(distribution_of(entry)[0], []).append(entry.name)
+    return dict(sorted(names.items()))
 
 
 def _fail(ctx: click.Context, facts: dict[str, Any], text: str, exit_code: int) -> NoReturn:
@@ -130,7 +135,7 @@ def _show_warning(message: Warning | str, *_: object) -> None:
     metavar="NAME",
     help="Run the plugin NAME, or all, in a process of its own while compiling; may be repeated.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Say which passes took how long, and what the caches had.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the time of each pass, and what the caches had.")
 @click.pass_context
 def main(ctx: click.Context, plugins: tuple[str, ...], isolate: tuple[str, ...], verbose: bool) -> None:
     """Compile deep-learning models for the libraries and code generators that are installed."""
