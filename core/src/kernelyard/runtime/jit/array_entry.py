@@ -14,12 +14,28 @@ from kernelyard.runtime.abi.memory import REBIND_ALIGNMENT
 ENTER_NAME = "kernelyard_enter"
 RUN_TABLE_NAME = "kernelyard_run_table"  # the dispatch loop's
 
+# The fields of each struct: their types in LLVM, and their names.
+_STRUCTS = {
+    "head": "i64 inputs, i64 outputs, ptr table, ptr fail",
+    "input": "ptr descr, i64 nd, ptr dims, i64 nbytes, ptr buffer, ptr slots",
+    "output": "ptr make, ptr slots",
+    "object": "i64 references, ptr type",
+    "array": "%object object, ptr data, i32 nd, ptr dims, ptr strides, ptr base, ptr descr, i32 flags",
+}
+_FIELDS = {struct: [field.split() for field in fields.split(", ")] for struct, fields in _STRUCTS.items()}
+_TYPES_IR = "\n".join(f"%{name} = type {{ {', '.join(kind for kind, _ in _FIELDS[name])} }}" for name in _FIELDS)
+
+
+def _read(value: str, field: str, address: str) -> str:
+    """Read a field, `struct.name`, of the struct at an address."""
+    struct, name = field.split(".")
+    number, kind = next((n, kind) for n, (kind, each) in enumerate(_FIELDS[struct]) if each == name)
+    return f"""%p_{value} = getelementptr %{struct}, ptr {address}, i64 0, i32 {number}
+  %{value} = load {kind}, ptr %p_{value}"""
+
+
 ENTER_IR = f"""
-%head = type {{ i64, i64, ptr, ptr }} ; inputs, outputs, table, fail
-%input = type {{ ptr, i64, ptr, i64, ptr, ptr }} ; descr, nd, dims, nbytes, buffer, slots
-%output = type {{ ptr, ptr }} ; make, slots
-%object = type {{ i64, ptr }} ; reference count, type
-%array = type {{ %object, ptr, i32, ptr, ptr, ptr, ptr, i32 }} ; data, nd, dims, strides, base, descr, flags
+{_TYPES_IR}
 
 @PyArray_Type = external global i8
 @_Py_NoneStruct = external global i8
@@ -56,10 +72,8 @@ define ptr @{ENTER_NAME}(ptr %self, ptr %args, i64 %given) {{
 entry:
   %head = call ptr @PyLong_AsVoidPtr(ptr %self)
   %inputs = load i64, ptr %head
-  %p_outputs = getelementptr %head, ptr %head, i64 0, i32 1
-  %outputs = load i64, ptr %p_outputs
-  %p_table = getelementptr %head, ptr %head, i64 0, i32 2
-  %table = load ptr, ptr %p_table
+  {_read("outputs", "head.outputs", "%head")}
+  {_read("table", "head.table", "%head")}
   %first_input = getelementptr %head, ptr %head, i64 1
   %first_output = getelementptr %input, ptr %first_input, i64 %inputs
   %as_many = icmp eq i64 %given, %inputs
@@ -73,39 +87,31 @@ check:
   %input = getelementptr %input, ptr %first_input, i64 %i
   %p_arg = getelementptr ptr, ptr %args, i64 %i
   %arg = load ptr, ptr %p_arg
-  %p_type = getelementptr %object, ptr %arg, i64 0, i32 1
-  %type = load ptr, ptr %p_type
+  {_read("type", "object.type", "%arg")}
   %is_array = icmp eq ptr %type, @PyArray_Type
   br i1 %is_array, label %array, label %decline
 array:
-  %p_descr = getelementptr %array, ptr %arg, i64 0, i32 6
-  %descr = load ptr, ptr %p_descr
+  {_read("descr", "array.descr", "%arg")}
   %wanted_descr = load ptr, ptr %input
   %same_descr = icmp eq ptr %descr, %wanted_descr
-  %p_nd = getelementptr %array, ptr %arg, i64 0, i32 2
-  %nd = load i32, ptr %p_nd
+  {_read("nd", "array.nd", "%arg")}
   %rank = sext i32 %nd to i64
-  %p_wanted_rank = getelementptr %input, ptr %input, i64 0, i32 1
-  %wanted_rank = load i64, ptr %p_wanted_rank
+  {_read("wanted_rank", "input.nd", "%input")}
   %same_rank = icmp eq i64 %rank, %wanted_rank
-  %p_flags = getelementptr %array, ptr %arg, i64 0, i32 7
-  %flags = load i32, ptr %p_flags
+  {_read("flags", "array.flags", "%arg")}
   %c_contiguous = trunc i32 %flags to i1
   %fits_0 = and i1 %same_descr, %same_rank
   %fits_1 = and i1 %fits_0, %c_contiguous
   br i1 %fits_1, label %compare, label %decline
 compare:
-  %p_dims = getelementptr %array, ptr %arg, i64 0, i32 3
-  %dims = load ptr, ptr %p_dims
-  %p_wanted_dims = getelementptr %input, ptr %input, i64 0, i32 2
-  %wanted_dims = load ptr, ptr %p_wanted_dims
+  {_read("dims", "array.dims", "%arg")}
+  {_read("wanted_dims", "input.dims", "%input")}
   %dims_size = shl i64 %rank, 3
   %difference = call i32 @memcmp(ptr %dims, ptr %wanted_dims, i64 %dims_size)
   %same_dims = icmp eq i32 %difference, 0
   br i1 %same_dims, label %dims_fit, label %decline
 dims_fit:
-  %p_checked_slots = getelementptr %input, ptr %input, i64 0, i32 5
-  %checked_slots = load ptr, ptr %p_checked_slots
+  {_read("checked_slots", "input.slots", "%input")}
   %is_copied = icmp eq ptr %checked_slots, null
   %p_place = getelementptr %array, ptr %arg, i64 0, i32 1
   %place = load i64, ptr %p_place
@@ -125,20 +131,16 @@ take:
   %source = getelementptr %input, ptr %first_input, i64 %j
   %p_source_arg = getelementptr ptr, ptr %args, i64 %j
   %source_arg = load ptr, ptr %p_source_arg
-  %p_data = getelementptr %array, ptr %source_arg, i64 0, i32 1
-  %data = load ptr, ptr %p_data
-  %p_slots = getelementptr %input, ptr %source, i64 0, i32 5
-  %slots = load ptr, ptr %p_slots
+  {_read("data", "array.data", "%source_arg")}
+  {_read("slots", "input.slots", "%source")}
   %has_slots = icmp ne ptr %slots, null
   br i1 %has_slots, label %move, label %copy
 move:
   call void @write_slots(ptr %slots, ptr %data)
   br label %taken
 copy:
-  %p_nbytes = getelementptr %input, ptr %source, i64 0, i32 3
-  %nbytes = load i64, ptr %p_nbytes
-  %p_buffer = getelementptr %input, ptr %source, i64 0, i32 4
-  %buffer = load ptr, ptr %p_buffer
+  {_read("nbytes", "input.nbytes", "%source")}
+  {_read("buffer", "input.buffer", "%source")}
   %copied = call ptr @memcpy(ptr %buffer, ptr %data, i64 %nbytes)
   br label %taken
 taken:
@@ -156,8 +158,7 @@ early_one:
   %p_early = getelementptr ptr, ptr %early, i64 %l
   store ptr null, ptr %p_early
   %early_output = getelementptr %output, ptr %first_output, i64 %l
-  %p_early_slots = getelementptr %output, ptr %early_output, i64 0, i32 1
-  %early_slots = load ptr, ptr %p_early_slots
+  {_read("early_slots", "output.slots", "%early_output")}
   %is_later = icmp eq ptr %early_slots, null
   br i1 %is_later, label %early_done, label %early_make
 early_make:
@@ -167,8 +168,7 @@ early_make:
   br i1 %no_array, label %release, label %early_place
 early_place:
   store ptr %early_array, ptr %p_early
-  %p_early_data = getelementptr %array, ptr %early_array, i64 0, i32 1
-  %early_data = load ptr, ptr %p_early_data
+  {_read("early_data", "array.data", "%early_array")}
   call void @write_slots(ptr %early_slots, ptr %early_data)
   br label %early_done
 early_done:
