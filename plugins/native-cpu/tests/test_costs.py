@@ -124,6 +124,7 @@ OURS = {
     "along one axis": convolution(32, (20,)),
     "many filters": convolution(192, (20,)),
     "strides": convolution(64, (20,), stride=2),
+    "strides over large filters": convolution(320, (20,), stride=2),
     "depthwise along one axis": convolution(32, (20,), groups=32),
     "depthwise along an axis of open length": convolution(32, (symbol("n"),), groups=32),
     "depthwise over an image one element wide": convolution(32, (20, 1), groups=32, window=(5, 1)),
@@ -141,7 +142,6 @@ OURS = {
 THEIRS = {
     "an axis of open length": convolution(128, (symbol("n"),)),
     "strides over a single channel": convolution(1, (500,), filters=64, window=60, stride=4),
-    "strides over large filters": convolution(320, (20,), stride=2),
     "long sums in groups": convolution(768, (20,), groups=2),
     "an image": convolution(32, (9, 8)),
     "an image of one channel": convolution(1, (9, 80), filters=16, window=9),
