@@ -136,7 +136,7 @@ class Nest:
         with self._loop(steps.count) as (i, _):
             points = self.use_panel(self._at_panel(steps, i))
             if self.plan.k_blocks:
-                self.run_parts(points)
+                self.run_k_blocks(points)
             else:
                 self.run(tiles, points)
         self.memory.packed = {}
