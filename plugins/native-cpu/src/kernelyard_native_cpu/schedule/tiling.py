@@ -59,7 +59,11 @@ def outer_product(loops: Loops, vector: str) -> tuple[Tiles, int]:
     axes = reused_axes(loops, vector)
     if not axes:
         return (), even_parts(vectors, _MOST_UNTILED)
-    height, width = best_tile(_rows(loops, axes[0]), vectors, loops.machine.vector_registers)
+    registers = loops.machine.vector_registers
+    if not isinstance(loops.extents[vector], int):  # for long ones: the widest tile loads the least
+        widest = max(MOST_HEIGHT[registers])
+        vectors = -(-vectors // widest) * widest
+    height, width = best_tile(_rows(loops, axes[0]), vectors, registers)
     return ((axes[0], height),), width
 
 
