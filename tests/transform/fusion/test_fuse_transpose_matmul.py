@@ -103,3 +103,27 @@ def test_equal_products_share_a_function():
     products = [b.op("matmul", x, b.op("permute_dims", y, axes=(1, 0))) for y in (v, w)]
     after = verify(FuseTransposeMatmul()(IRModule({"main": b.function(*products)})))
     assert list(after.functions) == ["main", "nt_matmul"]
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_attention_reads_heads_first_operands_in_place(has_bias):
+    b = FunctionBuilder()
+    shapes = [(2, 4, 5, 8), (2, 4, N, 8), (2, N, 4, 8)] + [(2, 1, 1, N)] * has_bias
+    query, key, value, *bias = (b.input(f"x{n}", shape) for n, shape in enumerate(shapes))
+    query, key = (b.op("permute_dims", each, axes=(0, 2, 1, 3)) for each in (query, key))
+    root = b.op("nn.attention_bias" if has_bias else "nn.attention", query, key, value, *bias)
+    module = verify(IRModule({"main": b.function(root)}))
+    after = verify(DeadCodeElimination()(FuseTransposeMatmul()(module)))
+    name = "ttnn_attention_bias" if has_bias else "ttn_attention"
+    assert [binding.value.args[0].name for binding in after["main"].bindings] == [name]
+    sizes = [[dims.evaluate(dim, {"n": 7}) for dim in shape] for shape in shapes]
+    assert_same_meaning(module, after, [numbers(*each) for each in sizes])
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 3, 2), (1, 0, 2, 3), (0, 2, 3, 1)])
+def test_attention_reads_copies_of_other_permutations(axes):
+    b = FunctionBuilder()
+    key, *others = (b.input(name, (4, 4, 4, 4)) for name in "kqv")
+    permuted = b.op("permute_dims", key, axes=axes)
+    module = IRModule({"main": b.function(b.op("nn.attention", others[0], permuted, others[1]))})
+    assert FuseTransposeMatmul()(module) is module

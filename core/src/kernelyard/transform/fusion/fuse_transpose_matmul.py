@@ -1,4 +1,4 @@
-"""Matrix products that read an operand as it is stored, transposed or in 16 bits, instead of a copy of it."""
+"""Matrix products and attention that read an operand as it is stored, transposed or in 16 bits, instead of a copy."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kernelyard.ir import (
     verify,
 )
 from kernelyard.legalize import legalize_call
+from kernelyard.patterns.attention_templates import SWAP_HEADS
 from kernelyard.patterns.templates import swaps_last_two
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.transform.fusion.fuse_tir import fuse
@@ -28,8 +29,9 @@ class FuseTransposeMatmul(Pass):
     `matmul(x, astype(w))` does with a constant `w` of 16-bit floats, which are widened in registers.
 
     Only permutations that exchange the last two axes are fused, also where axes before these are reshaped afterwards.
-    A transposed copy that nothing else reads is left for dead-code elimination. Libraries come first: run it after the
-    partition, on what they did not take.
+    Attention reads queries, keys and values (B, N, S, H) that are permuted to its layout (B, S, N, H), as caches of
+    keys are. A transposed copy that nothing else reads is left for dead-code elimination. Libraries come first: run it
+    after the partition, on what they did not take.
     """
 
     name = "fuse_transpose_matmul"
@@ -38,6 +40,7 @@ class FuseTransposeMatmul(Pass):
         return mutate_with_prim_funcs(module, _Fuser)
 
 
+_ATTENTION = ("nn.attention", "nn.attention_bias")
 _LETTERS = {"permute_dims": "t", "astype": "w"}
 
 
@@ -47,14 +50,17 @@ class _Fuser(FunctionMutator):
         self.functions = functions
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
-        if not isinstance(value, Call) or value.op_name != "matmul":
+        if not isinstance(value, Call) or value.op_name not in ("matmul", *_ATTENTION):
             return value
-        reads = tuple(self._widening(operand) or self._transpose(operand) for operand in value.args)
+        if value.op_name == "matmul":
+            reads = tuple(self._widening(operand) or self._transpose(operand) for operand in value.args)
+        else:
+            reads = tuple(map(self._heads_swap, value.args))
         if not any(reads):
             return value
         args = [each.args[0] if each else arg for each, arg in zip(reads, value.args, strict=True)]
         letters = "".join(_LETTERS[each.op_name] if each else "n" for each in reads)
-        name = self.functions.name_of(_fused(value, reads, args), f"{letters}_matmul")
+        name = self.functions.name_of(_fused(value, reads, args), f"{letters}_{value.op_name.removeprefix('nn.')}")
         return call_tir(name, args, value.type)
 
     def _widening(self, operand: Expr) -> Call | None:
@@ -71,10 +77,18 @@ class _Fuser(FunctionMutator):
         return self._swap(operand)
 
     def _swap(self, operand: Expr) -> Call | None:
+        value = self._permutation(operand)
+        return value if value is not None and swaps_last_two(value.attrs["axes"]) else None
+
+    def _heads_swap(self, operand: Expr) -> Call | None:
+        value = self._permutation(operand)
+        return value if value is not None and value.attrs["axes"] == SWAP_HEADS else None
+
+    def _permutation(self, operand: Expr) -> Call | None:
         value = self.value_of(operand)
         if not isinstance(value, Call) or value.op_name != "permute_dims" or isinstance(value.args[0], Constant):
             return None  # a constant is transposed when constants are folded
-        return value if swaps_last_two(value.attrs["axes"]) else None
+        return value
 
     def _reshaped(self, swap: Call, shape: Shape) -> Call | None:
         """Return the swap with its leading axes reshaped before it; None where the reshape touches the last two."""
