@@ -17,6 +17,7 @@ from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cpu.schedule.group import Group
 from kernelyard_native_cpu.schedule.groups import make_groups
 
+S, T = dims.symbol("s"), dims.symbol("t")
 RNG = np.random.default_rng(12)
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
 
@@ -71,7 +72,7 @@ def check(module: IRModule, mcpu: str | None = None) -> ky.Executable:
     [
         (attention(197, 197), 66),
         (attention(64, 77), 32),
-        (attention(40, 4100), 16),
+        (attention(40, 4100), 14),
         (attention(96, 96, causal="top_left", has_bias=True), 48),
         (attention(48, 48, heads=6, shared=2), 48),
         (attention(64, 1024, heads=1, shared=1), 16),
@@ -86,15 +87,22 @@ def test_rows_are_taken_in_blocks(module: IRModule, height: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "module",
+    ("rows", "columns", "at"),
     [
-        attention(1, 512),
-        attention(dims.symbol("n"), 64),
-        attention(64, dims.symbol("n")),
-        attention(32, 20_000),
+        (S, 64, {(1, 64): 1, (16, 64): 16, (100, 64): 50, (200, 64): 67}),
+        (64, T, {(64, 1): 32, (64, 4100): 16}),
+        (S, T, {(100, 1): 50, (100, 4100): 15}),
     ],
 )
-def test_few_or_unknown_rows_are_not(module: IRModule) -> None:
+def test_blocks_of_symbolic_rows_are_as_high_as_fits(rows, columns, at: dict[tuple[int, int], int]) -> None:
+    (group,) = groups_of(attention(rows, columns))
+    assert len(group.stages) == 5
+    heights = {(s, t): dims.evaluate(group.block_rows, {"s": s, "t": t}) for s, t in at}
+    assert heights == at
+
+
+@pytest.mark.parametrize("module", [attention(1, 512), attention(32, 20_000)])
+def test_few_or_long_rows_are_not(module: IRModule) -> None:
     assert not any(group.block_rows for group in groups_of(module))
 
 
@@ -124,6 +132,32 @@ def test_blocks_of_any_size_are_right(rows: int, columns: int, size: int, heads:
     check(attention(rows, columns, heads=heads[0], shared=heads[1], size=size))
 
 
+SYMBOLIC = {
+    "rows": attention(S, 40, has_bias=True),
+    "columns": attention(40, T, heads=4, causal="bottom_right"),
+    "both": attention(S, T, size=24, batch=2),
+    "equal": attention(S, S, causal="top_left", size=64),
+    "batch": attention(33, 77, batch=dims.symbol("b"), size=8),
+}
+
+
+@pytest.mark.parametrize("mcpu", [None, "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("kind", SYMBOLIC)
+def test_blocks_of_symbolic_sizes_are_right(kind: str, mcpu: str | None) -> None:
+    """Also below one block, one tile and one vector, and where the last block and the last vectors are moved back."""
+    module = SYMBOLIC[kind]
+    exe = ky.compile(module, target=ky.Target("cpu", mcpu=mcpu), backends=[])
+    for s, t in [(1, 1), (5, 3), (6, 17), (15, 64), (17, 63), (64, 65), (100, 300), (197, 128), (2, 512)]:
+        sizes = {"s": s, "t": t, "b": 1 + t % 3}
+        shapes = {x.name: [dims.evaluate(dim, sizes) for dim in x.tensor_type.shape] for x in module["main"].params}
+        feeds = {name: normal(*shape) for name, shape in shapes.items()}
+        (expected,) = run(module, feeds)
+        for threads in (1, 2):
+            exe.threads = threads
+            (found,) = exe.run(feeds).values()
+            np.testing.assert_allclose(found, expected, **TOLERANCE)
+
+
 def test_decomposed_attention_is_one_kernel() -> None:
     exe = check(decomposed(80, 80))
     assert [kernel.ops for kernel in exe.report.kernels if "nn.attention" in kernel.ops]
@@ -135,6 +169,11 @@ def test_decomposed_attention_is_one_kernel() -> None:
 def test_other_attention_stays_decomposed(module: IRModule) -> None:
     exe = check(module)
     assert not any("nn.attention" in kernel.ops for kernel in exe.report.kernels)
+
+
+def test_decomposed_attention_of_symbolic_sizes_is_one_kernel() -> None:
+    exe = ky.compile(decomposed(S, T), backends=[])
+    assert [kernel.ops for kernel in exe.report.kernels if "nn.attention" in kernel.ops]
 
 
 def test_backends_see_products_and_softmax() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 
 from kernelyard import dims
 from kernelyard.dims import Dim
@@ -84,26 +85,26 @@ class GroupWriter:
         def pack() -> list[Value]:
             for number in panels:
                 self._begin(number)
-                self._nest(number, self.plans[number], axes).pack_all()
+                plan = self.plans[number]
+                self._where_long_enough(plan, self._nest(number, plan, axes).pack_all)
             return []
 
         self.e.branch(is_first, pack, list)
 
     def _start_of_block(self, number: Value) -> Value:
         """Return the first row of a block; the last block is moved back to end with the rows."""
-        height, last = self.group.block_rows, self.group.rows_in_all - self.group.block_rows
-        start = self.e.mul(number, height)
-        return self.e.intrinsic("smin", start, last) if self.group.rows_in_all % height else start
+        height, rows = self.group.block_rows, self.group.rows_in_all
+        start = self.e.mul(number, self.memory.dim(height))
+        return self.e.intrinsic("smin", start, self.memory.dim(rows - height)) if rows % height != 0 else start
 
     def _run_stage_in_row(self, number: int, axes: Axes) -> None:
-        def run(plan: Plan) -> list[Value]:
+        def run(plan: Plan) -> None:
             self._begin(number)
             nest = self._nest(number, plan, axes)
             if plan.panel:
                 nest.run_packed()
             else:
                 nest.run(nest.outer_loops(), [nest.axes])
-            return []
 
         self._choose(self.plans[number].versions(self.machine), run)
 
@@ -114,14 +115,30 @@ class GroupWriter:
         kept = plan.tile_scratch, plan.k_blocks and plan.k_blocks.sums
         self.memory.begin_stage(frozenset((*written, *(buffer for buffer in kept if buffer))))
 
-    def _choose(self, versions: Sequence[Plan], run: Callable[[Plan], list[Value]]) -> None:
-        """Run the first version for which an axis is long enough."""
-        if len(versions) == 1:
-            run(versions[0])
+    def _choose(self, versions: Sequence[Plan], run: Callable[[Plan], None]) -> None:
+        """Run the first version for which all axes are long enough."""
+        first, *others = versions
+        if others:
+            self._where_long_enough(first, lambda: run(first), lambda: self._choose(others, run))
         else:
-            extent = self.memory.dim(versions[0].extents[str(versions[0].measured)])
-            enough = self.e.compare("sge", extent, versions[0].least())
-            self.e.branch(enough, lambda: run(versions[0]), lambda: self._choose(versions[1:], run) or [])
+            run(first)
+
+    def _where_long_enough(
+        self, plan: Plan, run: Callable[[], object], otherwise: Callable[[], object] = lambda: None
+    ) -> None:
+        """Run one thing where all axes are long enough for a plan, and the other elsewhere."""
+
+        def without_results(emit: Callable[[], object]) -> list[Value]:
+            emit()
+            return []
+
+        extents = {axis: self.memory.dim(plan.extents[axis]) for axis in plan.conditions}
+        conditions = [self.e.compare("sge", extents[axis], least) for axis, least in plan.conditions.items()]
+        if conditions:
+            enough = reduce(partial(self.e.binary, "and"), conditions)
+            self.e.branch(enough, partial(without_results, run), partial(without_results, otherwise))
+        else:
+            run()
 
     def _nest(self, number: int, plan: Plan, axes: Mapping[str, Value]) -> Nest:
         return Nest(self.memory, self.group.stages[number], plan, axes, self.stored[number])
@@ -140,11 +157,10 @@ class GroupWriter:
         self._begin(0)
         variants: list[Variant] = []
 
-        def run(version: Plan) -> list[Value]:
+        def run(version: Plan) -> None:
             least = version.least()
             extent = version.extents[str(version.measured)] if least else 1
             variants.append(Variant(self._run_tasks(version), extent, least))
-            return []
 
         self._choose(plan.versions(self.machine), run)
         return tuple(variants)

@@ -103,7 +103,7 @@ class Nest:
         extent = self._extent(name)
         if isinstance(extent, int):
             return extent >= width
-        return name == self.plan.measured and self.plan.least() >= width
+        return self.plan.conditions.get(name, 0) >= width
 
     def _at_most(self, start: Value, last: Dim) -> Value:
         known = literal_int(start)

@@ -7,12 +7,13 @@ rows are tiled, so that the intermediate results of a tile fit into the second-l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import pairwise
 
 from kernelyard import dims, dtypes
+from kernelyard.dims import Dim
 from kernelyard.plugins.api import Call
 from kernelyard.plugins.codegen_api import (
     Axis,
@@ -36,8 +37,6 @@ _MOST_BYTES_OF_ROW = 64 << 10
 # At least so many tiles, so that several threads have work if there are few heads, as long as each has _LEAST_ROWS.
 _LEAST_BLOCKS = 4
 _DTYPE = "float32"
-# Rows of a register tile, which is four vectors wide with 32 vector registers, and two with 16.
-_TILE = 6
 
 
 def back_to_back_group(stages: Sequence[Stage], locals_: frozenset[Buffer]) -> Group | None:
@@ -96,7 +95,7 @@ def _share_rows(stages: Sequence[Stage], between: set[Buffer], shared: int) -> b
     if len(stages[0].spatial) != shared + 1 or len(stages[-1].spatial) != shared + 1:
         return False
     axis = stages[0].spatial[shared - 1]
-    if not isinstance(axis.extent, int) or axis.extent < _LEAST_ROWS:
+    if isinstance(axis.extent, int) and axis.extent < _LEAST_ROWS:
         return False
     row = tuple(Axis(f"s{n}") for n in range(shared))
     written = (block.indices for stage in stages[:-1] for block in stage.blocks)
@@ -108,7 +107,7 @@ def _split_rows(stages: Sequence[Stage], between: set[Buffer], shared: int) -> G
     """Tile the last shared axis; the intermediate buffers hold the rows of one tile."""
     *outer, axis = stages[0].spatial[:shared]
     height = _height(axis, outer, between)
-    if height is None or not isinstance(axis.extent, int):
+    if height is None:
         return None
     start = Axis(f"{axis.name}b")
     kept = {b: Buffer(b.name, (height, *b.shape[shared:]), b.dtype, b.scope) for b in between}
@@ -154,27 +153,25 @@ def should_tile_attention(attention: Call) -> bool:
     """Return True for an attention with so many scores that tiling its rows saves memory traffic."""
     queries, keys = (operand.tensor_type for operand in attention.args[:2])
     rows, columns = queries.shape[1], keys.shape[1]
-    if queries.dtype != _DTYPE or not isinstance(rows, int) or not isinstance(columns, int):
-        return False
-    return rows >= _LEAST_ROWS and _LEAST_ROWS <= columns <= _MOST_BYTES_OF_ROW // dtypes.itemsize(_DTYPE)
+    most = _MOST_BYTES_OF_ROW // dtypes.itemsize(_DTYPE)
+    are_many = all(not isinstance(each, int) or each >= _LEAST_ROWS for each in (rows, columns))
+    return queries.dtype == _DTYPE and are_many and (not isinstance(columns, int) or columns <= most)
 
 
-def _height(axis: IterVar, outer: Sequence[IterVar], between: set[Buffer]) -> int | None:
-    """Return the number of rows in a tile; None if their length is symbolic, or if even the fewest rows would not fit.
+def _height(axis: IterVar, outer: Sequence[IterVar], between: set[Buffer]) -> Dim | None:
+    """Return the number of rows in a tile; None if even the fewest rows would not fit.
 
-    The last tile is shifted back to end with the rows: of whole register tiles, the height that computes the fewest
-    rows twice.
-    outer: the axes around the rows, batch and head.
+    So many tiles are taken as fit the cache and give several threads work, all equally high; the last one is shifted
+    back to end with the rows. outer: the axes around the rows, batch and head.
     """
     shared = len(outer) + 1
-    lengths = [Buffer(buffer.name, buffer.shape[shared:], buffer.dtype).nbytes for buffer in between]
-    known = [length for length in lengths if isinstance(length, int)]
-    if len(known) < len(lengths) or not isinstance(axis.extent, int) or max(known) > _MOST_BYTES_OF_ROW:
+    lengths = {Buffer(buffer.name, buffer.shape[shared:], buffer.dtype).nbytes for buffer in between}
+    known = max((length for length in lengths if isinstance(length, int)), default=1)
+    if known > _MOST_BYTES_OF_ROW:
         return None
-    rows, most = axis.extent, max(_LEAST_ROWS, min(_MOST_ROWS, _BYTES // max(known)))
-    heads = math.prod(each.extent if isinstance(each.extent, int) else _LEAST_BLOCKS for each in outer)
-    evenly = max(_LEAST_ROWS, -(-rows * heads // _LEAST_BLOCKS))
-    if min(rows, evenly) <= most:
-        return min(rows, evenly)
-    candidates = range(most, max(_LEAST_ROWS, most * 2 // 3) - 1, -1)
-    return min(candidates, key=lambda height: -(-rows // height) * -(-height // _TILE) * _TILE)
+    length = reduce(dims.maximum, [length for length in lengths if not isinstance(length, int)], known)
+    rows, most = axis.extent, dims.maximum(_LEAST_ROWS, dims.minimum(_MOST_ROWS, dims.floordiv(_BYTES, length)))
+    heads = dims.product(each.extent if isinstance(each.extent, int) else _LEAST_BLOCKS for each in outer)
+    evenly = dims.maximum(_LEAST_ROWS, dims.ceildiv(rows * heads, _LEAST_BLOCKS))
+    tiles = dims.ceildiv(rows, dims.minimum(most, evenly))
+    return dims.ceildiv(rows, dims.maximum(1, tiles))

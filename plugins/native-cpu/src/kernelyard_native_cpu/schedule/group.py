@@ -20,8 +20,8 @@ class Group:
     stages: tuple[Stage, ...]
     shared: int = 0
     private: frozenset[Buffer] = frozenset()
-    rows_in_all: int = 0
-    block_rows: int = 0
+    rows_in_all: Dim = 0
+    block_rows: Dim = 0
 
     @property
     def step(self) -> IterVar | None:

@@ -207,7 +207,7 @@ class Plan:
 
     def versions(self, machine: Machine) -> tuple[Plan, ...]:
         """Return this plan, and variants for symbolic vector axes shorter than one step."""
-        if self.vector is None or isinstance(self.extents[self.vector], int):
+        if self.vector is None or isinstance(self.extents[self.vector], int) or self.for_fewer_rows:
             return (self, *self.for_fewer_rows)
         if machine.has_masks:
             return (self, replace(self, unroll=1, masked=True, panel=None, stream=None, k_blocks=None))
@@ -217,22 +217,28 @@ class Plan:
         return (self, *single, *narrow)
 
     @property
-    def measured(self) -> str | None:
-        """The axis whose length decides between versions."""
-        if not self.least_rows:
-            return self.vector
-        return next(name for name, _ in self.tiles if not isinstance(self.extents[name], int))
-
-    def least(self) -> int:
-        """Return the minimum extent of a symbolic axis for this plan.
+    def conditions(self) -> dict[str, int]:
+        """The minimum extents of symbolic axes for this plan: of rows, and of the vector axis.
 
         A shorter vector axis would be computed several times.
         """
+        found: dict[str, int] = {}
         if self.least_rows:
-            return self.least_rows
-        if self.vector is None or self.masked or isinstance(self.extents[self.vector], int):
-            return 0
-        return self.lanes * self.unroll if self.reduce and not self.vector_is_reduced else self.lanes
+            rows = next(name for name, _ in self.tiles if not isinstance(self.extents[name], int))
+            found[rows] = self.least_rows
+        if self.vector is not None and not self.masked and not isinstance(self.extents[self.vector], int):
+            are_tiles = self.reduce and not self.vector_is_reduced
+            found[self.vector] = self.lanes * self.unroll if are_tiles else self.lanes
+        return found
+
+    @property
+    def measured(self) -> str | None:
+        """The axis whose length decides between versions outside of rows, where only one is symbolic."""
+        return next(iter(self.conditions), self.vector)
+
+    def least(self) -> int:
+        """Return the minimum extent of that axis."""
+        return self.conditions.get(str(self.measured), 0)
 
     @property
     def vector_is_reduced(self) -> bool:

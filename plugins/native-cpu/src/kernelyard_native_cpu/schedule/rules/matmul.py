@@ -47,7 +47,9 @@ def _packed_transposed(loops: Loops, plan: Plan) -> Plan | None:
                 continue
             tiles, width = outer_product(loops, axis)
             lanes, extent, depth = loops.full_lanes, loops.extents[axis], loops.extents[reduced]
-            if not isinstance(extent, int) or not isinstance(depth, int) or min(extent, depth) < lanes:
+            if not isinstance(depth, int) or depth < lanes:
+                continue
+            if extent < lanes if isinstance(extent, int) else not loops.in_rows:
                 continue
             if len(tiles) != 1 or not _has_many_tiles(loops, *tiles[0]):
                 continue
@@ -58,11 +60,12 @@ def _packed_transposed(loops: Loops, plan: Plan) -> Plan | None:
 
 
 def _for_many_rows(packed: Plan, dots: Plan) -> Plan:
-    """Return the plan of packed tiles, with dot products for where a symbolic number of rows is less than one tile."""
+    """Return the plan of packed tiles, with dot products for where symbolic sizes are less than those of one tile."""
     ((rows, height),) = packed.tiles
-    if isinstance(packed.extents[rows], int):
+    least_rows = 0 if isinstance(packed.extents[rows], int) else height
+    if not least_rows and isinstance(packed.extents[str(packed.vector)], int):
         return packed
-    return replace(packed, least_rows=height, for_fewer_rows=(dots, *dots.for_fewer_rows))
+    return replace(packed, least_rows=least_rows, for_fewer_rows=(dots, *dots.for_fewer_rows))
 
 
 def _has_many_tiles(loops: Loops, axis: str, height: int) -> bool:
