@@ -147,7 +147,7 @@ def _phase_of_transpose(
 def _gathered_transpose(
     b: RuleBuilder, x: Operand, weight: Operand, strides: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Buffer:
-    """For kernels of unknown size: each output element asks of every tap whether it is reached by it."""
+    """Compute a transposed convolution of unknown kernel size: each output element gathers the taps that reach it."""
     channels, per_group, *kernel = weight.shape
     from_group = dims.floordiv(channels, groups)
 

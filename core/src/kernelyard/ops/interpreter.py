@@ -139,7 +139,7 @@ def _bind_parameters(function: Function, args: Sequence[Value], symbols: Symbols
 
 
 def _last_uses(function: Function) -> dict[int, list[Var]]:
-    """For each binding, the variables that nothing after it needs."""
+    """Return, for each binding, the variables that nothing after it needs."""
     last: dict[Var, int] = {}
     for index, binding in enumerate(function.bindings):
         last.update((operand, index) for operand in operands(binding.value) if isinstance(operand, Var))

@@ -161,8 +161,10 @@ def _grouped_convolution(call: Call) -> Efficiency:
 
 
 def _convolution(call: Call) -> Efficiency:
-    """A window along one axis of a single channel, as over electrodes and waves, takes 1.5 to 5 times as long as it
-    needs to."""
+    """Return the efficiency of a convolution.
+
+    A window along one axis of a single channel, as over electrodes and waves, takes 1.5 to 5 times as long as it needs.
+    """
     if call.attrs["groups"] != 1:
         return _grouped_convolution(call)
     filters, channels, *window = call.args[1].tensor_type.shape

@@ -213,7 +213,7 @@ class _Binding:
         return self._base + self._plan.offsets[buffer]
 
     def _rebind(self) -> dict[int, partial[None]]:
-        """For each argument, what moves its memory objects, and its addresses in records, to another address."""
+        """Return what moves the memory objects of each argument, and its addresses in records, to another address."""
         memories: dict[int, list[tuple[Handle, int]]] = {number: [] for number in range(len(self._args))}
         for buffer, found in self._memories.items():
             if buffer.argument is not None:

@@ -73,7 +73,7 @@ def _needed(operations: Sequence[Operation]) -> list[Operation]:
 
 
 def _lifetimes(operations: Sequence[Operation]) -> dict[Buffer, Lifetime]:
-    """From the first to the last operation that touches each planned buffer."""
+    """Return the first and the last operation that touch each planned buffer."""
     lifetimes: dict[Buffer, Lifetime] = {}
     for time, operation in enumerate(operations):
         for buffer in operation.reads:

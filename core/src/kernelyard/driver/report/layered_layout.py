@@ -152,7 +152,7 @@ def _spread(items: Sequence[_Item], row: Sequence[int], wanted: Sequence[float])
 def _points(
     items: Sequence[_Item], rows: Sequence[list[int]], tops: Sequence[float], route: Sequence[int]
 ) -> tuple[tuple[float, float], ...]:
-    """From the bottom of the first box to the top of the last, straight through the layers between."""
+    """Return the corners of a line from the bottom of the first box to the top of the last, straight through layers."""
     points: list[tuple[float, float]] = []
     for i, number in enumerate(route):
         item = items[number]

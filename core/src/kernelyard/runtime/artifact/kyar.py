@@ -73,7 +73,7 @@ def _content(executable: Executable, variants: Sequence[Executable] = ()) -> tup
 
 
 def _described(executable: Executable, first: int) -> tuple[dict[str, Any], list[Member]]:
-    """The part of the manifest that is an executable's own, and its modules, whose members are counted from `first`."""
+    """Return an executable's own part of the manifest, and its modules, whose members are counted from `first`."""
     modules = [_module_entry(number, module) for number, module in enumerate(executable.modules, first)]
     manifest = {
         "target": executable.target,

@@ -128,7 +128,7 @@ def _from_dlpack(value: Any) -> np.ndarray:
 
 
 def _through_ffi(value: Any) -> np.ndarray:
-    """For what NumPy does not take in (bfloat16, 8-bit floats): the ABI's own import, seen through its address."""
+    """Import what NumPy does not take in (bfloat16, 8-bit floats) by tvm-ffi, and view it through its address."""
     try:
         import tvm_ffi
 

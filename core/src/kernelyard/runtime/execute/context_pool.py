@@ -107,7 +107,7 @@ class ContextPool:
             if not self._handed_off:
                 with suppress(IndexError):
                     self._handed_off.extend(islice(self._pop_idle, 1))
-        elif released.is_reacquired and self._sentinel in islice(self.waiters, 1):
+        elif released.is_reacquired and self._sentinel in tuple(islice(self.waiters, 1)):
             return  # that one looks again by itself
         self._wake_first()
 

@@ -113,7 +113,7 @@ def load_named(group: str, name: str, kind: type = object) -> Any:
 
 
 def distribution_of(entry: EntryPoint) -> tuple[str, str]:
-    """Name and version of the distribution that an entry point comes from."""
+    """Return the name and version of the distribution that an entry point comes from."""
     return (entry.dist.name, entry.dist.version) if entry.dist is not None else ("unknown", "")
 
 
@@ -122,7 +122,7 @@ def _origin(entry: EntryPoint) -> str:
 
 
 def _lines(text: str, group: str) -> Iterator[tuple[str, str]]:
-    """Names and values in a section. Raises: ValueError for a line that is neither."""
+    """Yield the names and values in a section. Raises: ValueError for a line that is neither."""
     is_in_group = False
     for line in map(str.strip, text.splitlines() if f"[{group}]" in text else ()):
         if line.startswith("["):

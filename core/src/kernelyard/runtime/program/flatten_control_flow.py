@@ -153,7 +153,7 @@ class _Inliner:
         self.transfers.append(Transfer(self._place, kind, target, source))
 
     def _check_types(self, specs: Sequence[TensorSpec], registers: Sequence[int]) -> None:
-        """The registers are known to be of these types before anything is run."""
+        """Check that registers are known to be of these types before anything is run. Raises: _NoProgramError."""
         for spec, number in zip(specs, registers, strict=True):
             register = self.registers[number]
             if (spec.shape, spec.dtype) != (register.shape, register.dtype):

@@ -276,7 +276,7 @@ def _check_alias(program: Program, register: Register, number: int, place: str) 
 
 
 def _check_steps(program: Program, where: str) -> None:
-    """Every buffer is written by exactly one step, and before it is read; where there are jumps, by one on each way."""
+    """Check that one step writes each buffer, before it is read; where there are jumps, one on each way."""
     unwritten = {number for number, register in enumerate(program.registers) if register.kind == "buffer"}
     writable = frozenset(unwritten)
     numbers = count()

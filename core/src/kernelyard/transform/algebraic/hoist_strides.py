@@ -37,7 +37,7 @@ class HoistStrides(FunctionPass):
 
 
 def _wanted(function: Function) -> dict[Var, Strides]:
-    """For each value of which all readers want every s-th pixel alone: s for each spatial axis."""
+    """Return the strides s, by spatial axis, of values of which all readers want every s-th pixel alone."""
     found: dict[Var, Strides] = {}
     whole = set(result_vars(function))
     for binding in reversed(function.bindings):

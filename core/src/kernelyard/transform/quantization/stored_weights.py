@@ -193,7 +193,7 @@ def _affine(weights: np.ndarray, zero: np.ndarray, one: np.ndarray) -> StoredWei
 def _affine_parts(
     weights: np.ndarray, zero: np.ndarray, one: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """For each weight its scale, its zero point, and the integer without that."""
+    """Return for each weight its scale, its zero point, and the integer without that."""
     with np.errstate(all="ignore"):
         scales = one - zero
         zeros = np.rint(-zero / scales)

@@ -131,7 +131,7 @@ class Nest:
             self.pack(self._at_panel(steps, i))
 
     def run_packed(self) -> None:
-        """All loops, over the panels that `pack_all` made."""
+        """Emit all loops, over the panels that `pack_all` made."""
         steps, *tiles = self.outer_loops()[-1 - len(self.plan.tiles) :]
         with self._loop(steps.count) as (i, _):
             points = self.use_panel(self._at_panel(steps, i))
@@ -168,7 +168,7 @@ class Nest:
                 self._finish(axes, self.lanes_at(axes), known)
 
     def _transposed_loads(self, points: Points) -> list[dict[Expr, Value]]:
-        """For each point, the loads that a transposed tile gives: a row per lane is loaded, a column is a vector."""
+        """Load transposed tiles, a row per lane; return the loads that their columns are, for each point."""
         plan = self.plan
         known: list[dict[Expr, Value]] = [{} for _ in points]
         if plan.transposed_axis is None or len(points) != plan.lanes or plan.vector is None:
@@ -204,7 +204,7 @@ class Nest:
             expressions.store(block.output, block.indices, value)
 
     def _run_in_order(self, names: Sequence[str], points: Points) -> None:
-        """The ordered axes, in order, outside of the points: neighbours are written together."""
+        """Emit the ordered axes, in order, outside of the points: neighbours are written together."""
         if not names:
             for axes in points:
                 self._finish(axes, self.lanes_at(axes), {})

@@ -10,7 +10,7 @@ from kernelyard_native_cpu.schedule.rules.reduction import reduction
 
 
 def general_reduction(loops: Loops) -> Plan | Declined:
-    """Each stage along the axis inside of the row that costs least; what it hands on is kept for one row only."""
+    """Plan each stage along the axis inside of the row that costs least; what it hands on is kept for one row only."""
     if not loops.in_rows:
         return Declined("no other stage shares the loop over rows")
     found = reduction(loops)

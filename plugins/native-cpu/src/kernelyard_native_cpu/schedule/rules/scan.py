@@ -15,7 +15,7 @@ _ROW = 128
 
 
 def scan(loops: Loops) -> Plan | Declined:
-    """Each total is the one before it and an item, which the block says."""
+    """Plan scans: each total is the one before it combined with an item, as the block says."""
     recurrence = recurrence_of(loops.stage.first)
     if recurrence is None:
         return Declined("the stage is no scan in which each element is the one before it combined with an item")
