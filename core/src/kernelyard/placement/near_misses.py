@@ -38,14 +38,14 @@ def record_near_misses(
             value = binding.value
             if not isinstance(value, Call) or not isinstance(value.op, Op) or binding.var not in search.values:
                 continue
-            if any(reason.backend == backend for reason in recorder.refusals.of(binding.var, value.op_name)):
+            if any(reason.backend == backend for reason in recorder.reasons.of(binding.var, value.op_name)):
                 continue
             for pattern in excluded_by_op.get(value.op_name, ())[:1]:
                 reason = Reason(backend, pattern.name, EXCLUDED, f"{pattern.name} is excluded by the caller")
-                recorder.refusals.add(binding.var, value.op_name, reason)
+                recorder.reasons.add(binding.var, value.op_name, reason)
             reason = search.nearest(binding.var, by_op.get(value.op_name, ()))
             if reason is not None:
-                recorder.refusals.add(binding.var, value.op_name, reason)
+                recorder.reasons.add(binding.var, value.op_name, reason)
 
 
 def _by_root_op(patterns: Sequence[FusionPattern]) -> dict[str, list[FusionPattern]]:

@@ -145,7 +145,7 @@ class _Walk:
     def _node(self, var: Var, call: Call, sources: Source, place: tuple[str, str, str] | None) -> Node:
         backend, pattern, function = place or ("", "", "")
         broken = self._failed.get(function) if function else None
-        reasons = [*self.recorder.refusals.of(var, call.op_name)]
+        reasons = [*self.recorder.reasons.of(var, call.op_name)]
         if broken is not None:
             reasons.append(Reason(backend, pattern, CONTRACT_VIOLATION, broken.message))
         if place is None or broken is not None:

@@ -13,7 +13,7 @@ from kernelyard.transform.partition.fuse_ops_by_pattern import FailedCheck
 
 
 @dataclass(frozen=True)
-class _Refusal:
+class _Declined:
     backend: str
     pattern: str
     subject: Var
@@ -24,18 +24,18 @@ class _Refusal:
 class Recorder:
     """Records what the passes decide; `build_report` reads it. One per compilation.
 
-    matches: those accepted, by root. refusals: reasons by node. offers: which ops each backend has patterns for.
-    rest: a reason for all that a code generator runs, by its name.
+    matches: those accepted, by root. reasons: why backends decline, by node. offers: which ops each backend has
+    patterns for. rest: a reason for all that a code generator runs, by its name.
 
     label_of: what a message calls a backend; the driver names the plugin with its distribution and version.
     """
 
     def __init__(self, label_of: Callable[[str], str] = str, rest: Mapping[str, Reason] | None = None) -> None:
         self.label_of = label_of
-        self._refusals: dict[_Refusal, None] = {}  # in order, each once: a backend may be asked again
+        self._declined: dict[_Declined, None] = {}  # in order, each once: a backend may be asked again
         self._taken: dict[Var | tuple[str, str], str] = {}
         self.matches: dict[Var, Match] = {}
-        self.refusals = Refusals()
+        self.reasons = ReasonsByNode()
         self.offers: dict[str, frozenset[str]] = {}
         self.violations: list[Violation] = []
         self.rest = dict(rest or {})
@@ -48,10 +48,10 @@ class Recorder:
 
     def adopt(self, branch: Recorder) -> None:
         """Add the records of a branch."""
-        self._refusals = dict(branch._refusals)
+        self._declined = dict(branch._declined)
         self._taken = dict(branch._taken)
         self.matches = dict(branch.matches)
-        self.refusals = branch.refusals.copy()
+        self.reasons = branch.reasons.copy()
         self.offers = dict(branch.offers)
         self.violations = list(branch.violations)
 
@@ -83,11 +83,11 @@ class Recorder:
         op = _op_of(value)
         if isinstance(decline, FailedCheck):
             self.violated(pattern.backend, (), decline.message)
-        self._refusals[_Refusal(pattern.backend, pattern.name, subject, op, decline)] = None
+        self._declined[_Declined(pattern.backend, pattern.name, subject, op, decline)] = None
         reason = Reason(pattern.backend, pattern.name, decline.code, decline.message)
-        self.refusals.add(match.root, _op_of(match.value_of(match.root)), reason)
+        self.reasons.add(match.root, _op_of(match.value_of(match.root)), reason)
         if subject is not match.root:
-            self.refusals.add(subject, op, reason)
+            self.reasons.add(subject, op, reason)
 
     def violated(self, backend: str, symbols: Sequence[str], message: str) -> None:
         """Record a contract violation: the accepted regions `symbols` of `backend` run elsewhere."""
@@ -96,31 +96,33 @@ class Recorder:
             self.violations.append(violation)
 
     def declined_matches(self) -> tuple[DeclinedMatch, ...]:
-        """Return every refusal, in order, with the backend that took the op in the end."""
+        """Return all declines, in order, with the backend that took the op in the end."""
         return tuple(
             DeclinedMatch(
-                refusal.backend,
-                refusal.pattern,
-                node_label(refusal.subject),
-                refusal.op,
-                refusal.decline.code,
-                refusal.decline.message,
-                self._taken.get(refusal.subject) or self._taken.get((refusal.subject.origin, refusal.op), ""),
+                each.backend,
+                each.pattern,
+                node_label(each.subject),
+                each.op,
+                each.decline.code,
+                each.decline.message,
+                self._taken.get(each.subject) or self._taken.get((each.subject.origin, each.op), ""),
             )
-            for refusal in self._refusals
+            for each in self._declined
         )
 
 
-class Refusals:
-    """Reasons by node, each once. A later backend may see the same node under a new variable, so the model's node and
-    the op count as well."""
+class ReasonsByNode:
+    """Reasons to decline, each once.
+
+    A later backend may see the same node under a new variable, so the model's node and the op count as well.
+    """
 
     def __init__(self) -> None:
         self._reasons: dict[Var | tuple[str, str], dict[Reason, None]] = {}
 
-    def copy(self) -> Refusals:
+    def copy(self) -> ReasonsByNode:
         """Return the same reasons, to which others can be added."""
-        copied = Refusals()
+        copied = ReasonsByNode()
         copied._reasons = {key: dict(reasons) for key, reasons in self._reasons.items()}
         return copied
 

@@ -68,7 +68,7 @@ def _taken_back(placed: IRModule, failed: Mapping[str, Violation], recorder: Rec
         for function in placed.entry_functions().values():
             for binding in function.bindings:
                 if binding.var not in before:
-                    recorder.refusals.add(binding.var, getattr(binding.value, "op_name", ""), reason)
+                    recorder.reasons.add(binding.var, getattr(binding.value, "op_name", ""), reason)
         others = tuple(name for name in placed.functions if name not in inner)
         placed = placed.without_functions(inner - reachable_functions(placed, others))
     return placed
