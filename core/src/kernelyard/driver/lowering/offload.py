@@ -42,21 +42,23 @@ def offload(session: CompileSession, placed: IRModule) -> tuple[IRModule, IRModu
         known = len(recorder.violations)
         offloaded = _run_codegens(session, placed)
         failed = {symbol: violation for violation in recorder.violations[known:] for symbol in violation.functions}
-        later = _after(later, {violation.backend for violation in failed.values()})
+        later = _backends_after(later, {violation.backend for violation in failed.values()})
         if not failed or not later:
             return placed, offloaded
         names = {backend.name for backend in later}
         excluded = tuple(name for name in settings.exclude_patterns if backend_of(name) in names)
-        placed = partition(_taken_back(placed, failed, recorder), later, replace(settings, exclude_patterns=excluded))
+        placed = partition(
+            _inline_failed_regions(placed, failed, recorder), later, replace(settings, exclude_patterns=excluded)
+        )
 
 
-def _after(backends: Sequence[Backend], failed: set[str]) -> tuple[Backend, ...]:
+def _backends_after(backends: Sequence[Backend], failed: set[str]) -> tuple[Backend, ...]:
     """Return the backends that come after the first of the failed ones, and have not failed themselves."""
     first = next((i for i, backend in enumerate(backends) if backend.name in failed), -1)
     return tuple(backend for backend in backends[first + 1 :] if backend.name not in failed)
 
 
-def _taken_back(placed: IRModule, failed: Mapping[str, Violation], recorder: Recorder) -> IRModule:
+def _inline_failed_regions(placed: IRModule, failed: Mapping[str, Violation], recorder: Recorder) -> IRModule:
     """Return the module with failed regions as plain operators again, for each of which the failure is a reason."""
     for symbol, violation in failed.items():
         regions = placed.graph_functions().items()
@@ -76,17 +78,22 @@ def _taken_back(placed: IRModule, failed: Mapping[str, Violation], recorder: Rec
 
 def _run_codegens(session: CompileSession, module: IRModule) -> IRModule:
     """Run each backend's optimization and codegen of its regions; regions that it may refuse to run get fallbacks."""
-    optimizers = {b.name: _limited(b) for b in session.backends if type(b).optimize is not Backend.optimize}
+    optimizers = {b.name: _limited_optimize(b) for b in session.backends if type(b).optimize is not Backend.optimize}
     refusable: dict[str, Region] = {}
-    codegens = {backend.name: _built(session, backend, refusable) for backend in session.backends}
-    layouts = {b.name: _asked(b) for b in session.backends if type(b).border_layouts is not Backend.border_layouts}
+    codegens = {backend.name: _preparing_codegen(session, backend, refusable) for backend in session.backends}
+    layouts = {
+        b.name: _limited_border_layouts(b)
+        for b in session.backends
+        if type(b).border_layouts is not Backend.border_layouts
+    }
     passes = codegen(optimizers, codegens, session.options, session.recorder, session.strict, within_time, layouts)
     return attach_fallbacks(passes(module), refusable.values())
 
 
-def _built(session: CompileSession, backend: Backend, refusable: dict[str, Region]) -> Codegen:
-    """Return the backend's codegen, after which the module is prepared where it can run here: what fails on that is not
-    taken. It also notes the regions that the backend may refuse to run, by symbol.
+def _preparing_codegen(session: CompileSession, backend: Backend, refusable: dict[str, Region]) -> Codegen:
+    """Return the backend's codegen, with the preparation of its module: what fails on that is not taken.
+
+    refusable: gets the regions that the backend may refuse to run, by symbol.
     """
 
     def compiled(regions: list[Region], options: Mapping[str, Any]) -> RuntimeModule:
@@ -109,7 +116,7 @@ def prepare(module: RuntimeModule, target: Target) -> None:
         progress()
 
 
-def _asked(backend: Backend) -> Callable[[Region], BorderLayouts | None]:
+def _limited_border_layouts(backend: Backend) -> Callable[[Region], BorderLayouts | None]:
     """Wrap the `border_layouts` of a backend in a time limit."""
 
     def border_layouts(region: Region) -> BorderLayouts | None:
@@ -119,7 +126,7 @@ def _asked(backend: Backend) -> Callable[[Region], BorderLayouts | None]:
     return border_layouts
 
 
-def _limited(backend: Backend) -> Callable[[IRModule], IRModule]:
+def _limited_optimize(backend: Backend) -> Callable[[IRModule], IRModule]:
     """Wrap the `optimize` of a backend, which rewrites its own regions, in a time limit."""
 
     def optimize(region: IRModule) -> IRModule:
