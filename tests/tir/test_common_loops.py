@@ -130,6 +130,7 @@ def test_a_map_of_what_is_reduced_and_of_the_result():
         (blocks(ROW_R), rows("s", "y[u, k]")),  # nothing in common
         (blocks(MAP_A), a_map("b", "neg(x[u, v])")),  # no reduction
         (blocks(ROW_R), rows("s", "t[k, u]")),  # across
+        (a_map("a", "t[v, u]"), rows("s", "a[u, k]")),  # transposed, then along
         (blocks(ROW_R), blocks("block m(u: 96, reduce k: 64) {\n  p[u] = x[k, u]\n  reducer max\n}\n")),
         (rows("r", "w[u, k]", 8), rows("s", "w[u, k]", 8)),  # short rows
         (blocks(MAP_A), rows("s", "a[0, k]")),  # a row that another one writes

@@ -118,6 +118,30 @@ def test_columns_are_not_mixed_with_rows():
     assert len(kernels(module)) == 2
 
 
+def test_rows_that_are_reduced_are_transposed_first():
+    b = FunctionBuilder()
+    x, parameter = b.input("x", (2, 6, 4, 5)), np.ones(6, np.float32)
+    rows = b.op("add", b.op("permute_dims", x, axes=(0, 2, 3, 1)), 1.0)
+    module = IRModule({"main": b.function(b.op("nn.layer_norm", rows, parameter, parameter, axes=(3,), epsilon=1e-5))})
+    lowered = FUSION(module)
+    assert kernels(lowered) == [("permute_dims",), ("add", "nn.layer_norm")]
+    close(lowered, module, [np.random.default_rng(0).standard_normal((2, 6, 4, 5), np.float32)])
+
+
+def test_permutations_that_keep_rows_in_one_piece_are_fused():
+    b = FunctionBuilder()
+    x = b.input("x", (2, 6, 4, 8))
+    module = fused(b, b.op("nn.softmax", b.op("permute_dims", x, axes=(0, 2, 1, 3)), axis=3))
+    assert kernels(module) == [("permute_dims", "nn.softmax")]
+
+
+def test_columns_that_are_reduced_are_read_where_they_are():
+    b = FunctionBuilder()
+    x = b.input("x", (2, 6, 40))
+    module = fused(b, b.op("sum", b.op("permute_dims", x, axes=(0, 2, 1)), axes=(1,)))
+    assert kernels(module) == [("permute_dims", "sum")]
+
+
 def test_expensive_function_is_not_recomputed_for_every_row():
     b = FunctionBuilder()
     x, bias = b.input("x", (64, 8)), b.input("bias", (8,))

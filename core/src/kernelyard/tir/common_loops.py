@@ -14,7 +14,7 @@ from kernelyard.dims import Dim, Shape
 from kernelyard.tir.analysis import axes_of
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Binary, Const, DimValue, Expr, Load
-from kernelyard.tir.op_pattern import is_pure
+from kernelyard.tir.op_pattern import is_pure, reads_transposed
 from kernelyard.tir.primfunc import REDUCE, SPATIAL, STEP, ComputeBlock, walk
 from kernelyard.tir.visitor import ExprRewriter, rewrite_block
 
@@ -171,10 +171,10 @@ def _is_shifted(index: Expr, axis: str) -> bool:
 # --- rows ---------------------------------------------------------------------------------------------------------
 def may_share_rows(first: Blocks, second: Blocks) -> bool:
     """Return True when one of the functions reduces rows, and the other works on the same rows, of which there are
-    enough: the second reads the first's results, or both read the rows of one tensor.
+    enough: the second reads the first's results, or both read the rows of one tensor. What transposes stays apart.
     """
     blocks = (*first, *second)
-    if not all(map(is_pure, blocks)):
+    if not all(map(_may_be_in_rows, blocks)):
         return False
     shared = _shared_axes(blocks)
     rows = _rows(blocks[0], shared)
@@ -186,6 +186,10 @@ def may_share_rows(first: Blocks, second: Blocks) -> bool:
         for block in second
         for load in block.loads
     )
+
+
+def _may_be_in_rows(block: ComputeBlock) -> bool:
+    return is_pure(block) and (bool(block.reduce_axes) or not reads_transposed(block))
 
 
 def _shared_axes(blocks: Blocks) -> int:

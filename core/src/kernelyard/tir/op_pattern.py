@@ -108,6 +108,15 @@ def reads_once(load: Load, block: ComputeBlock) -> bool:
     return found >= {axis.name for axis in block.axes if axis.extent != 1}
 
 
+def reads_transposed(block: ComputeBlock) -> bool:
+    """Return True when a block writes along one axis what it reads along another.
+
+    A kernel that does nothing else transposes tiles; inside a loop over rows, each element would take a cache line.
+    """
+    axes = [axis.axis for axis in block.spatial_axes if axis.extent != 1]
+    return any(load.indices[-1] in axes[:-1] and axes[-1] in load.indices[:-1] for load in block.loads if load.indices)
+
+
 _COSTS = {
     **dict.fromkeys(("neg", "abs", "sign", "floor", "ceil", "round", "trunc", "isnan", "isinf", "not", "bitnot"), 1),
     **dict.fromkeys(("sqrt", "rsqrt"), 5),

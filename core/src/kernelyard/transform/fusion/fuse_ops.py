@@ -25,6 +25,7 @@ from kernelyard.tir.op_pattern import (
     cost,
     reads_once,
     reads_prefix,
+    reads_transposed,
 )
 from kernelyard.tir.primfunc import ComputeBlock, PrimFunc
 from kernelyard.transform.fusion.kernel_groups import callee, group_function, group_name, is_primitive
@@ -39,6 +40,7 @@ class FuseOps(Pass):
 
     Elementwise, broadcast and injective functions go into their consumers; reductions, matmuls and convolutions take
     the elementwise functions that follow them; reductions over rows and what reads them row by row stay together.
+    What transposes rows that are reduced stays a kernel of its own.
     Option `fuse_ops.max_depth`: the most calls in one group.
     """
 
@@ -67,6 +69,7 @@ class _Node:
     function: PrimFunc
     kind: str
     budget: float = math.inf  # operations that what is computed here on the way may cost: it is repeated
+    is_row: bool = False  # its last axis is reduced in the group's kernel
 
     @property
     def cost(self) -> int:
@@ -136,9 +139,10 @@ class _Grouping:
             return budget == math.inf and not group.has_anchor and all(_is_epilogue(*read) for read in reads)
         if node.kind == REDUCTION:
             return budget == math.inf and all(_shares_rows(*read) for read in reads)
-        if node.cost > budget or any(user.kind == ANCHOR for user in consumers):
+        is_row = any(_reduces_last_axis(*read) for read in reads)
+        if node.cost > budget or not _may_precede(node, consumers, is_row):
             return False
-        node.budget = budget - node.cost
+        node.budget, node.is_row = budget - node.cost, is_row
         return True
 
 
@@ -147,6 +151,22 @@ def _budget(consumers: Sequence[_Node], reads: Sequence[tuple[_Node, ComputeBloc
     budget = min(user.budget for user in consumers)
     is_repeated = not all(reads_once(load, block) or _shares_rows(user, block, load) for user, block, load in reads)
     return min(budget, CHEAP) if is_repeated else budget
+
+
+def _may_precede(node: _Node, consumers: Sequence[_Node], is_row: bool) -> bool:
+    """Return True when a function is as good inside its consumers as by itself: products take none in, and rows that
+    are reduced none that transposes."""
+    if is_row and any(map(reads_transposed, node.function.blocks)):
+        return False
+    return all(user.kind != ANCHOR for user in consumers)
+
+
+def _reduces_last_axis(user: _Node, block: ComputeBlock, load: Load) -> bool:
+    """Return True when the consumer, or what it is fused into, reduces the axis along which a buffer is contiguous."""
+    axes, last = block.reduce_axes, load.indices[-1:]
+    if user.is_row:
+        axes = block.spatial_axes[-1:]
+    return any((axis.axis,) == last and axis.extent != 1 for axis in axes)
 
 
 def _is_epilogue(user: _Node, block: ComputeBlock, load: Load) -> bool:
