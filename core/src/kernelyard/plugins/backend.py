@@ -96,7 +96,7 @@ class Backend(ABC):
         return None
 
     def may_refuse(self, region: Region) -> bool:
-        """Return True where the runtime half may raise NoImplementationError when it binds a region on a device.
+        """Return True where the runtime half may raise NoImplementationError when it binds a region.
 
         Asked after `codegen`. Such a region has a fallback: its operators, compiled as if no backend had taken them.
         """

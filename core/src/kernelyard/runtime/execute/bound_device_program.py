@@ -15,7 +15,7 @@ import numpy as np
 
 from kernelyard import dtypes
 from kernelyard.cached_property import cached_property
-from kernelyard.errors import DeviceError, KernelyardError, NoImplementationError
+from kernelyard.errors import DeviceError, KernelyardError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.memory import Workspace
@@ -28,9 +28,9 @@ from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.runtime.execute.device_graph import Addresses, CapturedProgram
 from kernelyard.runtime.execute.device_io_binding import DeviceIOBinding
 from kernelyard.runtime.execute.execution_context import MIN_ARENA_NBYTES, ExecutionContext
-from kernelyard.runtime.execute.fallback import RefusedError, fall_back
-from kernelyard.runtime.execute.step_binder import uses_of_inputs_and_results
-from kernelyard.runtime.execute.step_errors import bind_error, check_bound, label_of
+from kernelyard.runtime.execute.fallback import fall_back
+from kernelyard.runtime.execute.step_binder import bind_steps, uses_of_inputs_and_results
+from kernelyard.runtime.execute.step_errors import RefusedError, bind_error, check_bound, label_of
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Program, Step
 
@@ -186,7 +186,7 @@ class BoundDeviceProgram:
         self._driver = binder.driver
         self._memory = (arena, constants, executable)  # what the steps' addresses lie in
         self._tensors = self._place(arena.address)
-        self._calls = self._bind_all(executable, binder)
+        self._calls = bind_steps(plan.program.steps, lambda step: self._bind(step, executable, binder), executable)
         counts = [len(call.steps) for call in self._calls]
         self._whole = CapturedProgram(
             self._driver,
@@ -208,21 +208,6 @@ class BoundDeviceProgram:
         addresses = [constants[r] if r in constants else arena + offsets.get(r, 0) for r in plan.roots]
         registers = plan.program.registers
         return [BoundTensor(*each) for each in zip(addresses, plan.shapes, [r.dtype for r in registers], strict=True)]
-
-    def _bind_all(self, executable: CompiledModel, binder: Binder) -> list[BoundCall]:
-        calls: list[BoundCall] = []
-        refused: dict[str, NoImplementationError] = {}
-        with executable.lock:
-            for step in self._plan.program.steps:
-                try:
-                    calls.append(self._bind(step, executable, binder))
-                except NoImplementationError as error:
-                    if step.symbol not in executable.fallbacks:
-                        raise
-                    refused[step.symbol] = error
-        if refused:
-            raise RefusedError(refused)
-        return calls
 
     def _bind(self, step: Step, executable: CompiledModel, binder: Binder) -> BoundCall:
         module = executable.modules[step.module]

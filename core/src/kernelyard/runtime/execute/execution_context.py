@@ -9,6 +9,7 @@ from kernelyard.runtime.abi.memory import Workspace
 from kernelyard.runtime.abi.module import BindContext
 from kernelyard.runtime.execute.bound_program import AnyBoundProgram, BoundProgram
 from kernelyard.runtime.execute.step_binder import StepBinder
+from kernelyard.runtime.execute.step_errors import RefusedError
 from kernelyard.runtime.lru import LRU, CacheInfo, sum_infos
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 
@@ -73,7 +74,13 @@ class ExecutionContext:
                 is_profiled=executable.is_profiled,
             )
             binder = self._binders[id(plan.program)] = StepBinder(plan.program, executable, context)
-        return self._bound_program_type(plan, binder, self._arena)
+        try:
+            return self._bound_program_type(plan, binder, self._arena)
+        except RefusedError as refused:
+            from kernelyard.runtime.execute.fallback import fall_back  # few libraries refuse anything
+
+            plan = fall_back(plan, refused, executable)
+        return self._bind(plan, executable, threads)
 
     @property
     def nbytes(self) -> int:

@@ -8,11 +8,10 @@ profiles see its steps as they see all others.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kernelyard.errors import NoImplementationError, PerformanceWarning
-from kernelyard.runtime.execute.step_errors import label_of
+from kernelyard.runtime.execute.step_errors import RefusedError, label_of
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Step
 from kernelyard.runtime.program.replace_steps import replace_steps
@@ -21,19 +20,14 @@ if TYPE_CHECKING:
     from kernelyard.runtime.execute.compiled_model import CompiledModel
 
 
-class RefusedError(Exception):
-    """Functions that their libraries refused for the sizes of a plan, by symbol; each of them has a fallback."""
-
-    def __init__(self, reasons: Mapping[str, NoImplementationError]) -> None:
-        super().__init__(", ".join(reasons))
-        self.reasons = reasons
-
-
 def fall_back(plan: ExecutionPlan, refused: RefusedError, executable: CompiledModel) -> ExecutionPlan:
     """Return the plan with fallbacks in the place of refused functions.
 
-    Warns: PerformanceWarning, once for each function of an executable.
+    Warns: PerformanceWarning, once for each function of an executable. Raises: NoImplementationError for a plan with
+      jumps, whose function is interpreted instead, block by block.
     """
+    if plan.program.jumps or plan.program.transfers:
+        raise next(iter(refused.reasons.values()))
     chosen = {symbol: executable.fallbacks[symbol] for symbol in refused.reasons}
     with executable.lock:
         new = chosen.keys() - executable.warned_of

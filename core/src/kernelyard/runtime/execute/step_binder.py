@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernelyard.dims import DimTable, symbols_of
-from kernelyard.errors import KernelyardError, ShapeError
+from kernelyard.errors import KernelyardError, NoImplementationError, ShapeError
 from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall, NativeKernel, RuntimeModule
-from kernelyard.runtime.execute.step_errors import bind_error, check_bound, label_of
+from kernelyard.runtime.execute.step_errors import RefusedError, bind_error, check_bound, label_of
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Program, Step
 
@@ -170,7 +170,10 @@ class StepBinder:
         block[kernels.places] = written
 
     def bind(self, plan: ExecutionPlan, arena: int) -> BoundSteps:
-        """Return the steps, bound for a plan whose arena lies at an address."""
+        """Return the steps, bound for a plan whose arena lies at an address.
+
+        Raises: RefusedError where functions that have fallbacks cannot be bound.
+        """
         constants, offsets = self._constants, plan.offsets
         # A buffer that no step writes is never read either: it has no place of its own.
         addresses = [constants[root] if root in constants else arena + offsets.get(root, 0) for root in self._roots]
@@ -192,18 +195,16 @@ class StepBinder:
         if not steps:
             return {}
         registers = self.program.registers
-        with self.executable.lock:
-            return {
-                number: self._bind(
-                    step,
-                    [
-                        BoundTensor(addresses[register], plan.shapes[register], registers[register].dtype)
-                        for register in step.inputs + step.outputs
-                    ],
-                    plan.values,
-                )
-                for number, step in steps
-            }
+
+        def bind(step: Step) -> BoundCall:
+            args = [
+                BoundTensor(addresses[register], plan.shapes[register], registers[register].dtype)
+                for register in step.inputs + step.outputs
+            ]
+            return self._bind(step, args, plan.values)
+
+        calls = bind_steps([step for _, step in steps], bind, self.executable)
+        return dict(zip((number for number, _ in steps), calls, strict=True))
 
     def _bind(self, step: Step, args: Sequence[BoundTensor], values: Mapping[str, int]) -> BoundCall:
         module, context = self.executable.modules[step.module], self._context
@@ -216,6 +217,26 @@ class StepBinder:
             raise
         except Exception as error:
             raise bind_error(step.symbol, label_of(step, self.executable.modules), error) from error
+
+
+def bind_steps(steps: Iterable[Step], bind: Callable[[Step], BoundCall], executable: CompiledModel) -> list[BoundCall]:
+    """Bind steps, in order; all are tried, so that all refusals are known at once.
+
+    Raises: RefusedError where functions that have fallbacks cannot be bound.
+    """
+    calls: list[BoundCall] = []
+    refused: dict[str, NoImplementationError] = {}
+    with executable.lock:
+        for step in steps:
+            try:
+                calls.append(bind(step))
+            except NoImplementationError as error:
+                if step.symbol not in executable.fallbacks:
+                    raise
+                refused[step.symbol] = error
+    if refused:
+        raise RefusedError(refused)
+    return calls
 
 
 class BoundSteps:

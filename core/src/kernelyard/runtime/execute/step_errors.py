@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kernelyard.errors import ExecutionError, describe
+from kernelyard.errors import ExecutionError, NoImplementationError, describe
 from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.module import BoundCall, NativeCall
 from kernelyard.runtime.abi.runtime_halves import requirement
@@ -13,6 +13,14 @@ from kernelyard.runtime.abi.runtime_halves import requirement
 if TYPE_CHECKING:
     from kernelyard.runtime.abi.module import RuntimeModule
     from kernelyard.runtime.program.program import Step
+
+
+class RefusedError(Exception):
+    """Functions that their libraries refused for the sizes of a plan, by symbol; each of them has a fallback."""
+
+    def __init__(self, reasons: Mapping[str, NoImplementationError]) -> None:
+        super().__init__(", ".join(reasons))
+        self.reasons = reasons
 
 
 class StepLabel(NamedTuple):
