@@ -13,8 +13,8 @@ from kernelyard.runtime.abi.memory import Workspace
 from kernelyard.runtime.abi.module import BoundCall, BoundTensor
 from kernelyard.runtime.device.array import DeviceArray
 from kernelyard.runtime.device.driver import DeviceMemory, DeviceWorkspace
-from kernelyard.runtime.execute.bound_device_program import Binder, DeviceConstants
 from kernelyard.runtime.execute.call_table import CallTable
+from kernelyard.runtime.execute.device_step_binder import DeviceConstants, DeviceStepBinder
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Program
 from kernelyard_cuda.driver_api import CudaDriver
@@ -25,7 +25,7 @@ class Shared:
 
     def __init__(self, exe: ky.Executable, driver: CudaDriver) -> None:
         self.constants = DeviceConstants(driver, exe)
-        self.binder = Binder(driver, 1, DeviceWorkspace(driver), Workspace())
+        self.binder = DeviceStepBinder(driver, 1, DeviceWorkspace(driver), Workspace())
 
 
 class BoundProgram:

@@ -109,10 +109,8 @@ class VirtualMachine:
             ExecutionContext, bound_program_type=self.bound_program_type
         )
         if self.driver is not None:
-            from kernelyard.runtime.execute.bound_device_program import (  # never for the CPU
-                DeviceConstants,
-                DeviceExecutionContext,
-            )
+            from kernelyard.runtime.execute.device_execution_context import DeviceExecutionContext  # never for the CPU
+            from kernelyard.runtime.execute.device_step_binder import DeviceConstants
 
             constants = DeviceConstants(self.driver, executable)
             make_context, resident = partial(DeviceExecutionContext, self.driver, constants), constants.array
