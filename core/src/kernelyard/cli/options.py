@@ -107,7 +107,7 @@ def compile_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--bounds",
         multiple=True,
         metavar="NAME=LOW..HIGH",
-        help="Bounds of a symbolic size: n=1..512, or n=1.. for open.",
+        help="Bounds of a symbolic size: n=1..512, or n=1.. without an upper one.",
     )
     @functools.wraps(function)
     def with_options(

@@ -131,14 +131,14 @@ class PluginManager:
         """Import plugins and make their parts, once; afterwards their states say how that went."""
         with self._lock:
             waiting = [plugin for plugin in plugins if plugin.state == "discovered"]
-            self._try_out(waiting)
+            self._probe_in_sandbox(waiting)
             for plugin in waiting:
                 if plugin.state == "discovered":
                     start = time.perf_counter()
                     self._activate(plugin)
                     plugin.seconds = time.perf_counter() - start
 
-    def _try_out(self, plugins: Sequence[Plugin]) -> None:
+    def _probe_in_sandbox(self, plugins: Sequence[Plugin]) -> None:
         """Probe plugins in a subprocess and mark those that crash as broken, so that they are never loaded here."""
         if not any(plugin.entry for plugin in plugins):
             return

@@ -35,10 +35,15 @@ PURPOSES = {
 
 @click.command("cache")
 @click.option("--clear", is_flag=True, help="Delete the entries; what needs them is compiled again.")
-@click.option("--only", multiple=True, metavar="NAME", help="Of this cache alone; may be repeated.")
+@click.option("--only", multiple=True, metavar="NAME", help="Only this cache; may be repeated.")
 @click.option("--placements", is_flag=True, help="List the measured placements.")
-@click.option("--export", type=click.Path(path_type=Path), help="Save the measured placements; others there stay.")
-@click.option("--merge", multiple=True, type=click.Path(path_type=Path), help="Take over a file of such; repeatable.")
+@click.option("--export", type=click.Path(path_type=Path), help="Add the measured placements to a file.")
+@click.option(
+    "--merge",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Add the placements of such a file.",
+)
 @remote_cache_option
 @json_option
 def command(

@@ -20,8 +20,8 @@ from kernelyard.target import Target
 @click.option(
     "--targets",
     metavar="LIST",
-    help="CPUs in rising order, and GPUs, in one file: x86-64-v2,x86-64-v4,cuda:sm_80,cuda:sm_90. The last that a "
-    "machine has is loaded there.",
+    help="CPUs and GPUs for one file, the slowest first: x86-64-v2,x86-64-v4,cuda:sm_80,cuda:sm_90. The last one "
+    "that a machine has is loaded there.",
 )
 @placement_option
 @compile_options

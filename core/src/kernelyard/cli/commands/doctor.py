@@ -41,7 +41,7 @@ LIBRARIES = ("numpy", "apache-tvm-ffi", "pluggy", "ml_dtypes")
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_report: bool, retry: bool, as_json: bool) -> None:
-    """Examine the environment: versions, plugins, runtime halves. Exits with 1 if something is to mend."""
+    """Examine the environment: versions, plugins, runtime halves. Exits with 1 if it has faults."""
     entries = runtime_entry_points()
     if retry:
         get_manager().forget_verdicts()
