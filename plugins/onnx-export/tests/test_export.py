@@ -243,3 +243,16 @@ def test_the_tanh_form_of_gelu_has_the_digits_of_float64() -> None:
     b = FunctionBuilder()
     module = IRModule({"main": b.function(b.op("nn.gelu_tanh", b.input("x", x.shape, "float64")))})
     np.testing.assert_allclose(run(to_onnx(module), [x])[0], evaluate(module, [x])[0], rtol=1e-11)
+
+
+def test_large_constants_may_stay_where_they_are() -> None:
+    b, large, small = FunctionBuilder(), Constant(np.ones((16, 16), np.float32)), np.ones(16, np.float32)
+    x = b.op("matmul", b.input("x", (2, 16)), large)
+    external: dict[str, np.ndarray] = {}
+    model = to_onnx(IRModule({"main": b.function(b.op("add", b.op("matmul", x, large), small))}), external)
+    ((name, data),) = external.items()
+    assert np.shares_memory(data, large.data)
+    stored = {tensor.name: tensor.data_location for tensor in model.graph.initializer}
+    assert sorted(stored.values()) == [onnx.TensorProto.DEFAULT, onnx.TensorProto.EXTERNAL]
+    assert stored[name] == onnx.TensorProto.EXTERNAL
+    assert model.ByteSize() < large.data.nbytes

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -27,11 +28,13 @@ class ExportError(KernelyardError):
     code = "KY410"
 
 
-def to_onnx(module: IRModule) -> onnx.ModelProto:
+def to_onnx(module: IRModule, external: dict[str, np.ndarray] | None = None) -> onnx.ModelProto:
     """Return the function `main` of a module as an ONNX model, of opset 20, or 21 where it needs that.
 
     Inputs and outputs keep their names, and the model its metadata. quantize and dequantize become QuantizeLinear and
     DequantizeLinear, and what is added to a product its bias, so that engines find quantized layers.
+    external: gets the data of large constants by the name of the initializer, whose data is left out of the model and
+    neither copied nor read.
     Raises: ExportError for operators without a converter, and for sizes that no input has.
 
     Example:
@@ -46,7 +49,7 @@ def to_onnx(module: IRModule) -> onnx.ModelProto:
     if not isinstance(function, Function):
         raise ExportError("the module has no graph-level function to write", expected=f"@{MAIN}")
     _check_operators(function)
-    return _Exporter(function, module.attrs.get("metadata", {})).model()
+    return _Exporter(function, module.attrs.get("metadata", {}), external).model()
 
 
 def _check_operators(function: Function) -> None:
@@ -61,13 +64,13 @@ def _check_operators(function: Function) -> None:
 
 
 class _Exporter:
-    def __init__(self, function: Function, metadata: Mapping[str, str]) -> None:
+    def __init__(self, function: Function, metadata: Mapping[str, str], external: dict[str, np.ndarray] | None) -> None:
         self._function = function
         self._metadata = metadata
         self._results = function.result.fields if isinstance(function.result, Tuple) else (function.result,)
         self._inputs = self._stated("input_names", [param.name for param in function.params])
         self._outputs = self._stated("output_names", [f"output_{n}" for n in range(len(self._results))])
-        self._writer = GraphWriter(function, [*self._inputs, *self._outputs])
+        self._writer = GraphWriter(function, [*self._inputs, *self._outputs], external)
 
     def _stated(self, attribute: str, otherwise: Sequence[str]) -> Sequence[str]:
         names = self._function.attrs.get(attribute, ())

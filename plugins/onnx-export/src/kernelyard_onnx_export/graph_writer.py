@@ -21,6 +21,7 @@ _OF_SIZES = {"max": "Max", "min": "Min", "broadcast": "Max"}
 OPSET = 20  # the first with Gelu; onnxruntime 1.32 cannot open int8 models of 21 whose transposes it moves
 WIDER_OPSET = 21  # the first with 16-bit, 4-bit and blocked QuantizeLinear, and with GroupNormalization by channel
 INT4 = TensorProto.INT4
+SMALL = 64  # elements of constants that a model has in it even where others are beside it
 
 
 class DtypeError(Exception):
@@ -39,10 +40,14 @@ def element_type(dtype: str) -> int:
 class GraphWriter:
     """Nodes in order, and constants, each content once.
 
-    values: what each variable of the function is bound to. opset: the version that the nodes need.
+    values: what each variable of the function is bound to. opset: the version that the nodes need. external: takes
+    the data of constants that are not small, by their name in the graph; None puts it into the model.
     """
 
-    def __init__(self, function: GraphFunction, taken: Sequence[str]) -> None:
+    def __init__(
+        self, function: GraphFunction, taken: Sequence[str], external: dict[str, np.ndarray] | None = None
+    ) -> None:
+        self._external = external
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.opset = OPSET
@@ -123,6 +128,8 @@ class GraphWriter:
     def constant(self, data: np.ndarray | np.generic, element: int | None = None) -> str:
         """Return the name of a constant; `element`: its type where NumPy has none for it (INT4)."""
         array = np.asarray(data)
+        if self._external is not None and array.size > SMALL and element is None:
+            return self._external_constant(array, self._external)
         key = array.dtype.str, array.dtype.name, array.shape, array.tobytes(), element
         if key not in self._constants:
             name = self._constants[key] = self.fresh("constant")
@@ -131,6 +138,18 @@ class GraphWriter:
             else:
                 tensor = helper.make_tensor(name, element, array.shape, array.reshape(-1))
             self.initializers.append(tensor)
+        return self._constants[key]
+
+    def _external_constant(self, array: np.ndarray, external: dict[str, np.ndarray]) -> str:
+        """Return the name of a constant whose data is not copied, nor read: the same array has one name."""
+        key = id(array)  # which `external` keeps alive
+        if key not in self._constants:
+            name = self._constants[key] = self.fresh("constant")
+            type_ = helper.np_dtype_to_tensor_dtype(array.dtype)
+            tensor = TensorProto(name=name, dims=array.shape, data_type=type_, data_location=TensorProto.EXTERNAL)
+            tensor.external_data.add(key="location", value=name)
+            self.initializers.append(tensor)
+            external[name] = array
         return self._constants[key]
 
     def integers(self, values: Sequence[int]) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
 
 from kernelyard.plugins.api import (
     Accept,
@@ -28,7 +26,7 @@ from kernelyard.plugins.api import (
 )
 from kernelyard.runtime.api import Signature, TensorSpec
 from kernelyard_onnx_export import to_onnx
-from kernelyard_onnxruntime.patterns import SMALL, fusion_patterns, write
+from kernelyard_onnxruntime.patterns import fusion_patterns, write
 from kernelyard_onnxruntime.runtime import OnnxModel, OnnxruntimeModule
 
 
@@ -67,17 +65,15 @@ class OnnxruntimeBackend(Backend):
 
 def _model_of(region: Region, constants: dict[str, np.ndarray]) -> OnnxModel:
     """Return a region's model; its large constants are put into `constants` by digest, and are named in it."""
-    model = to_onnx(IRModule({"main": region.flattened()}))
+    external: dict[str, np.ndarray] = {}
+    model = to_onnx(IRModule({"main": region.flattened()}), external)
     digests: dict[str, str] = {}
     for tensor in model.graph.initializer:
-        if math.prod(tensor.dims) <= SMALL or tensor.data_type == TensorProto.INT4:
-            continue
-        constant = Constant(numpy_helper.to_array(tensor))
-        digests[tensor.name] = constant.digest
-        constants[constant.digest] = constant.data
-        tensor.ClearField("raw_data")
-        tensor.data_location = TensorProto.EXTERNAL
-        tensor.external_data.add(key="location", value=constant.digest)
+        if tensor.name in external:
+            constant = Constant(np.ascontiguousarray(external[tensor.name]))
+            digests[tensor.name] = constant.digest
+            constants[constant.digest] = constant.data
+            tensor.external_data[0].value = constant.digest
     inputs, outputs = (
         [_spec(type_) for type_ in types]
         for types in ([param.tensor_type for param in region.inputs], tensors_of(region.output_type))

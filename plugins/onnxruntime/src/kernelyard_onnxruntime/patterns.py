@@ -29,12 +29,11 @@ from kernelyard.plugins.api import (
     tensors_of,
     with_operands,
 )
-from kernelyard_onnx_export import ExportError, to_onnx
+from kernelyard_onnx_export import SMALL, ExportError, to_onnx
 from kernelyard_onnx_export.registry import CONVERTERS
 from kernelyard_onnxruntime.runtime import open_session
 
 DTYPES = frozenset({"float32", "float64", "float16", "int8", "uint8", "int16", "int32", "int64", "bool"})
-SMALL = 64  # elements of constants that stay in the model, where onnxruntime folds them; larger ones are shared
 LRN_RANK = 4
 # Across these onnxruntime moves quantize and dequantize, to find them around a layer.
 MOVES = ("reshape", "permute_dims", "strided_slice", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
@@ -207,8 +206,8 @@ def _try_out(call: Call) -> Answer:
 
 
 def write(function: Function, what: str) -> onnx.ModelProto | Decline:
-    """Return a function as an ONNX model, or why there is none."""
+    """Return a function as an ONNX model without the data of its large constants, or why there is none."""
     try:
-        return to_onnx(IRModule({"main": function}))
+        return to_onnx(IRModule({"main": function}), external={})
     except ExportError as error:
         return Decline("onnx", f"{what} cannot be written as ONNX: {error.message}, {error.found}")
