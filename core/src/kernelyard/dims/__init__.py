@@ -1,4 +1,4 @@
-"""Dimensions: plain ints, or integer expressions over named symbols, kept in a normal form."""
+"""Symbolic sizes: dims, their normal form and text, and tables of dims that are evaluated together."""
 
 from kernelyard.dims.dim_table import DimTable as DimTable
 from kernelyard.dims.expression import Atom as Atom

@@ -11,8 +11,6 @@ from kernelyard.dims import Dim, Shape
 if TYPE_CHECKING:
     from kernelyard.tir.expr import ExprLike, Load
 
-SCOPES = ("global", "local")
-
 
 @dataclass(frozen=True)
 class Buffer:

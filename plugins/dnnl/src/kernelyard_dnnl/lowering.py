@@ -291,7 +291,7 @@ class Lowering:
     def emit(self, code: Primitive | NativeKernel, arguments: dict[int, Value]) -> None:
         """Add an operation, and invalidate values derived from the old contents of its destination.
 
-        Nothing is done to make nothing: oneDNN has primitives that divide by the sizes of an empty result.
+        Empty results need no operation: some primitives of oneDNN would divide by their sizes.
         """
         if 0 in arguments[DESTINATION].shape:
             return

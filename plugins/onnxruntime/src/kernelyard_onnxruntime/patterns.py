@@ -73,7 +73,7 @@ class _Checks:
             return refused
         key = call.op_name, repr(dict(call.attrs)), *map(_key_of, call.args)
         if key not in self._answers:
-            self._answers[key] = _try_out(call)
+            self._answers[key] = _probe(call)
         return self._answers[key]
 
 
@@ -182,7 +182,7 @@ def _is_small(operand: Expr) -> bool:
     return isinstance(operand, Constant) and operand.data.size <= SMALL
 
 
-def _try_out(call: Call) -> Answer:
+def _probe(call: Call) -> Answer:
     """Accept a call where onnxruntime opens a model of nothing but it, with large constants as inputs."""
     replaced: dict[Expr, Var] = {}
     for operand in call.args:

@@ -31,7 +31,7 @@ class VMFunctionRunner:
 
     def __init__(self, environment: RunEnvironment, name: str, interpreters: Interpreters) -> None:
         self._environment = environment
-        self._interpreters = interpreters
+        self._interpreters = interpreters  # held here: they refer to each other weakly
         self._interpreter = interpreters[name]
         self._seen: LRU[Shapes, None] = LRU(environment.executable.max_plans)
         self._ran_fast = False  # calls that `_seen` has not been told of
