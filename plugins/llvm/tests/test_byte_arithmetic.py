@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 
 import pytest
 
 from kernelyard_llvm.byte_arithmetic import LINES, PRODUCT, SUM, Kind, byte_arithmetic_kernel, byte_arithmetic_text
 
-TEAM = dict.fromkeys(("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"), 0)
+TEAM: Mapping[str, int] = dict.fromkeys(("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"), 0)
 
 
 @pytest.mark.parametrize("operation", [SUM, PRODUCT, LINES])

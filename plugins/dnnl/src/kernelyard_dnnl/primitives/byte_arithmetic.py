@@ -90,7 +90,7 @@ def lower_byte_lines(
         return None
     factors, offsets = line
     units = (factors * (after.scale / stored.scale), (offsets * after.scale + after.offset) / stored.scale)
-    rows = _repeated_rows(node, layout.order, [np.asarray(each, np.float32) for each in np.broadcast_arrays(*units)])
+    rows = repeated_rows(node, layout.order, [np.asarray(each, np.float32) for each in np.broadcast_arrays(*units)])
     if rows is None:
         return None
     numbers, columns = rows
@@ -99,7 +99,7 @@ def lower_byte_lines(
     return _emitted(node, graph, kind, Rows(count, columns, count), stored, (x, graph.numbers(numbers)))
 
 
-def _repeated_rows(node: Node, order: Sequence[int], arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, int] | None:
+def repeated_rows(node: Node, order: Sequence[int], arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, int] | None:
     """Return a row of each array, and its length: what the innermost dims have, as often as makes up a long row.
 
     order: of the dims in memory. None where the arrays have outer dims.
@@ -154,7 +154,7 @@ def _rows(left: Value, right: Value) -> Rows | None:
     order = left.descriptor.order
     sizes, others = ([each.shape[axis] for axis in order] for each in (left, right))
     if sizes == others:
-        columns = _columns(sizes)
+        columns = long_row(sizes)
         return Rows(math.prod(sizes) // columns, columns, 1)
     repeated = [place for place, (size, other) in enumerate(zip(sizes, others, strict=True)) if size != other]
     first, behind = repeated[0], repeated[-1] + 1
@@ -164,7 +164,7 @@ def _rows(left: Value, right: Value) -> Rows | None:
     return Rows(math.prod(sizes[:behind]), columns, math.prod(sizes[first:behind]))
 
 
-def _columns(sizes: Sequence[int]) -> int:
+def long_row(sizes: Sequence[int]) -> int:
     """Return the length of rows: of the innermost dims, as many as make up a long one."""
     columns = 1
     for size in reversed(sizes):

@@ -6,6 +6,7 @@ attribute algorithm (add, sub, mul, div, max, min). Both take post-ops.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,7 @@ from kernelyard_dnnl.primitives.post_ops import (
     expanded,
     fast_pair,
     padded_shape,
+    steps_of,
 )
 from kernelyard_dnnl.values import Node, Value
 
@@ -89,6 +91,9 @@ def lower_eltwise(node: Node, graph: Lowering) -> Value:
     layout = source.descriptor
     operands = [value for role, value in node.operands.items() if role != "x"]
     reuse = source if graph.may_overwrite(source, operands) else None
+    made = _lower_rounding(node, graph, source, [Step("eltwise", op)])
+    if made is not None:
+        return made
 
     def create(post_ops: PostOps) -> Primitive:
         return eltwise_primitive(graph, op, layout, post_ops)
@@ -106,12 +111,15 @@ def lower_binary(node: Node, graph: Lowering) -> Value:
     if swapped:
         left, right = right, left
     left = _full(left, node, graph)
+    undo = [Step("eltwise", _UNDO_SWAP[algorithm])] if swapped and algorithm in _UNDO_SWAP else []
+    made = _lower_rounding(node, graph, left, [Step("binary", algorithm=algorithm, operand=right), *undo])
+    if made is not None:
+        return made
     pair = fast_pair(graph, algorithm, left, broadcast_operand(graph, right, left.descriptor))
     shown, right = pair
     others = [right, *(value for role, value in node.operands.items() if role not in ("a", "b"))]
     reuse = left if left.descriptor.dtype == node.dtype and graph.may_overwrite(left, others) else None
     arguments = {SOURCE: shown, SOURCE_1: right}
-    undo = [Step("eltwise", _UNDO_SWAP[algorithm])] if swapped and algorithm in _UNDO_SWAP else []
 
     def create(post_ops: PostOps) -> Primitive:
         return binary_primitive(graph, algorithm, shown.descriptor, right.descriptor, post_ops)
@@ -120,6 +128,16 @@ def lower_binary(node: Node, graph: Lowering) -> Value:
         return _shown_like(value, left.descriptor, shown)
 
     return execute(graph, node, left.descriptor, arguments, create, reuse=reuse, view=view, before=undo)
+
+
+def _lower_rounding(node: Node, graph: Lowering, x: Value, before: Sequence[Step]) -> Value | None:
+    """Lower steps and a node's post-ops by code of our own, where one of them rounds; else None."""
+    steps = [*before, *steps_of(node)]
+    if not any(step.eltwise is not None and step.eltwise.algorithm == "round" for step in steps):
+        return None
+    from kernelyard_dnnl.primitives.float_chain import lower_float_chain  # inside: few regions have it
+
+    return lower_float_chain(node, graph, x, steps)
 
 
 def _lower_of_integers(node: Node, graph: Lowering) -> Value | None:
