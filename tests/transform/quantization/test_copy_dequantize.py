@@ -47,3 +47,10 @@ def test_what_has_one_reader_stays_as_it_is() -> None:
     y = b.op("dequantize", b.parameter(TensorType((3,), "int8"), "x"), np.float32(0.5), np.int8(3))
     before = IRModule({"main": b.function(b.op("tanh", y))})
     assert CopyDequantize()(before) is before
+
+
+def test_what_is_stored_in_16_bits_is_dequantized_once() -> None:
+    b = FunctionBuilder()
+    y = b.op("dequantize", b.parameter(TensorType((3, 4), "int16"), "x"), np.float32(0.5), np.int16(3))
+    before = IRModule({"main": b.function(b.op("add", b.op("tanh", y), b.op("exp", y)))})
+    assert CopyDequantize()(before) is before

@@ -129,6 +129,16 @@ def test_refused(check, case, caplog):
     assert reason in caplog.text
 
 
+def test_16_bits_are_not_pooled(check, caplog):
+    b = FunctionBuilder()
+    x = b.op("dequantize", b.parameter(TensorType((1, 2, 6, 6), "int16"), "x"), SCALE, np.int16(3))
+    pooled = b.op("nn.max_pool2d", x, **POOL)
+    with caplog.at_level("DEBUG", "kernelyard.transform.quantization.propagate_dequantize"):
+        after = check(PASS, b.function(pooled))
+    assert check.ops(after) == ["dequantize", "nn.max_pool2d"]
+    assert "more than 8 bits" in caplog.text
+
+
 def test_operands_of_different_scales_are_not_concatenated_as_they_are(check, caplog):
     b = FunctionBuilder()
     x = b.parameter(TensorType((2, 3), "uint8"), "x")

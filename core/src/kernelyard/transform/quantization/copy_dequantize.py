@@ -1,11 +1,15 @@
-"""CopyDequantize: each reader of a dequantized tensor gets a dequantize of its own.
+"""CopyDequantize: each reader of a dequantized tensor of 8 bits gets a dequantize of its own.
 
 A backend computes on what is stored where the dequantize is part of its group, which nobody outside may read. It costs
 nothing elsewhere: kernels dequantize in registers, and read a byte in the place of four.
+
+Nobody computes on 16 bits. There, the dequantize belongs to the group that makes the numbers, which are rounded in
+registers and never stored.
 """
 
 from __future__ import annotations
 
+from kernelyard.dtypes import itemsize
 from kernelyard.ir import Binding, Call, Function, IRModule, Var, operands, with_operands
 from kernelyard.ir.visitor import result_vars
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
@@ -14,7 +18,7 @@ DEQUANTIZE = "dequantize"
 
 
 class CopyDequantize(FunctionPass):
-    """Give each reader of a dequantized tensor a dequantize of its own."""
+    """Give each reader of a dequantized tensor of 8 bits a dequantize of its own."""
 
     name = "copy_dequantize"
 
@@ -42,4 +46,5 @@ class CopyDequantize(FunctionPass):
 
 
 def _is_dequantize(binding: Binding) -> bool:
-    return isinstance(binding.value, Call) and binding.value.op_name == DEQUANTIZE
+    value = binding.value
+    return isinstance(value, Call) and value.op_name == DEQUANTIZE and itemsize(value.args[0].tensor_type.dtype) == 1

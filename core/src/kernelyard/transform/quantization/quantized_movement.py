@@ -157,10 +157,18 @@ def _ordered(call: Call, dequantize: Call) -> str | None:
     return None if has_positive_scales(dequantize) else "the scale is not known to be positive"
 
 
+def _pooled(call: Call, dequantize: Call) -> str | None:
+    return _ordered(call, dequantize) or _byte(dequantize)
+
+
+def _byte(dequantize: Call) -> str | None:
+    return None if itemsize(stored_dtype(dequantize)) == 1 else "the stored numbers have more than 8 bits"
+
+
 def _nearest(call: Call, dequantize: Call) -> str | None:
     if call.attrs["method"] != "nearest":
         return f"{call.attrs['method']} interpolation computes with its operand"
-    return None if itemsize(stored_dtype(dequantize)) == 1 else "the stored numbers have more than 8 bits"
+    return _byte(dequantize)
 
 
 def _stored_padding(call: Call, dequantize: Call) -> str | None:
@@ -199,6 +207,6 @@ MOVEMENTS: Mapping[str, Movement] = {
     "concat": Movement(_unless_the_axis, variadic=True),
     "pad": Movement(_after_same_size, _stored_padding, attrs=_with_padding),
     "image.resize": Movement(_of_images, _nearest),
-    **dict.fromkeys(("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"), Movement(_of_images, _ordered)),
+    **dict.fromkeys(("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"), Movement(_of_images, _pooled)),
     **dict.fromkeys(("max", "min"), Movement(_nowhere, _ordered)),
 }
