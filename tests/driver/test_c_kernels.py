@@ -124,6 +124,25 @@ def reference(x, count=3):
     return x
 
 
+WRONG = {
+    "no kernel": (lambda function: None, "kernel() returned NoneType for refuse, not a CKernel"),
+    "no function": (lambda function: CKernel(None), "the function for refuse is None"),
+    "a name": (lambda function: CKernel("refuse"), "the function for refuse is 'refuse'"),
+    "a text as state": (lambda function: CKernel(function, "slope"), "the state for refuse is 'slope'"),
+    "less than no memory": (lambda function: CKernel(function, None, -4), "the workspace for refuse is -4"),
+}
+
+
+@pytest.mark.parametrize("row", WRONG)
+def test_what_would_crash_is_not_called(offload, monkeypatch, row):
+    kernel, found = WRONG[row]
+    monkeypatch.setattr(Runtime, "kernel", lambda self, node, *args: kernel(getattr(self.library, node.op)))
+    exe = offload(lambda b, x: b.op("nn.relu", x), 2, 4)
+    with pytest.raises(ExecutionError, match="cannot prepare cee_0") as caught:
+        exe(np.ones((2, 4), np.float32))
+    assert found in str(caught.value.found)
+
+
 @pytest.mark.parametrize("shape", [(2, 4), (symbol("n"), 4)], ids=str)
 def test_a_region_runs_without_python_steps(offload, shape):
     exe = offload(layers, *shape)

@@ -50,6 +50,9 @@ class Manager:
     def priority_of(self, name):
         return 0
 
+    def label_of(self, name):
+        return f"plugin {name!r} of kernelyard-acme 2.1"
+
 
 def choose(wanted, level):
     return choose_backends(Manager(), Target("cpu"), wanted, {"acme": {"level": level}})
@@ -64,8 +67,9 @@ def test_the_option_reaches_the_backend(wanted):
 
 @pytest.mark.parametrize("wanted", ["auto", ["acme"]])
 def test_a_refused_value_is_the_users_error(wanted):
-    with pytest.raises(OptionError, match="a level is a number"):
+    with pytest.raises(OptionError, match="a level is a number") as caught:
         choose(wanted, "high")
+    assert caught.value.where == "plugin 'acme' of kernelyard-acme 2.1"
 
 
 RETURNED = r"configured\(\) of acme returned another object"
@@ -76,5 +80,6 @@ FAULTS = [("raise", "the backend acme"), ("foreign", RETURNED), ("nothing", RETU
 def test_a_backend_that_fails_is_left_out_or_named(level, message, caplog):
     assert choose("auto", level) == []
     assert "acme is left out" in caplog.text
-    with pytest.raises(PluginContractError, match=message):
+    with pytest.raises(PluginContractError, match=message) as caught:
         choose(["acme"], level)
+    assert caught.value.where == "plugin 'acme' of kernelyard-acme 2.1"

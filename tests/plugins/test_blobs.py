@@ -109,7 +109,9 @@ def test_blobs_that_fit_are_restored(artifact):
 @pytest.mark.parametrize(("engine", "fit", "restored"), [("2", "usable", b"compiled by 1"), ("3", "unusable", None)])
 def test_blobs_of_another_engine_are_told(artifact, monkeypatch, engine, fit, restored):
     monkeypatch.setenv("ENGINE", engine)
-    with pytest.warns(PerformanceWarning, match=f"blobby of kernelyard-blobby: blobs for 'engine 1' are {fit} here"):
+    with pytest.warns(
+        PerformanceWarning, match=f"blobby of kernelyard-blobby 1.0: blobs for 'engine 1' are {fit} here"
+    ):
         exe = ky.load(artifact)
     assert exe.modules[0].engine == restored
     np.testing.assert_array_equal(exe(X).numpy(), np.maximum(X, 0))

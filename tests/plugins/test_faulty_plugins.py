@@ -193,6 +193,7 @@ BUILDS = {
     "a call of a text": ("return BoundCall([NativeCall('f')])", "is no step"),
     "rebind": ("return BoundCall([run], rebind=3)", "rebind and slots of its BoundCall are dictionaries"),
     "an error": ("1 / 0", "ZeroDivisionError at plugin.py:"),
+    "an exit": ("exit(3)", "SystemExit"),
     "a step that fails": ("return BoundCall([lambda: 1 / 0])", "ZeroDivisionError at plugin.py:"),
     "a step that exits": ("return BoundCall([lambda: exit(3)])", "SystemExit"),
     "a step of another arity": ("return BoundCall([lambda x: x])", "missing 1 required positional argument"),
@@ -218,6 +219,25 @@ def test_what_cannot_be_run_is_an_error_that_says_whose(installed, row: str) -> 
     installed(plugin)
     exe = compiled()
     assert_execution_error(lambda: exe(X), found)
+
+
+@pytest.mark.parametrize(("body", "found"), [("1 / 0", "ZeroDivisionError"), ("exit(3)", "SystemExit")])
+def test_what_cannot_be_shown_says_whose(installed, body: str, found: str) -> None:
+    installed(runtime("inspect(self)", body))
+    assert f"a module, run by bad of {WHO}, which cannot show it: {found}" in compiled().inspect()
+
+
+@pytest.mark.parametrize(
+    ("body", "found"), [("exit(3)", "SystemExit"), ("return 3", "int"), ("return {'a': 3}", "dict")]
+)
+def test_what_cannot_be_counted_says_whose(installed, body: str, found: str) -> None:
+    installed(runtime("cache_info(self)", body))
+    exe = compiled()
+    assert_right(exe)
+    with pytest.raises(ExecutionError, match="cannot say what it keeps") as caught:
+        exe.cache_info()
+    assert found in str(caught.value.found)
+    assert WHO in str(caught.value.where)
 
 
 PARTS = {
@@ -277,7 +297,7 @@ def test_blobs_that_cannot_be_used_are_done_without(installed, tmp_path: Path, s
     installed(runtime(signature, "1 / 0", BLOBS))
     path = tmp_path / "model.kyar"
     compiled().save(path)
-    with pytest.warns(ky.errors.PerformanceWarning, match="bad of kernelyard-bad: blobs cannot be used"):
+    with pytest.warns(ky.errors.PerformanceWarning, match="bad of kernelyard-bad 3.1: blobs cannot be used"):
         loaded = ky.load(path)
     assert_right(loaded)
     result = CliRunner().invoke(main, ["inspect", str(path)])

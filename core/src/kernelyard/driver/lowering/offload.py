@@ -108,7 +108,7 @@ def _preparing_codegen(session: CompileSession, backend: Backend, refusable: dic
 
 def prepare(module: RuntimeModule, target: Target) -> None:
     """Have a module prepare its functions, where it can run on this machine. Raises: what its code raises."""
-    if module.device_kind != CPU or target.arch not in _HERE:
+    if module.device_kind == CPU and target.arch not in _HERE:
         return
     threads = 1 if target.deterministic and not module.is_thread_invariant else threads_of_a_run()
     for symbol in module.symbols():

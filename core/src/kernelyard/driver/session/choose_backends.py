@@ -44,7 +44,10 @@ def choose_backends(
     Raises: UnknownBackendError, BackendUnavailableError, PluginContractError, OptionError.
     """
     given = options or {}
-    chosen = [(each, _configured(each, given.get(each.name, {}))) for each in _chosen(manager, target, wanted)]
+    chosen = [
+        (each, _configured(each, given.get(each.name, {}), manager.label_of(each.name)))
+        for each in _chosen(manager, target, wanted)
+    ]
     for backend, result in chosen:
         if isinstance(result, PluginContractError):
             if wanted != AUTO:
@@ -54,8 +57,8 @@ def choose_backends(
     return [isolate(each, manager, target, given.get(each.name, {})) for each in made]
 
 
-def _configured(backend: Backend, options: Mapping[str, Any]) -> Backend | PluginContractError:
-    """Return the backend for these options, or what is to be said of it.
+def _configured(backend: Backend, options: Mapping[str, Any], label: str) -> Backend | PluginContractError:
+    """Return the backend for these options, or what is to be said of it; label: the plugin, for messages.
 
     Raises: OptionError and the like, which it means.
     """
@@ -63,17 +66,18 @@ def _configured(backend: Backend, options: Mapping[str, Any]) -> Backend | Plugi
         result = within_time(f"configuring {backend.name}", lambda: backend.configured(options))
     except Exception as error:  # a vendor's code
         if isinstance(error, KernelyardError) and not isinstance(error, PluginTimeoutError):
+            error.where = error.where or label
             raise
         return PluginContractError(
             f"the backend {backend.name} failed to be configured",
+            where=label,
             found=error.message if isinstance(error, KernelyardError) else repr(error),
             hint="report this to the plugin's authors; exclude the backend to continue",
         )
     if isinstance(result, Backend) and result.name == backend.name:
         return result
-    return PluginContractError(
-        f"configured() of {backend.name} returned another object", found=repr(result), expected=backend.name
-    )
+    message = f"configured() of {backend.name} returned another object"
+    return PluginContractError(message, where=label, found=type(result).__name__, expected=backend.name)
 
 
 def _chosen(manager: PluginManager, target: Target, wanted: Sequence[str] | str) -> list[Backend]:
@@ -135,11 +139,14 @@ def choose_code_generator(
     chosen = next(iter([*named, *generators]), None)
     if chosen is None or not own:
         return GeneratorChoice(chosen, target.host)
-    return GeneratorChoice(chosen, _completed(chosen, target))
+    return GeneratorChoice(chosen, _completed(chosen, target, manager.label_of(chosen.name)))
 
 
-def _completed(generator: CodeGenerator, target: Target) -> Target:
-    """Return the target as its code generator completes it. Raises: TargetError, PluginContractError."""
+def _completed(generator: CodeGenerator, target: Target, label: str) -> Target:
+    """Return the target as its code generator completes it; label: the plugin, for messages.
+
+    Raises: TargetError, PluginContractError.
+    """
     try:
         completed = within_time(f"completing the target by {generator.name}", lambda: generator.complete(target))
     except TargetError:  # the generator means it
@@ -147,12 +154,15 @@ def _completed(generator: CodeGenerator, target: Target) -> Target:
     except Exception as error:  # a vendor's code
         raise PluginContractError(
             f"the code generator {generator.name} failed to complete the target",
+            where=label,
             found=error.message if isinstance(error, KernelyardError) else repr(error),
             hint="report this to the plugin's authors",
         ) from error
     if not isinstance(completed, Target) or completed.kind != target.kind:
         message = f"complete() of {generator.name} returned another target"
-        raise PluginContractError(message, found=repr(completed), expected=f"a Target of {target.kind}")
+        raise PluginContractError(
+            message, where=label, found=type(completed).__name__, expected=f"a Target of {target.kind}"
+        )
     return completed
 
 

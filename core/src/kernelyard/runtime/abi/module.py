@@ -205,7 +205,8 @@ class RuntimeModule(ABC):
 
         values: of the symbolic dims, as far as they are known; none are where the sizes come with the inputs.
         Asked at compile, where what it raises breaks the backend's contract and the region runs elsewhere, and at load,
-        where that is an error. Not asked of modules for devices, or where another kind of machine is compiled for.
+        where that is an error. It must not need the device, which may not be where a model is compiled. Not asked of
+        modules for the CPU where another kind of machine is compiled for.
         """
 
     def blobs(self) -> Mapping[str, bytes]:

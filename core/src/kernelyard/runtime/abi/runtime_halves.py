@@ -115,7 +115,7 @@ def _load_module(entry: EntryPoint, kind: str, data: bytes, constants: Mapping[s
         module = entry.load()(data, constants)
     except KernelyardError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ArtifactError(
             f"the runtime {kind!r} could not load its part of the artifact",
             where=owner,

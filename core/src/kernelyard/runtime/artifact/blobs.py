@@ -50,7 +50,7 @@ def restore_blobs(module: RuntimeModule, fields: Fields, contents: Contents, own
             warnings.warn(f"{found}; it compiles again", PerformanceWarning, stacklevel=2)
             return
         module.restore(_members(fields, contents))
-    except Exception as error:  # a vendor's code; all that it needs is in the artifact without them
+    except (Exception, SystemExit) as error:  # a vendor's code; all that it needs is in the artifact without them
         warnings.warn(f"{owner}: blobs cannot be used, it compiles again: {describe(error)}", PerformanceWarning, 2)
     else:
         if fit == USABLE:

@@ -108,7 +108,7 @@ def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], l
         return _saved(module, name, requires)
     except KernelyardError:
         raise
-    except Exception as error:  # a vendor's code
+    except (Exception, SystemExit) as error:  # a vendor's code
         raise ArtifactError(
             f"a module of kind {module.kind!r} cannot be saved",
             where=f"{requires.distribution} {requires.version}",
@@ -180,13 +180,19 @@ def load(path: Source, threads: int | None = None) -> Executable:
         if "blobs" in fields:
             from kernelyard.runtime.artifact.blobs import restore_blobs  # few artifacts have any
 
-            restore_blobs(module, fields, contents, f"{module.kind} of {_requirement(fields).distribution}")
+            restore_blobs(module, fields, contents, _owner(module.kind))
     for each, _ in loaded:
         if any(type(module).prepare is not RuntimeModule.prepare for module in each.modules):
             from kernelyard.runtime.execute.prepare_modules import prepare_modules  # few plugins have anything to do
 
             prepare_modules(each)
     return executable
+
+
+def _owner(kind: str) -> str:
+    """Return who runs modules of a kind here, for messages."""
+    owner = requirement(kind)
+    return f"{kind} of {owner.distribution} {owner.version}" if owner else kind
 
 
 def _with_alternatives(executable: Executable, manifest: Fields) -> Iterator[tuple[Executable, Fields]]:

@@ -21,7 +21,7 @@ from kernelyard.runtime.execute.device_graph import Addresses, CapturedProgram
 from kernelyard.runtime.execute.device_io_binding import DeviceIOBinding
 from kernelyard.runtime.execute.device_step_binder import DeviceConstants, DeviceStepBinder, DeviceSteps
 from kernelyard.runtime.execute.step_binder import bind_steps
-from kernelyard.runtime.execute.step_errors import bind_error, label_of
+from kernelyard.runtime.execute.step_errors import bind_error, label_of, place_of
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Step
 
@@ -79,9 +79,9 @@ class BoundDeviceProgram:
         try:
             return binder.bind(module, step, args, self._plan.values, partial(self._constants_of, step, executable))
         except KernelyardError as error:
-            error.where = error.where or step.label or None
+            error.where = error.where or place_of(label_of(step, executable.modules))
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a vendor's code, which must not end the process
             raise bind_error(step.symbol, label_of(step, executable.modules), error) from error
 
     def _constants_of(self, step: Step, executable: CompiledModel) -> dict[int, np.ndarray]:

@@ -209,9 +209,11 @@ class Executable(CompiledModel):
 
     def inspect(self) -> str:
         """Format programs and modules as readable text."""
+        from kernelyard.runtime.execute.module_answers import shown  # seldom asked for
+
         parts = [str(each) for each in (*self.programs.values(), *self.vm_functions.values())]
         parts += [f"fallback {each}" for each in self.fallbacks.values()]
-        parts += [f"module {number}, {module.inspect()}" for number, module in enumerate(self.modules)]
+        parts += [f"module {number}, {shown(module)}" for number, module in enumerate(self.modules)]
         for each in self.alternatives:
             from kernelyard.runtime.placement_decision import sizes_text  # few models have any
 

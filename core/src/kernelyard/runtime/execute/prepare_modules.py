@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kernelyard.errors import KernelyardError, NoImplementationError
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.abi.threads import threads_of_a_run
-from kernelyard.runtime.execute.step_errors import StepLabel, bind_error
+from kernelyard.runtime.execute.step_errors import StepLabel, bind_error, place_of
 
 if TYPE_CHECKING:
     from kernelyard.runtime.execute.compiled_model import CompiledModel
@@ -20,7 +20,7 @@ def prepare_modules(executable: CompiledModel) -> None:
     """
     threads = threads_of_a_run(executable.threads)
     for module in executable.modules:
-        if type(module).prepare is RuntimeModule.prepare or module.device_kind != "cpu":
+        if type(module).prepare is RuntimeModule.prepare:
             continue
         count = 1 if executable.binds_for_one_thread(module) else threads
         for symbol in module.symbols():
@@ -28,7 +28,7 @@ def prepare_modules(executable: CompiledModel) -> None:
                 module.prepare(symbol, {}, count)
             except KernelyardError as error:
                 if not isinstance(error, NoImplementationError) or symbol not in executable.fallbacks:
-                    error.where = error.where or symbol
+                    error.where = error.where or place_of(StepLabel(symbol, module.kind))
                     raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise bind_error(symbol, StepLabel(symbol, module.kind), error) from error

@@ -20,7 +20,7 @@ from kernelyard.errors import KernelyardError, NoImplementationError, ShapeError
 from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall, NativeKernel, RuntimeModule
-from kernelyard.runtime.execute.step_errors import RefusedError, bind_error, check_bound, label_of
+from kernelyard.runtime.execute.step_errors import RefusedError, bind_error, check_bound, label_of, place_of
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Program, Step
 
@@ -137,7 +137,7 @@ class StepBinder:
             raise TypeError(f"its native_kernel is {type(native).__name__}, not a NativeKernel")
         except KernelyardError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise bind_error(step.symbol, label_of(step, self.executable.modules), error) from error
 
     def _lay_out(self) -> None:
@@ -213,9 +213,9 @@ class StepBinder:
         try:
             return check_bound(module.bind(step.symbol, args, values, context))
         except KernelyardError as error:
-            error.where = error.where or step.label or None
+            error.where = error.where or place_of(label_of(step, self.executable.modules))
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a vendor's code, which must not end the process
             raise bind_error(step.symbol, label_of(step, self.executable.modules), error) from error
 
 

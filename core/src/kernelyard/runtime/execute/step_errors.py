@@ -47,15 +47,19 @@ def step_error(message: str, label: StepLabel, found: str) -> ExecutionError:
           where: node 'Add_1', run by zeus
           found: status 1
     """
-    if not label.kind:
-        return ExecutionError(message, where=label.step, found=found)
-    owner = requirement(label.kind)
-    where = f"{label.step}, run by {label.kind}" + (f" of {owner.distribution} {owner.version}" if owner else "")
-    hint = None
+    owner, hint = requirement(label.kind) if label.kind else None, None
     if owner is not None and owner.distribution != "kernelyard":
         without = f"backends that leave {label.kind} out, or kernelyard -p no:{label.kind}"
         hint = f"pip install --upgrade {owner.distribution}, or compile the model again without it ({without})"
-    return ExecutionError(message, where=where, found=found, hint=hint)
+    return ExecutionError(message, where=place_of(label), found=found, hint=hint)
+
+
+def place_of(label: StepLabel) -> str:
+    """Return the step and who runs it: its module's kind, distribution and version."""
+    if not label.kind:
+        return label.step
+    owner = requirement(label.kind)
+    return f"{label.step}, run by {label.kind}" + (f" of {owner.distribution} {owner.version}" if owner else "")
 
 
 def check_bound(call: object) -> BoundCall:
@@ -76,7 +80,7 @@ def check_bound(call: object) -> BoundCall:
     return call
 
 
-def bind_error(symbol: str, label: StepLabel, error: Exception) -> ExecutionError:
+def bind_error(symbol: str, label: StepLabel, error: BaseException) -> ExecutionError:
     """Return the error for a module that cannot bind one of its functions."""
     message = f"the {label.kind} module cannot prepare {symbol} for these shapes"
     return step_error(message, label, describe(error))

@@ -179,6 +179,8 @@ class VirtualMachine:
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """Return what is kept of earlier runs, by cache; see `Executable.cache_info`."""
+        from kernelyard.runtime.execute.module_answers import checked_cache_info  # seldom asked for
+
         contexts = list(self.contexts)
         bound = sum_infos(context.info() for context in contexts)
         held = sum(context.nbytes for context in contexts)
@@ -188,7 +190,7 @@ class VirtualMachine:
             "idle results": idle_results(),
         }
         for module in self.executable.modules:
-            _add_infos(found, module.cache_info())
+            _add_infos(found, checked_cache_info(module))
         for other in self._others:
             infos = other.cache_info()
             del infos["plans"], infos["idle results"]  # those of its functions, and of the process, are counted above

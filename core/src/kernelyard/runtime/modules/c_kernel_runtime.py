@@ -84,7 +84,7 @@ class CKernelRuntime(JSONRuntime):
                 continue
             results = [(number, i) for i in range(len(node.outputs))]
             operands = {role: tensors[entry] for role, entry in node.inputs}
-            kernel = self.kernel(node, operands, [tensors[entry] for entry in results], context)
+            kernel = _checked(self.kernel(node, operands, [tensors[entry] for entry in results], context), node)
             given = [arguments[entry].address for entry in (*(entry for _, entry in node.inputs), *results)]
             pointers = (ctypes.c_void_p * len(given))(*given)
             resources = _resources(kernel.workspace_nbytes, context)
@@ -120,6 +120,19 @@ class CKernelRuntime(JSONRuntime):
         for entry, offset in zip(inner, plan.offsets, strict=True):
             tensors[entry] = tensors[entry]._replace(address=base + offset)
         return tensors, keep
+
+
+def _checked(kernel: object, node: JSONNode) -> CKernel:
+    """Return what `kernel` returned for a node. Raises: TypeError for what cannot be called: a call would crash."""
+    if not isinstance(kernel, CKernel):
+        raise TypeError(f"kernel() returned {type(kernel).__name__} for {node.op}, not a CKernel")
+    if isinstance(kernel.function, (str, bytes)) or not _address(kernel.function):
+        raise TypeError(f"the function for {node.op} is {kernel.function!r}, not a function of ctypes or an address")
+    if isinstance(kernel.state, (str, bytes)):
+        raise TypeError(f"the state for {node.op} is {kernel.state!r}, not a structure, an array or an address")
+    if not isinstance(kernel.workspace_nbytes, int) or kernel.workspace_nbytes < 0:
+        raise TypeError(f"the workspace for {node.op} is {kernel.workspace_nbytes!r}, not a number of bytes")
+    return kernel
 
 
 def _entries(graph: JSONGraph) -> list[NodeEntry]:
