@@ -30,6 +30,7 @@ from kernelyard.runtime.program.program import (
     SizeCheck,
     Step,
     Transfer,
+    root_of,
 )
 from kernelyard.runtime.program.vm_function import Instruction, VMFunction
 
@@ -206,7 +207,7 @@ class _Inliner:
                 self._merge(values[value], result, first)
             elif value in carried:
                 self._check_same(carried[value], result)
-                if self._root(result) != carried[value]:
+                if root_of(self.registers, result) != carried[value]:
                     copied.append((carried[value], self._saved(result, carried.values(), saved)))
             elif value not in frame.unchanged or value not in values:
                 values[value] = self._saved(result, carried.values(), saved)
@@ -215,7 +216,7 @@ class _Inliner:
 
     def _saved(self, register: int, overwritten: Collection[int], saved: dict[int, int]) -> int:
         """Return the register, or a copy of it where it is to be overwritten; saved: the copies that there are."""
-        if self._root(register) not in overwritten:
+        if root_of(self.registers, register) not in overwritten:
             return register
         if register not in saved:
             saved[register] = self._add_buffer(self.registers[register].spec)
@@ -228,15 +229,10 @@ class _Inliner:
     def _merge(self, target: int, result: int, first: int) -> None:
         """Let the steps write a result to the one buffer of the branches, in the place of their own."""
         self._check_same(target, result)
-        root = self._root(result)
+        root = root_of(self.registers, result)
         if root < first or self.registers[root].kind != "buffer":
             raise _NoProgramError  # it would have to be copied
         self.registers[root] = replace(self.registers[root], kind="alias", source=target)
-
-    def _root(self, number: int) -> int:
-        while self.registers[number].kind == "alias":
-            number = self.registers[number].source
-        return number
 
     def _run(self, block: Program, inputs: Sequence[int]) -> list[int]:
         """Return the registers of a block's results, after its steps."""

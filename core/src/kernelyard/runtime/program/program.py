@@ -112,6 +112,13 @@ class SizeCheck(NamedTuple):
         return {"dims": shape_to_json((self.left, self.right)), "where": self.where}
 
 
+def root_of(registers: Sequence[Register], number: int) -> int:
+    """Return the register whose bytes a register shows: itself, unless it is an alias."""
+    while registers[number].kind == "alias":
+        number = registers[number].source
+    return number
+
+
 @record
 class Program:
     """One entry function, checked when it is made.
@@ -157,9 +164,7 @@ class Program:
 
     def root(self, register: int) -> int:
         """Return the register whose bytes this one shows: itself, unless it is an alias."""
-        while self.registers[register].kind == "alias":
-            register = self.registers[register].source
-        return register
+        return root_of(self.registers, register)
 
     @cached_property
     def order(self) -> tuple[Step | Jump | Transfer, ...]:
