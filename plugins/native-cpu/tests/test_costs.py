@@ -104,6 +104,16 @@ def test_transposed_convolutions_of_few_filters_or_in_groups_are_ours(weights, w
     assert runners(module, backends=["dnnl"]) == {"dnnl"}
 
 
+@pytest.mark.parametrize(("channels", "places", "runner"), [(64, 1000, "native-cpu"), (256, 20, "dnnl")])
+def test_transposed_convolutions_along_one_axis_are_ours_unless_reorders_are_little(channels, places, runner):
+    b = FunctionBuilder()
+    weights = weight(channels, channels // 2, 16)
+    y = b.op("nn.conv1d_transpose", b.input("x", (1, channels, places)), weights, strides=(8,), padding=(4, 4))
+    module, x = IRModule({"main": b.function(b.op("nn.relu", y))}), weight(1, channels, places)
+    assert runners(module) == {runner}
+    np.testing.assert_allclose(ky.compile(module)(x), ky.compile(module, backends=["dnnl"])(x), rtol=1e-4, atol=1e-5)
+
+
 def convolution(channels, sizes, filters=None, groups=1, window=3, stride=1):
     rank = len(sizes)
     windows = window if isinstance(window, tuple) else (window,) * rank
