@@ -16,6 +16,7 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from kernelyard.plugins.worker_process import leave_no_core_file, private_streams
@@ -53,10 +54,7 @@ def _answer(question: dict[str, Any], answers: TextIO) -> NoReturn:
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it must not outlive its parent
         os.sched_setaffinity(0, question["processors"])
-        if question["megabytes"]:
-            nbytes = question["megabytes"] * 1_000_000
-            resource.setrlimit(resource.RLIMIT_AS, (nbytes, nbytes))
-        answers.write(json.dumps(_measured(question["work"].encode())) + "\n")
+        answers.write(json.dumps(_measured(question["work"].encode(), question["megabytes"])) + "\n")
         answers.flush()
     except BaseException:
         traceback.print_exc()
@@ -85,18 +83,31 @@ def _end_with(status: int) -> NoReturn:
     sys.exit(status)
 
 
-def _measured(data: bytes) -> dict[str, Any]:
+def _measured(data: bytes, megabytes: int) -> dict[str, Any]:
     from kernelyard.errors import KernelyardError
     from kernelyard_tune.errors import MeasuringError
     from kernelyard_tune.work import digest_of_work
 
     digest = digest_of_work(data)
     try:
+        if megabytes:
+            _limit_memory(megabytes * 1_000_000)
         return {"work": digest, "decision": _decision(data)}
     except KernelyardError as error:
         return {"work": digest, "error": error.to_json()}
     except MemoryError:
         return {"work": digest, "error": MeasuringError("nothing was measured: it needs more memory").to_json()}
+
+
+def _limit_memory(nbytes: int) -> None:
+    """Limit this process's address space. Raises: MemoryError where it has more already.
+
+    Without memory for its first step, a thread never says that it has begun, and who starts it waits for that.
+    """
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    if pages * resource.getpagesize() > nbytes:
+        raise MemoryError
+    resource.setrlimit(resource.RLIMIT_AS, (nbytes, nbytes))
 
 
 def _decision(data: bytes) -> dict[str, Any]:
