@@ -84,14 +84,17 @@ KERNELS = {
     "pad": PadKernel("float32"),
 }
 MOST_SHARED_NBYTES = {"sm_80": 163 << 10, "sm_90": 227 << 10}
+# CUTLASS's headers ask for the architecture by dtype, not by tile, alignment or epilogue: for the later one, the first
+# kernel of each template and dtype tells.
+FIRST = {(kernel.template, kernel.dtype): name for name, kernel in reversed(KERNELS.items())}
+COMPILED = [*((name, "sm_80") for name in KERNELS), *((name, "sm_90") for name in FIRST.values())]
 
 
 def test_every_template_is_here():
     assert {kernel.template for kernel in KERNELS.values()} == set(KINDS)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("name", "arch"), COMPILED)
 def test_a_template_compiles(name, arch):
     kernel = KERNELS[name]
     code = compiler.compile_kernel(kernel, arch)
