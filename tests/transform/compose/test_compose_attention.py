@@ -82,6 +82,16 @@ def added(b: FunctionBuilder, scores: Var) -> Var:
     return b.op("add", scores, b.op("where", b.input("mask", (B, 1, 1, T), "bool"), ZERO, HIDDEN))
 
 
+def with_positions(mask: Mask) -> Mask:
+    """Relative positions are added before scores are hidden, as MPNet, T5 and windowed transformers do."""
+    return lambda b, scores: mask(b, b.op("add", scores, b.input("positions", (1, N, S, T))))
+
+
+@pytest.mark.parametrize("mask", [visible, hidden, added])
+def test_positions_and_a_mask_become_one_bias(mask: Mask) -> None:
+    assert attention_of(composed(spelled_out(with_positions(mask)))).op_name == "nn.attention_bias"
+
+
 @pytest.mark.parametrize(("mask", "guard"), [(visible, ""), (hidden, ""), (added, ""), (visible, "any")])
 def test_masks_of_booleans_become_a_bias(mask: Mask, guard: str) -> None:
     assert attention_of(composed(spelled_out(mask, guard))).op_name == "nn.attention_bias"
@@ -167,9 +177,11 @@ def test_scales_of_queries_and_keys_are_a_scale() -> None:
     assert calls[0].attrs["scale"] == pytest.approx(0.25)
 
 
-def test_weights_that_others_read_are_not_computed_twice() -> None:
+@pytest.mark.parametrize("what", ["weights", "scores"])
+def test_what_others_read_is_not_computed_twice(what: str) -> None:
     b = FunctionBuilder()
     q, k, v = b.input("q", (B, N, S, H)), b.input("k", (B, N, H, T)), b.input("v", (B, N, T, H))
-    weights = b.op("nn.softmax", b.op("matmul", q, k), axis=3)
-    calls = composed(b.function(b.tuple(b.op("matmul", weights, v), weights)))
+    scores = b.op("add", b.op("matmul", q, k), b.input("bias", (T,)))
+    weights = b.op("nn.softmax", scores, axis=3)
+    calls = composed(b.function(b.tuple(b.op("matmul", weights, v), weights if what == "weights" else scores)))
     assert [call.op_name for call in calls].count("matmul") == 2

@@ -42,7 +42,8 @@ def _selected_scores() -> Rewriter:
     def pattern(a: Pattern, b: Pattern) -> Pattern:
         products = op.matmul(a, b)
         factor = is_const()
-        scores = (op.multiply(products, factor) | op.divide(products, factor) | products).capture("scores")
+        scores = op.multiply(products, factor) | op.divide(products, factor) | products
+        scores = (op.add(scores, wildcard()) | scores).capture("scores")
         number = is_const().capture("number")
         masked = op.where(wildcard().capture("visible"), scores, number)
         masked |= op.where(wildcard().capture("hidden"), number, scores)

@@ -1,6 +1,6 @@
 """Templates of attention, plain and stacked, and the rewriters that compose it where it is decomposed.
 
-Captures: "query", "key", "value", "bias", and "root" (the attention itself). Sizes are called B (batch), S (queries),
+Captures: "query", "key", "value", "bias", "second_bias", and "root" (the attention itself). Sizes are called B (batch), S (queries),
 T (keys), N (heads), H (size of a head).
 """
 
@@ -23,7 +23,9 @@ from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.rewriting.function_rewriter import Rewriter, rewriter_of
 
 ROLES = ("query", "key", "value")
+BIASES = ("bias", "second_bias")
 VAR_LEN = ("seqstart_q", "seqstart_k", "max_seqlen_q", "max_seqlen_k")
+_MOVES = ("broadcast_to", "permute_dims", "reshape")
 SWAP_HEADS = (0, 2, 1, 3)  # (B, S, N, H) <-> (B, N, S, H)
 TURN_KEYS = (0, 3, 1, 2)  # (B, N, H, T) -> (B, T, N, H)
 SWAP_BATCH = (1, 0, 2, 3)  # (S, B, N, H) <-> (B, S, N, H)
@@ -112,22 +114,25 @@ def attention_rewriters(accepts: Accepts = _always) -> Rewriter:
     """Return all attention rewriters, the longest form first. accepts: a predicate on each attention to be composed."""
     choices = product(("BSNH", "BSH"), (True, False), (True, False), (True, False))
     kinds = [kind for kind in choices if not (kind[0] == "BSH" and kind[3])]
-    heads_first = (heads_first_rewriter(*kind, accepts) for kind in product((True, False), (True, False)))
+    heads_first = (heads_first_rewriter(*kind, accepts) for kind in product((2, 1, 0), (True, False)))
     return reduce(or_, (*(attention_rewriter(*kind, accepts) for kind in kinds), *heads_first))
 
 
-def heads_first_rewriter(with_bias: bool = False, with_cast: bool = False, accepts: Accepts = _always) -> Rewriter:
+def heads_first_rewriter(biases: int = 0, with_cast: bool = False, accepts: Accepts = _always) -> Rewriter:
     """Return a rewriter from attention decomposed over four axes: queries and values (B, N, S, H), keys (B, N, H, T).
 
     ONNX models use this form. Scores may be scaled by a number; a bias is anything added to them that does not enlarge
-    their shape. The operator is wrapped in permutations, which cancel those of the model.
+    their shape. biases: so many are added one after the other, a relative position and a mask, say; they become one.
+    The operator is wrapped in permutations, which cancel those of the model.
     """
     parts = _Parts("BNSH", with_cast, with_kv_repeat=False)
 
     def pattern(query: Pattern, key: Pattern, value: Pattern) -> Pattern:
         products = op.matmul(query, key).capture("products")
         scores = parts._scaled(products) | products
-        scores = op.add(scores, wildcard().capture("bias")).capture("scores") if with_bias else scores
+        for name in BIASES[:biases]:
+            scores = op.add(scores, wildcard().capture(name))
+        scores = scores.capture("scores")
         return op.matmul(parts._cast(op.nn.softmax(parts._cast(scores), axis=3)), value)
 
     return rewriter_of(pattern, lambda match: _heads_first(match, accepts))
@@ -199,8 +204,9 @@ def _heads_first(match: Match, accepts: Accepts) -> Expr | None:
     query, key, value = (match[role] for role in ROLES)
     operands = [op.permute_dims(query, axes=SWAP_HEADS), op.permute_dims(key, axes=TURN_KEYS)]
     operands += [op.permute_dims(value, axes=SWAP_HEADS)]
-    if "bias" in match:
-        result = op.nn.attention_bias(*operands, match["bias"], scale=scale)
+    biases = [match[name] for name in BIASES if name in match]
+    if biases:
+        result = op.nn.attention_bias(*operands, reduce(op.add, biases), scale=scale)
     else:
         result = op.nn.attention(*operands, scale=scale)
     if not accepts(result):
@@ -214,13 +220,13 @@ def _are_heads_first(match: Match) -> bool:
     operands = [match[role] for role in ROLES]
     if any(operand.tensor_type.rank != 4 for operand in operands) or len({_shape(each)[:2] for each in operands}) != 1:
         return False
-    return "bias" not in match or _shape(match["scores"]) == _shape(match["products"])
+    return _shape(match["scores"]) == _shape(match["products"])
 
 
 def _is_read_by_others(match: Match) -> bool:
     """Return True if scores or weights are read outside the match: they would be computed twice."""
     leaking = (match.value_of(var) for var in leaking_intermediates(match))
-    return any(isinstance(value, Call) and value.op_name in ("matmul", "nn.softmax") for value in leaking)
+    return any(isinstance(value, Call) and value.op_name not in _MOVES for value in leaking)
 
 
 def _scale_of(match: Match) -> float | None:
