@@ -124,10 +124,10 @@ def test_an_op_that_others_were_composed_to_has_their_work() -> None:
     scores = b.op("multiply", b.op("matmul", q, keys, origin="scores"), np.float32(0.2), origin="scaled")
     weights = b.op("nn.softmax", scores, axis=3, origin="weights")
     exe = ky.compile(IRModule({"main": b.function(b.op("matmul", weights, v, origin="values"))}), backends=[])
-    assert ("nn.attention",) in [kernel.ops for kernel in exe.report.kernels]
+    assert ["nn.attention" in kernel.ops for kernel in exe.report.kernels].count(True) == 1
     assert "nn.attention" not in {node.op for node in exe.report.nodes}
     feeds = [np.ones((1, 2, 96, 32), np.float32)] * 3
-    (step,) = (step for step in exe.profile(feeds, calls=1).steps if step.parts == ("nn.attention",))
+    (step,) = (step for step in exe.profile(feeds, calls=1).steps if "nn.attention" in step.parts)
     products = [node for node in exe.report.nodes if node.op == "matmul"]
     assert step.flops is not None
     assert step.flops >= sum(node.flops for node in products) == 2 * (2 * 2 * 96 * 96 * 32)
