@@ -122,6 +122,15 @@ def test_a_program_of_fixed_sizes_is_prepared_without_any():
     assert exe.cache_info()["bound programs"].misses == 1
 
 
+def test_a_number_of_threads_that_is_set_again_drops_nothing(executable, acme):
+    binds: list[int] = []
+    for threads in (1, 1, 2):
+        executable.threads = threads
+        executable(rows(3))
+        binds.append(acme.AcmeRuntime.binds)
+    assert binds[0] == binds[1] < binds[2]
+
+
 def test_callers_at_the_same_time_find_it_prepared(executable, acme):
     machine = VirtualMachine(executable, contexts=3)
     acme.AcmeRuntime.binds = 0

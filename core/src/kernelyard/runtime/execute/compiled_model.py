@@ -183,8 +183,9 @@ class CompiledModel:
     def threads(self, count: int | None) -> None:
         if count is not None and count < 1:
             raise ExecutionError("a run needs at least one thread", found=count)
-        self._threads = count
-        self._settings_changed()
+        if count != self._threads:  # what is prepared stays where a program sets the number before each run
+            self._threads = count
+            self._settings_changed()
 
     @property
     def max_plans(self) -> int:
