@@ -116,6 +116,8 @@ def run(folder: Path, args: argparse.Namespace, gpu: str) -> Outcome:
 
 def main() -> int:
     """See the module's text."""
+    # A shell's background jobs ignore it, and pytest would not hear that it is interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--results", type=Path, default=Path(os.environ.get("OUT") or ROOT / "gpu-results"))
