@@ -62,6 +62,43 @@ def test_what_is_declined_is_plain_again():
     assert report.nodes[-1].reasons[0].message == "nothing but nn.relu, tanh, add"
 
 
+class Small(InterpretedBackend):
+    """Has memory for so many kernels in a region."""
+
+    def __init__(self, most):
+        super().__init__("acme", ["nn.relu", "tanh", "split"])
+        self.most = most
+
+    def check_region(self, region):
+        if len(region.composites()) <= self.most:
+            return Accept()
+        return Decline("memory", f"{len(region.composites())} kernels, there is room for {self.most}", divide=True)
+
+
+@pytest.mark.parametrize(("most", "kernels"), [(4, [4]), (3, [2, 2]), (1, [1, 1, 1, 1]), (0, [])])
+def test_what_is_too_large_is_divided(most, kernels):
+    b = FunctionBuilder()
+    x = b.input("x", X.shape)
+    for op in ("nn.relu", "tanh", "nn.relu", "tanh"):
+        x = b.op(op, x)
+    module, recorder = IRModule({"main": b.function(x)}), Recorder()
+    after = verify(partition(module, [Small(most)], PlacementSettings(recorder=recorder)))
+    regions = [after[name.removeprefix("@")] for name in called(after) if name.startswith("@acme")]
+    assert [len(region.bindings) for region in regions] == kernels
+    assert_same_meaning(module, after, [X])
+    declined = build_report(after, recorder).declined
+    assert len(declined) == (0 if kernels else 4)
+    assert {each.code for each in declined} <= {"memory"}
+
+
+def test_a_tuple_stays_with_its_items_where_a_region_is_divided():
+    b = FunctionBuilder()
+    parts = b.op("split", b.input("x", X.shape), axis=0, sections=(1, 3))
+    module = IRModule({"main": b.function(b.op("nn.relu", b.get(parts, 0)), b.op("tanh", b.get(parts, 1)))})
+    for most in (1, 2, 3):
+        assert_same_meaning(module, verify(partition(module, [Small(most)])), [X])
+
+
 def test_later_backends_are_offered_what_was_declined():
     module, recorder = network(), Recorder()
     other = InterpretedBackend("other", ["nn.relu", "tanh", "add"])

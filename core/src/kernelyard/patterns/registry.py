@@ -34,12 +34,14 @@ class Decline:
     """The backend does not take the match.
 
     code: a short stable word for tables ("dtype", "dynamic-shape"); message: a sentence with what was found and what
-    would do; at: the operand or value in question, when it is not the root.
+    would do; at: the operand or value in question, when it is not the root. divide: of a region that is too large for
+    the device: it is halved, and the halves are asked for, down to single composites.
     """
 
     code: str
     message: str
     at: Expr | None = None
+    divide: bool = False
 
     def __post_init__(self) -> None:
         if not (isinstance(self.code, str) and self.code and isinstance(self.message, str)):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernelyard.errors import PatternError, describe
-from kernelyard.ir import Binding, Function, IRModule, Var
+from kernelyard.ir import Binding, Call, Function, IRModule, Var
 from kernelyard.ir.visitor import reachable_functions
 from kernelyard.patterns.composite import COMPOSITE
 from kernelyard.patterns.cost import Cost
@@ -88,12 +88,14 @@ class _Merging:
         """Return the module with regions."""
         self.declined, self._members = {}, {}
 
-        def is_wanted(function: Function, members: Sequence[Binding]) -> bool:
+        def is_wanted(function: Function, members: Sequence[Binding]) -> bool | None:
             key = tuple(binding.var for binding in members)
             if key not in self._answers:
                 self._answers[key] = self._acceptance.answer(Region(self._name, self._name, function, module))
             answer = self._answers[key]
             if isinstance(answer, Decline):
+                if answer.divide and sum(isinstance(binding.value, Call) for binding in members) > 1:
+                    return None
                 self.declined.update(dict.fromkeys(members, answer))
             self._members.update(dict.fromkeys(key, members))
             return isinstance(answer, Accept)

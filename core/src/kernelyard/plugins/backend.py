@@ -73,7 +73,8 @@ class Backend(ABC):
     def check_region(self, region: Region) -> Answer:
         """Accept or decline a region of merged composites; called if `merge_composites` is True.
 
-        A region that is declined is plain operators again, which the backends that come later are offered. The cost of
+        A region that is declined is plain operators again, which the backends that come later are offered; one that is
+        too large is halved, and the halves are asked for, with `Decline(..., divide=True)`. The cost of
         one that is accepted is compared as that of a match is.
         """
         return Accept()

@@ -26,15 +26,16 @@ from kernelyard.patterns.matching.dataflow import Dataflow, without_aliases
 from kernelyard.patterns.regions import convex_regions
 from kernelyard.transform.pass_infra.fresh_names import FreshNames
 
-RegionFilter: TypeAlias = Callable[[Function, Sequence[Binding]], bool]
+RegionFilter: TypeAlias = Callable[[Function, Sequence[Binding]], "bool | None"]
+"""Whether a region may be made of some calls; None: it is to be divided, and both parts are asked for."""
 
 
 class RegionMerging:
     """Collects what a run changes in the module.
 
     backend_of_call: the backend of a value that may become part of a region, None for others. finished: what becomes of
-    a region's function before it is added. is_wanted: whether bindings may become a region with that function; where
-    not, they stay as they are.
+    a region's function before it is added. is_wanted: whether bindings may become a region with that function, or
+    parts of them; where not, they stay as they are.
     """
 
     def __init__(
@@ -89,7 +90,11 @@ class RegionMerging:
         outputs = [b.var for b in members if dataflow.is_needed_outside(b.var, inside)] or [members[-1].var]
         attrs = {CODEGEN: backend, **bounds_attribute(dataflow.size_bounds)}
         lifted = lift(members, tuple(free_operands(members)), outputs, attrs)
-        if self._is_wanted is not None and not self._is_wanted(lifted.function, members):
+        is_wanted = self._is_wanted is None or self._is_wanted(lifted.function, members)
+        if is_wanted is None:
+            parts = _halves(members)
+            return [binding for part in parts for binding in self._call_region(backend, part, dataflow)]
+        if not is_wanted:
             return members
         name = self._region(backend, self._finished(lifted.function))
         call = Call(GlobalVar(name), lifted.arguments, type_=lifted.function.result_type)
@@ -104,6 +109,16 @@ class RegionMerging:
             name = self._name_of[key] = self._names.numbered(backend)
             self._regions[name] = function.with_attrs(global_symbol=name)
         return self._name_of[key]
+
+
+def _halves(members: list[Binding]) -> tuple[list[Binding], list[Binding]]:
+    """Divide calls, in order, about the middle; the items of a tuple stay with the call that makes it.
+
+    Both parts of a convex region are convex, since they follow one another.
+    """
+    starts = [number for number, each in enumerate(members) if number and not isinstance(each.value, TupleGetItem)]
+    middle = min(starts, key=lambda number: abs(2 * number - len(members)))
+    return members[:middle], members[middle:]
 
 
 def _unpack_escaping_tuples(function: Function, tuples: set[Var]) -> Function:
