@@ -49,6 +49,12 @@ def network() -> IRModule:
     return IRModule({"main": b.function(b.op("nn.relu", b.op("matmul", middle, v)))})
 
 
+def test_another_target_is_refused_with_the_right_one(network: IRModule) -> None:
+    with pytest.raises(BackendUnavailableError, match="npu cannot be used here") as caught:
+        ky.compile(network, backends=["npu"])
+    assert caught.value.hint == "compile for its target: target='npu'"
+
+
 def test_what_the_device_cannot_do_runs_on_the_host(network: IRModule) -> None:
     exe = ky.compile(network, target="npu", strict=True)
     assert_offloaded(exe, "npu", "npu.matmul", count=2)

@@ -177,6 +177,20 @@ def test_gaps_are_written_from_a_run(site: Path, tmp_path: Path) -> None:
     assert "abs ran on reference" in gap.reason
 
 
+def test_claims_that_cannot_be_read_are_an_error_of_use(site: Path, tmp_path: Path) -> None:
+    change(site, "conformance.toml", '"matmul, nn.relu"', '"matmul, add something"')
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "kernelyard.testing"]
+    command += ["--backend", "acme", "--write-gaps", "gaps.toml"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment_with(site), capture_output=True, text=True, check=False
+    )
+    shown = done.stdout + done.stderr
+    assert "a fused chain cannot be read" in shown
+    assert "found: matmul, add something" in shown
+    assert "Traceback" not in shown
+    assert not (tmp_path / "gaps.toml").exists()
+
+
 def line(case: str, result: str = "failed", outcome: str = "declined", message: str = "declined: no\nsizes") -> Line:
     return Line(case, case.split(" ")[1].rstrip(":"), "float32", result, outcome, message, 0.1)
 

@@ -88,5 +88,7 @@ class GapsPlugin(ScorecardPlugin):
     def pytest_sessionfinish(self) -> None:
         """Write them."""
         lines, backend = self.card.lines, self.card.backend
+        if not lines:  # nothing ran: claims that cannot be read, or no backend, which pytest has said
+            return
         gaps = without_idle(gaps_of(lines), backend, read_claims(backend))
         Path(self._file).write_text(gap_tables(gaps, lines), encoding="utf-8")
