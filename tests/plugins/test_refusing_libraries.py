@@ -11,13 +11,13 @@ from fake_distribution import install
 
 import kernelyard as ky
 from kernelyard.dims import symbol
-from kernelyard.errors import PerformanceWarning
+from kernelyard.errors import NoImplementationError, PerformanceWarning
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.plugins.manager import get_manager
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 
 PLUGIN = """
-from functools import partial
+import os
 import numpy as np
 from kernelyard.errors import NoImplementationError
 from kernelyard.plugins.api import Backend, FusionPattern, JSONSerializer, KernelNode, hookimpl, is_op
@@ -34,7 +34,14 @@ class Runtime(JSONRuntime):
         x, y = (arg.as_array() for arg in args)
         if len(x) > 2:
             raise NoImplementationError("two rows at most")
-        return BoundCall([partial(np.maximum, x, 0, out=y)])
+
+        def run():
+            if "DEVICE_FAILS" in os.environ:
+                y[...] = 77
+                raise NoImplementationError("the device fell off the bus")
+            np.maximum(x, 0, out=y)
+
+        return BoundCall([run])
 
 load = Runtime.load_from_bytes
 
@@ -103,3 +110,33 @@ def test_kernels_run_in_a_branch_where_it_refuses():
             assert_allclose(exe(feed, True), np.maximum(feed, 0))
             assert_allclose(exe(feed, False), np.exp(feed))
     assert [each.category for each in told] == [PerformanceWarning]
+
+
+def test_kernels_run_where_a_device_fails_between_two_runs(monkeypatch):
+    b = FunctionBuilder()
+    x = b.input("x", (2, 3))
+    module = IRModule({"main": b.function(b.op("nn.relu", b.op("exp", b.op("nn.relu", x))), x)})
+    exe = ky.compile(module, backends=["choosy", "native-cpu"])
+    assert_offloaded(exe, "choosy", "choosy.relu", count=2)
+    feed = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for fails in (False, False, True, True, False):
+            if fails:
+                monkeypatch.setenv("DEVICE_FAILS", "1")
+            else:
+                monkeypatch.delenv("DEVICE_FAILS", raising=False)
+            for result, wanted in zip(exe(feed), evaluate(module, [feed]), strict=True):
+                assert_allclose(result, wanted)
+    assert {each.category for each in told} == {PerformanceWarning}
+    assert "the device fell off the bus" in str(told[0].message)
+
+
+def test_a_device_that_fails_without_a_fallback_is_an_error_that_says_whose(monkeypatch):
+    b = FunctionBuilder()
+    exe = ky.compile(IRModule({"main": b.function(b.op("nn.relu", b.input("x", (2, 3))))}), backends=["choosy"])
+    exe.fallbacks.clear()
+    monkeypatch.setenv("DEVICE_FAILS", "1")
+    with pytest.raises(NoImplementationError, match="fell off the bus") as caught:
+        exe(np.ones((2, 3), np.float32))
+    assert "run by choosy of kernelyard-choosy 3.1" in str(caught.value.where)

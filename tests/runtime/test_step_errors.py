@@ -41,6 +41,15 @@ def test_a_step_in_python_that_raises(executable, acme, monkeypatch):
     assert (error.where, error.found, error.hint) == (OWNER, found, HINT)
 
 
+def test_a_step_in_python_that_raises_one_of_ours(executable, acme, monkeypatch):
+    def refuse():
+        raise errors.ExecutionError("the device is lost")
+
+    monkeypatch.setattr(acme.AcmeRuntime, "build", lambda self, graph, *args: BoundCall([refuse]))
+    error = error_of(executable)
+    assert (error.message, error.where) == ("the device is lost", OWNER)
+
+
 def test_a_native_step_that_says_no(executable, acme, monkeypatch):
     monkeypatch.setitem(acme.KERNELS, "matmul", None)
     error = error_of(executable)

@@ -299,9 +299,13 @@ class InputShapeError(ExecutionError):
 
 
 class NoImplementationError(ExecutionError):
-    """A library has no implementation for the sizes or the device at hand; where there is a fallback, that runs."""
+    """A library has no implementation for the sizes or the device at hand; where there is a fallback, that runs.
+
+    symbol: the function of a module that a step called, "" where that is not known.
+    """
 
     code = "KY505"
+    symbol = ""
 
 
 class OutputError(ExecutionError):

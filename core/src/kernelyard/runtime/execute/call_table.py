@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import numpy as np
 
-from kernelyard.errors import ExecutionError, describe
+from kernelyard.errors import ExecutionError, NoImplementationError, describe
 from kernelyard.runtime.abi.module import NativeCall, Part, Step
-from kernelyard.runtime.execute.step_errors import StepLabel, step_error
+from kernelyard.runtime.execute.step_errors import StepLabel, place_of, step_error
 from kernelyard.runtime.jit.dispatch_loop import CANCELLED, LATE, TABLE_WORDS, dispatch_loop
 
 if TYPE_CHECKING:
@@ -204,7 +204,10 @@ def _run_python(steps: Sequence[Run], labels: Sequence[StepLabel], first: int, l
                 limit.check()
             step()
             number += 1
-    except ExecutionError:
+    except ExecutionError as error:
+        error.where = error.where or place_of(labels[number])
+        if isinstance(error, NoImplementationError):
+            error.symbol = labels[number].symbol
         raise
     except (Exception, SystemExit) as error:  # SystemExit in a kernel must not end the caller's process
         raise step_error("a step failed", labels[number], describe(error)) from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelyard.dtypes import to_numpy
+from kernelyard.errors import NoImplementationError
 from kernelyard.runtime.abi.forks import no_fork_during
 from kernelyard.runtime.abi.memory import HEAP_TRIMMER
 from kernelyard.runtime.lru import LRU, CacheInfo
@@ -48,6 +49,8 @@ class ProgramRunner:
             if latest is None or latest[0] != sizes or environment.step_hook is not None:
                 return None
             return latest[1].try_fast_path(*values)
+        except NoImplementationError:  # `_prepared` meets it again, and falls back
+            return None
         finally:
             if not context.is_temporary:
                 contexts.release(context)
@@ -142,11 +145,30 @@ class ProgramRunner:
             if hook is None:
                 return bound.run(arrays, limit, outputs)
             return bound.run_stepwise(arrays, hook if limit is None else hook.within(limit))
+        except NoImplementationError as error:
+            if error.symbol not in environment.executable.fallbacks or outputs:  # outputs may lie where inputs did
+                raise
+            refused = error
         finally:
             if not context.is_temporary:
                 self._contexts.release(context)
             if self._contexts.waiters:
                 self._contexts.notify(context)
+        self._fall_back(plan, sizes, refused)
+        return self._prepared(arrays, symbols, sizes, limit, outputs)
+
+    def _fall_back(self, plan: ExecutionPlan, sizes: Sizes, refused: NoImplementationError) -> None:
+        """Have generated kernels run from now on instead of a function that a step of the plan found impossible."""
+        from kernelyard.runtime.execute.fallback import fall_back  # few libraries refuse anything
+        from kernelyard.runtime.execute.step_errors import RefusedError
+
+        replaced = fall_back(plan, RefusedError({refused.symbol: refused}), self._environment.executable)
+        key = plan.input_shapes, sizes
+        self._plans.pop(key)
+        for context in self._contexts:
+            with no_fork_during:
+                context.unbind(plan)
+        self._plans.get_or_make(key, lambda: replaced)
 
     def _empty_results(self, plan: ExecutionPlan, outputs: Outputs) -> list[AnyArray]:
         specs, driver = self._program.outputs, self._environment.driver

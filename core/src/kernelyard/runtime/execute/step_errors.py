@@ -26,16 +26,17 @@ class RefusedError(Exception):
 class StepLabel(NamedTuple):
     """A step of a program, for messages.
 
-    step: what it runs. kind: that of its module, "" where no module runs it.
+    step: what it runs. kind: that of its module, "" where no module runs it. symbol: the module's function.
     """
 
     step: str
     kind: str = ""
+    symbol: str = ""
 
 
 def label_of(step: Step, modules: Sequence[RuntimeModule]) -> StepLabel:
     """Return the label of a program's step."""
-    return StepLabel(step.label or step.symbol, modules[step.module].kind)
+    return StepLabel(step.label or step.symbol, modules[step.module].kind, step.symbol)
 
 
 def step_error(message: str, label: StepLabel, found: str) -> ExecutionError:
