@@ -20,6 +20,7 @@ from kernelyard.cli.commands.doctor import command as doctor
 from kernelyard.errors import BackendUnavailableError, DeviceError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.plugins.manager import get_manager
+from kernelyard.runtime.api import Part
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 from kernelyard.testing.conformance.place import device_of, plugins_for
 
@@ -167,3 +168,19 @@ def test_saved_it_runs_by_runtime_halves_alone(network: IRModule, tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["[]", "['kernelyard_npu.driver', 'kernelyard_npu.runtime']"]
     assert_allclose(np.load(tmp_path / "y.npy"), evaluate(network, [X])[0])
+
+
+def test_a_profile_has_what_the_device_counted(network: IRModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    exe = ky.compile(network, target="npu")
+    runtime = type(next(module for module in exe.modules if module.kind == "npu"))
+    build = runtime.build
+
+    def counting(self, graph, args, values, context):
+        assert context.is_profiled
+        call = build(self, graph, args, values, context)
+        call.counters = lambda: [(Part("multipliers"), 2e-6), (Part("memory"), 1e-6)]
+        return call
+
+    monkeypatch.setattr(runtime, "build", counting)
+    step = next(step for step in exe.profile([X], calls=2).steps if step.module == "npu")
+    assert [(part.label, part.seconds) for part in step.inside] == [("multipliers", 2e-6), ("memory", 1e-6)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,17 +12,17 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.cached_property import cached_property
 from kernelyard.errors import KernelyardError
-from kernelyard.runtime.abi.module import BoundCall, BoundTensor
+from kernelyard.runtime.abi.module import BoundCall, BoundTensor, Part
 from kernelyard.runtime.device.array import AnyArray, Borrowed, DeviceArray, write
 from kernelyard.runtime.device.driver import DeviceMemory
 from kernelyard.runtime.device.tensor import Tensor
 from kernelyard.runtime.execute.bound_program import REBIND_BYTES, Outputs, StepHook
-from kernelyard.runtime.execute.call_table import CallTable
+from kernelyard.runtime.execute.call_table import CallTable, TimedStep
 from kernelyard.runtime.execute.device_graph import Addresses, CapturedProgram
 from kernelyard.runtime.execute.device_io_binding import DeviceIOBinding
 from kernelyard.runtime.execute.device_step_binder import DeviceConstants, DeviceStepBinder, DeviceSteps
 from kernelyard.runtime.execute.step_binder import bind_steps
-from kernelyard.runtime.execute.step_errors import bind_error, label_of, place_of
+from kernelyard.runtime.execute.step_errors import StepLabel, bind_error, label_of, place_of
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Step
 
@@ -171,9 +172,9 @@ class BoundDeviceProgram:
             self._driver.share_with(stream)
 
     @cached_property
-    def _parts(self) -> list[tuple[Step, CallTable]]:
+    def _parts(self) -> list[tuple[Step, Callable[..., TimedDeviceStep]]]:
         return [
-            (step, CallTable(call.steps, [label] * len(call.steps)))
+            (step, partial(TimedDeviceStep, CallTable(call.steps, [label] * len(call.steps)), label, call.counters))
             for step, label, call in zip(self._plan.program.steps, self._steps.labels, self._calls, strict=True)
         ]
 
@@ -183,20 +184,19 @@ class BoundDeviceProgram:
         for index, binding in self._inputs:
             write(self._driver, binding.buffer.address, arrays[index])
         bring = self._download if hook.reads else self._unread
-        for step, table in self._parts:
+        for step, timed in self._parts:
             inputs = [bring(self._tensors[register]) for register in step.inputs]
             tensors = [self._tensors[register] for register in step.outputs]
             outputs = list(map(bring, tensors))
-            run = partial(self._run_part, table, tensors, outputs if hook.reads else ())
-            hook.decide(step, run, inputs, outputs)
+            finish = partial(self._finish_part, tensors, outputs if hook.reads else ())
+            hook.decide(step, timed(finish), inputs, outputs)
         results = self._new_results()
         for result, address in zip(results, self._buffer_addresses, strict=True):
             self._driver.copy(result.address, address, result.nbytes)
         self._release(arrays)
         return results
 
-    def _run_part(self, table: CallTable, tensors: Sequence[BoundTensor], outputs: Sequence[np.ndarray]) -> None:
-        table.run()
+    def _finish_part(self, tensors: Sequence[BoundTensor], outputs: Sequence[np.ndarray]) -> None:
         self._driver.synchronize()
         for tensor, array in zip(tensors, outputs, strict=False):
             self._driver.download(tensor.address, array)
@@ -208,3 +208,26 @@ class BoundDeviceProgram:
 
     def _unread(self, tensor: BoundTensor) -> np.ndarray:
         return np.empty(tensor.shape, dtypes.to_numpy(tensor.dtype))
+
+
+class TimedDeviceStep(TimedStep):
+    """A step of a device, which has ended when `finish` returns; what the device's engine counted is inside of it."""
+
+    def __init__(
+        self,
+        table: CallTable,
+        label: StepLabel,
+        counters: Callable[[], Sequence[tuple[Part, float]]] | None,
+        finish: Callable[[], None],
+    ) -> None:
+        super().__init__(table, label, counters=counters)
+        self._finish = finish
+
+    def __call__(self) -> None:
+        super().__call__()
+        self._finish()
+
+    def _run_timed(self) -> Sequence[float]:
+        start = time.perf_counter()
+        self()
+        return [time.perf_counter() - start]

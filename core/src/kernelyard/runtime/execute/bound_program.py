@@ -46,7 +46,7 @@ def idle_results() -> CacheInfo:
 
 
 class StepHook(NamedTuple):
-    """`decide(step, run, inputs, outputs)` decides about a step: `run()` runs it. On the CPU it is a `TimedStep`.
+    """`decide(step, run, inputs, outputs)` decides about a step: `run()` runs it. It is a `TimedStep`.
 
     reads: whether it looks at elements; else those that lie on a device stay there.
     """

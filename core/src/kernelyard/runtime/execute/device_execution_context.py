@@ -32,7 +32,8 @@ class DeviceExecutionContext(ExecutionContext):
         if self._device_arena is None or plan.arena_nbytes > held:
             self._device_arena = DeviceMemory(self._driver, max(plan.arena_nbytes, 2 * held, MIN_ARENA_NBYTES))
             self.forget()  # what is bound to the old arena would keep it
-        binder = DeviceStepBinder(self._driver, threads, self._device_scratch, self._scratch, executable.max_plans)
+        scratch, is_profiled = (self._device_scratch, self._scratch), executable.is_profiled
+        binder = DeviceStepBinder(self._driver, threads, *scratch, executable.max_plans, is_profiled)
         steps = self._device_steps.get(id(plan.program))
         if steps is None:
             steps = DeviceSteps(plan.program, executable, self._driver, self._constants)

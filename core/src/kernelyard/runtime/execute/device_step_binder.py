@@ -84,11 +84,12 @@ class DeviceStepBinder:
         scratch: DeviceWorkspace,
         host_scratch: Workspace,
         max_plans: int = DEFAULT_MAX_PLANS,
+        is_profiled: bool = False,
     ) -> None:
         self.driver = driver
-        self._on_device = BindContext(threads, scratch, driver, max_plans=max_plans)
+        self._on_device = BindContext(threads, scratch, driver, max_plans=max_plans, is_profiled=is_profiled)
         self._by_outputs: dict[int, BindContext] = {}
-        self._on_host = BindContext(threads, host_scratch, max_plans=max_plans)
+        self._on_host = BindContext(threads, host_scratch, max_plans=max_plans, is_profiled=is_profiled)
 
     def bind(
         self,
