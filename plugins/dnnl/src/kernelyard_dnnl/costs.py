@@ -39,6 +39,8 @@ MOST_ROWS = 8
 LEAST_BYTES = 1 << 20
 # Of convolutions along one axis with strides: the products of a sum.
 SHORT = 64
+# Of gates over the channels of an image: the channels.
+MOST_GATES = 1 << 12
 # Of convolutions in groups: the channels of a group of images, and the products of a sum along one axis or three.
 MOST_CHANNELS, MOST_PRODUCTS = 4, 1 << 10
 MOST_FILTERS, MOST_TRANSPOSED_FILTERS = 6, 8
@@ -134,13 +136,14 @@ def _of_quantized(match: Match) -> Efficiency:
 def _convolution_along_one_axis(call: Call) -> Efficiency:
     """Images one element high take 1.0 to 2.4 times as long as an operand that is read in place, 1.2 in the geometric
     mean of 58 shapes, but for strides over a single channel with a short filter. Where the number of places is open,
-    this code for few of them is the better one."""
-    weights, places = call.args[1], call.tensor_type.shape[2:]
+    this code for few of them is the better one. A single filter over few places is a gate, made of one number for each
+    channel of an image: leaving the layout of the image for it costs more than it does."""
+    weights, places = call.args[1], dims.product(call.tensor_type.shape[2:])
     if call.tensor_type.dtype != DTYPE or not isinstance(weights, Constant):
         return USUAL
     if call.attrs["groups"] != 1:
         return _grouped_convolution(call)
-    if not all(isinstance(size, int) for size in places):
+    if not isinstance(places, int) or (weights.data.shape[:2] == (1, 1) and places <= MOST_GATES):
         return USUAL
     is_strided = set(call.attrs["strides"]) != {1}
     return USUAL if is_strided and math.prod(weights.data.shape[1:]) < SHORT else ONE_AXIS
