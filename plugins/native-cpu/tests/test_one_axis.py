@@ -1,4 +1,4 @@
-"""Gates over the channels of an image, as in efficient channel attention: they stay with those who make the image."""
+"""Who computes convolutions along one axis: gates over the channels of an image, strides over large filters."""
 
 from __future__ import annotations
 
@@ -40,4 +40,14 @@ def test_gates_are_computed_by_those_who_make_the_image(rank: int, runner: str):
     module, x = network(rank), weight(1, CHANNELS, *(SIZE,) * rank)
     assert {node.backend for node in ky.explain(module).nodes} - {"view"} == {runner}
     (actual,), (expected,) = (ky.compile(module, backends=names).run({"x": x}).values() for names in ("auto", ["dnnl"]))
+    np.testing.assert_allclose(actual.numpy(), expected.numpy(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("places", "runner"), [(600, "dnnl"), (200, "native-cpu")])
+def test_large_filters_are_ours_where_they_are_read_for_few_places(places: int, runner: str):
+    b = FunctionBuilder()
+    y = b.op("nn.conv1d", b.input("x", (1, 320, places)), weight(320, 320, 3), strides=(2,), padding=(1, 1))
+    module, x = IRModule({"main": b.function(y)}), weight(1, 320, places)
+    assert {node.backend for node in ky.explain(module).nodes} == {runner}
+    (actual,), (expected,) = (ky.compile(module, backends=names).run({"x": x}).values() for names in ("auto", []))
     np.testing.assert_allclose(actual.numpy(), expected.numpy(), rtol=1e-3, atol=1e-3)
