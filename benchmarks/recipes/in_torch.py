@@ -83,7 +83,7 @@ def write(name: str, folder: Path) -> None:
         program = torch.onnx.export(network, feeds, dynamo=True, opset_version=18, verbose=False)
     assert program is not None
     program.save(folder / f"{name}.onnx")
-    names = [value.name for value in program.model.graph.inputs]
+    names = [str(value.name) for value in program.model.graph.inputs]
     arrays = dict(zip(names, (feed.numpy() for feed in feeds), strict=True))
     np.savez(folder / f"{name}.npz", **arrays)  # pyright: ignore[reportArgumentType]
 

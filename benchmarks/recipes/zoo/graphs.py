@@ -107,6 +107,9 @@ class PointNet(nn.Module):
 class Recommender(nn.Module):
     """Embeddings of categories and their products; with factors: sums of products instead of each."""
 
+    starts: torch.Tensor
+    pairs: torch.Tensor
+
     def __init__(self, factors: bool, fields: int = 26, width: int = 16) -> None:
         super().__init__()
         self.factors, self.width = factors, width

@@ -115,6 +115,8 @@ class Backbone(nn.Module):
 class SSD(nn.Module):
     """Boxes and classes at each cell of three maps, decoded against anchors."""
 
+    anchors: torch.Tensor
+
     def __init__(self, classes: int = 21, anchors: int = 6) -> None:
         super().__init__()
         self.backbone, self.classes = Backbone(nn.ReLU6, depthwise=True), classes

@@ -8,6 +8,7 @@ Source: Luo and Mesgarani 2018 (arXiv:1809.07454); Kong et al. 2020 (arXiv:2010.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 
 import torch
 from torch import nn
@@ -73,7 +74,7 @@ def hifi_gan() -> nn.Module:
             )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return sum(path(x) for path in self.paths) / len(self.paths)
+            return reduce(torch.add, [path(x) for path in self.paths]) / len(self.paths)
 
     parts: list[nn.Module] = [nn.Conv1d(80, 128, 7, padding=3)]
     for width, rate in ((64, 8), (32, 8), (16, 4)):
@@ -158,7 +159,7 @@ class Conformer(nn.Module):
 class Recurrent(nn.Module):
     """Convolutions over a spectrogram, then recurrent layers over time."""
 
-    def __init__(self, kind: type[nn.RNNBase] = nn.GRU) -> None:
+    def __init__(self, kind: type[nn.GRU | nn.LSTM] = nn.GRU) -> None:
         super().__init__()
         parts = [nn.Conv2d(1, 32, (11, 41), (2, 2), (5, 20)), nn.BatchNorm2d(32), nn.Hardtanh(0, 20)]
         self.convolutions = nn.Sequential(*parts, nn.Conv2d(32, 32, (11, 21), (1, 2), (5, 10)), nn.Hardtanh(0, 20))

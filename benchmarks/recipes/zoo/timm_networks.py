@@ -6,6 +6,7 @@ from recipes.zoo import torchvision_operators  # noqa: F401  isort: skip (declar
 
 import timm
 import torch
+from timm.data.config import resolve_model_data_config
 
 from recipes.zoo.torch_models import Made
 
@@ -13,4 +14,4 @@ from recipes.zoo.torch_models import Made
 def make(architecture: str) -> Made:
     """Return the classifier, and an image."""
     network = timm.create_model(architecture)
-    return network, (torch.randn(1, *network.default_cfg["input_size"]),)
+    return network, (torch.randn(1, *resolve_model_data_config(network)["input_size"]),)

@@ -50,6 +50,7 @@ def with_random_statistics(network: nn.Module) -> nn.Module:
     """Fill the running statistics of batch norms, as training would, and scales that begin at 0."""
     for module in network.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+            assert module.running_var is not None
             module.running_mean.normal_(0, 0.1)
             module.running_var.uniform_(0.5, 1.5)
             if module.affine:

@@ -106,9 +106,9 @@ class Special(NamedTuple):
 
 
 def _backbone() -> transformers.ResNetConfig:
-    return transformers.ResNetConfig(
-        depths=[2, 2, 2, 2], layer_type="basic", hidden_sizes=[64, 128, 256, 512], out_features=["stage4"]
-    )
+    stages: Any = {"out_features": ["stage4"]}  # a property of all backbones, which ResNetConfig does not name
+    widths = [64, 128, 256, 512]
+    return transformers.ResNetConfig(depths=[2, 2, 2, 2], layer_type="basic", hidden_sizes=widths, **stages)
 
 
 def _detector() -> Mapping[str, Any]:

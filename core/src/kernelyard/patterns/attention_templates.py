@@ -1,7 +1,7 @@
 """Templates of attention, plain and stacked, and the rewriters that compose it where it is decomposed.
 
-Captures: "query", "key", "value", "bias", "second_bias", and "root" (the attention itself). Sizes are called B (batch), S (queries),
-T (keys), N (heads), H (size of a head).
+Captures: "query", "key", "value", "bias", "second_bias", and "root" (the attention itself). Sizes are called B
+(batch), S (queries), T (keys), N (heads), H (size of a head).
 """
 
 from __future__ import annotations
