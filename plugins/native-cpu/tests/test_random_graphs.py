@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import kernelyard as ky
 
-BATCHES, EXAMPLES = 8, 120  # more of them in a campaign
+BATCHES, EXAMPLES = 8, 260
 MACHINES = (None, None, "x86-64-v3", "x86-64")  # in turn; None: this one
 # The same graphs in every run but a campaign.
 SETTINGS = settings(
