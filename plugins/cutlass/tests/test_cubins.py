@@ -84,9 +84,11 @@ KERNELS = {
     "pad": PadKernel("float32"),
 }
 MOST_SHARED_NBYTES = {"sm_80": 163 << 10, "sm_90": 227 << 10}
-# CUTLASS's headers ask for the architecture by dtype, not by tile, alignment or epilogue: for the later one, the first
-# kernel of each template and dtype tells.
-FIRST = {(kernel.template, kernel.dtype): name for name, kernel in reversed(KERNELS.items())}
+# Of what these templates include, conversions and sums of a dtype or a math mode ask for the architecture: for the later
+# one, the first kernel of each tells.
+FIRST = {
+    (kernel.template, kernel.dtype, getattr(kernel, "math", "")): name for name, kernel in reversed(KERNELS.items())
+}
 COMPILED = [*((name, "sm_80") for name in KERNELS), *((name, "sm_90") for name in FIRST.values())]
 
 
