@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,6 +124,13 @@ def model(*before: str) -> IRModule:
     return IRModule({"main": b.function(b.op("tanh", b.op("nn.relu", x)))})
 
 
+def save_onnx(path: Path) -> None:
+    """Save a model of one Relu."""
+    value = [onnx.helper.make_tensor_value_info(each, onnx.TensorProto.FLOAT, [2, 2]) for each in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
+    onnx.save(onnx.helper.make_model(graph, ir_version=8), path)
+
+
 def assert_contained(exe: ky.Executable, message: str) -> None:
     np.testing.assert_allclose(exe(X).numpy(), np.tanh(np.maximum(X, 0)), rtol=1e-6)
     assert not [region for region in exe.report.regions if region.backend == "frail"]
@@ -179,9 +188,7 @@ def test_a_sound_plugin_gives_the_same_artifact(install_frail, monkeypatch, told
 @pytest.mark.parametrize("name", ["frail", "all"])
 def test_the_command_line_isolates_for_one_command(install_frail, told: Told, tmp_path: Path, name: str) -> None:
     install_frail(manifest="")
-    value = [onnx.helper.make_tensor_value_info(each, onnx.TensorProto.FLOAT, [2, 2]) for each in "xy"]
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
-    onnx.save(onnx.helper.make_model(graph, ir_version=8), tmp_path / "m.onnx")
+    save_onnx(tmp_path / "m.onnx")
     path = str(tmp_path / "m.kyar")
     compile_it = ["compile", str(tmp_path / "m.onnx"), "-o", path, "--backends", "frail", "--strict"]
     for arguments, is_here in ((["--isolate", name], False), ([], True)):
@@ -222,3 +229,17 @@ def test_options_must_be_data(install_frail) -> None:
     install_frail()
     with pytest.raises(OptionError, match="options of frail, which is isolated, are no JSON"):
         ky.compile(model(), backends=["frail"], options={"frail": {"level": (3,)}})
+
+
+def test_a_crash_on_the_command_line_says_where_it_was(
+    install_frail: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_frail(CODEGEN, "ctypes.string_at(0)", manifest="")
+    save_onnx(tmp_path / "m.onnx")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    command = [sys.executable, "-m", "kernelyard", "compile", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.kyar")]
+    done = subprocess.run([*command, "--backends", "frail"], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in done.stderr
+    assert "fake_kernelyard_frail/plugin.py" in done.stderr
+    assert not (tmp_path / "m.kyar").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 from types import FrameType
@@ -13,7 +14,10 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C while it is imported ends it without a word of what was imported."""
+    """Run the command line. Ctrl-C while it is imported ends it without a word of what was imported; a crash in native
+    code of a plugin says in which file and line it was.
+    """
+    faulthandler.enable(2)
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a caller may ignore it
     if is_default:
         signal.signal(signal.SIGINT, _leave)
