@@ -283,6 +283,17 @@ def test_what_cannot_be_saved_leaves_no_file(installed, tmp_path: Path, row: str
     assert not (tmp_path / "model.kyar").exists()
 
 
+def test_what_could_not_be_loaded_again_is_not_saved(installed, tmp_path: Path) -> None:
+    installed(PLUGIN)
+    exe = compiled()
+    (metadata,) = tmp_path.glob("*.dist-info/METADATA")
+    metadata.write_text("")
+    with pytest.raises(ArtifactError, match="the metadata of its distribution is damaged") as caught:
+        exe.save(tmp_path / "model.kyar")
+    assert "version ''" in str(caught.value.found)
+    assert not (tmp_path / "model.kyar").exists()
+
+
 @pytest.mark.parametrize(("body", "found"), [("1 / 0", "ZeroDivisionError"), ("return 3", "it returned int")])
 def test_what_cannot_be_exported(installed, tmp_path: Path, body: str, found: str) -> None:
     installed(runtime("native_unit(self)", body))

@@ -103,6 +103,12 @@ def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], l
             f"a module of kind {module.kind!r} cannot be saved: nothing installed could load it again",
             hint=f"its distribution needs an entry point {module.kind!r} in the group {GROUP!r}",
         )
+    if not _is_named(requires.distribution, requires.version):
+        raise ArtifactError(
+            f"a module of kind {module.kind!r} cannot be saved: the metadata of its distribution is damaged",
+            found=f"name {requires.distribution!r}, version {requires.version!r}",
+            hint="install its distribution again by pip",
+        )
     name = f"modules/{number}-{module.kind}"
     try:
         return _saved(module, name, requires)
@@ -278,9 +284,13 @@ def _vm_functions(manifest: Fields) -> tuple[VMFunction, ...]:
 def _requirement(fields: Fields) -> Requirement:
     requires = Fields(fields.any("requires"), f"{fields.where}.requires")
     distribution, version = requires.text("distribution"), requires.text("version")
-    if not _is_plain(distribution, "._-") or distribution[-1] in "._-" or not _is_plain(version, "._+!-"):
+    if not _is_named(distribution, version):
         raise corrupted(requires.where, requires.value, "the name and version of a distribution")
     return Requirement(distribution, version)
+
+
+def _is_named(distribution: str, version: str) -> bool:
+    return _is_plain(distribution, "._-") and distribution[-1] not in "._-" and _is_plain(version, "._+!-")
 
 
 def _is_plain(text: str, further: str) -> bool:
