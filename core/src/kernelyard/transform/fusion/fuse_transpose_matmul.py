@@ -15,7 +15,6 @@ from kernelyard.ir import (
     verify,
 )
 from kernelyard.legalize import legalize_call
-from kernelyard.patterns.attention_templates import SWAP_HEADS
 from kernelyard.patterns.templates import swaps_last_two
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.transform.fusion.fuse_tir import fuse
@@ -41,6 +40,7 @@ class FuseTransposeMatmul(Pass):
 
 
 _ATTENTION = ("nn.attention", "nn.attention_bias")
+_SWAP_HEADS = (0, 2, 1, 3)  # (B, N, S, H) -> (B, S, N, H)
 _LETTERS = {"permute_dims": "t", "astype": "w"}
 
 
@@ -82,7 +82,7 @@ class _Fuser(FunctionMutator):
 
     def _heads_swap(self, operand: Expr) -> Call | None:
         value = self._permutation(operand)
-        return value if value is not None and value.attrs["axes"] == SWAP_HEADS else None
+        return value if value is not None and value.attrs["axes"] == _SWAP_HEADS else None
 
     def _permutation(self, operand: Expr) -> Call | None:
         value = self.value_of(operand)
