@@ -49,6 +49,25 @@ def test_wheels_of_either_release_with_their_headers(machine: Path):
     assert [(each.major, each.source) for each in candidates(NVRTC)] == [(13, "a wheel"), (12, "a wheel")]
 
 
+def test_a_library_keeps_its_headers_once_it_is_loaded(machine: Path, monkeypatch: pytest.MonkeyPatch):
+    """A process compiles more than once: /proc/self/maps has the file itself, whatever links lead to it."""
+    file = put(machine / "toolkit/targets/x86_64-linux/lib/libnvrtc.so.13.0.88")
+    headers = machine / "toolkit/include"
+    headers.mkdir()
+    (machine / "toolkit/lib64").symlink_to(file.parent)
+    (file.parent / "libnvrtc.so.13").symlink_to(file)
+    monkeypatch.setenv("CUDA_HOME", str(machine / "toolkit"))
+    linked = machine / "toolkit/lib64/libnvrtc.so.13"
+    assert nvrtc.find() == (str(linked), (headers,))
+    (machine / "maps").write_text(f"7f00-7f01 r-xp 00 00:00 1 {file}\n")
+    assert nvrtc.find() == (str(file), (headers,))
+    monkeypatch.setenv(NVRTC.variable, str(linked))
+    assert nvrtc.find() == (str(linked), (headers,))
+    (machine / "maps").write_text("7f00-7f01 r-xp 00 00:00 1 /opt/x/libnvrtc.so.12.9.86\n")
+    monkeypatch.delenv(NVRTC.variable)
+    assert nvrtc.find() == ("/opt/x/libnvrtc.so.12.9.86", ())  # of an installation that is not known
+
+
 def test_the_order_of_places(machine: Path, monkeypatch: pytest.MonkeyPatch):
     put(machine / "vendor_wheels/cublas/lib/libcublasLt.so.12")
     put(machine / "toolkit/lib64/libcublasLt.so.13")

@@ -24,6 +24,7 @@ from kernelyard_cuda import compiler as cuda_compiler
 from kernelyard_cuda import nvrtc
 from kernelyard_cuda.kernels import CudaKernels
 from kernelyard_cuda.kernels import load as load_kernels
+from kernelyard_cuda.libraries import NVRTC, candidates
 
 SOURCE = """
 #ifdef FACTOR_HEADER
@@ -112,6 +113,14 @@ def test_options_and_headers(compiler: str, tmp_path: Path) -> None:
     plain = source().compile()
     assert plain == source().compile()
     assert source(tmp_path / "code.cu", compile_options=["-DFACTOR_HEADER"]).compile() != plain
+
+
+def test_headers_of_cuda_are_found_each_time(compiler: str) -> None:
+    """The first call loads NVRTC, which is found as a loaded library from then on."""
+    if compiler == "nvrtc" and not any(each.headers for each in candidates(NVRTC)):
+        pytest.skip("CUDA's headers are not installed here: pip install nvidia-cuda-runtime-cu12")
+    text = f"#include <cuda_fp16.h>\n{SOURCE}"
+    assert source(text).compile() == source(text).compile()
 
 
 def test_code_that_cannot_be_compiled(compiler: str) -> None:

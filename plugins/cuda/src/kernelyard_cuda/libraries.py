@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from ctypes.util import find_library
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelyard.errors import BackendUnavailableError
@@ -77,13 +77,12 @@ class Candidate:
 
 def candidates(library: CudaLibrary) -> Iterator[Candidate]:
     """Yield every place where a library is to be found, the preferred first."""
-    named = library.variable.get()
+    named, installed = library.variable.get(), [*_in_wheels(library), *_in_toolkits(library)]
     if named:
-        yield Candidate(named, _major(library, named), library.variable)
+        yield _with_headers(Candidate(named, _major(library, named), library.variable), installed)
         return  # what the user names is what they get, or an error
-    yield from (each for each in loaded() if f"lib{library.name}.so" in each.path)
-    yield from _in_wheels(library)
-    yield from _in_toolkits(library)
+    yield from (_with_headers(each, installed) for each in loaded() if f"lib{library.name}.so" in each.path)
+    yield from installed
     found = find_library(library.name)
     if found:
         yield Candidate(found, _major(library, found), SYSTEM)
@@ -98,6 +97,13 @@ def loaded() -> list[Candidate]:
         return []
     found = dict.fromkeys(_LOADED.findall(text))
     return [Candidate(path, 0 if name == "cudnn" else int(major), "loaded already") for path, name, major in found]
+
+
+def _with_headers(candidate: Candidate, installed: Sequence[Candidate]) -> Candidate:
+    """Return a candidate with the headers of the wheel or toolkit that its file is of, if it is of one."""
+    file = Path(candidate.path).resolve()
+    headers = next((each.headers for each in installed if Path(each.path).resolve() == file), ())
+    return replace(candidate, headers=headers)
 
 
 def _in_wheels(library: CudaLibrary) -> Iterator[Candidate]:
