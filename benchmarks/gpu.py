@@ -32,7 +32,7 @@ from on_gpu.engines import ENGINES, Stage, engines_here
 from on_gpu.kernel_bench import EAGER, KERNEL_ENGINES, KernelBench
 from on_gpu.kernel_cases import KERNELS, QUICK_KERNELS
 from on_gpu.models import MODELS, QUICK
-from on_gpu.results import COMPILED_BY_TORCH, OURS, Column, Results, Row
+from on_gpu.results import COMPILED_BY_TORCH, OURS, Column, Results, Row, rows_or_failures
 from on_gpu.turns import Turns
 from rich.console import Console
 
@@ -89,13 +89,13 @@ def measurement(args: argparse.Namespace, stage: Stage) -> Callable[[str], list[
     table: Mapping[str, Any] = args.table
     if args.kernels:
         kernels = KernelBench(stage, turns, args.engines or KERNEL_ENGINES)
-        return lambda name: kernels.measure(name, table[name]())
+        return lambda name: rows_or_failures(name, kernels.engines, lambda: kernels.measure(name, table[name]()))
     models = ModelBench(stage, turns, args.engines or engines_here(stage))
-    return lambda name: models.measure(name, table[name])
+    return lambda name: rows_or_failures(name, models.engines, lambda: models.measure(name, table[name]))
 
 
-def main() -> None:
-    """See the module's text."""
+def main() -> int:
+    """See the module's text. Return 1 where no engine could be measured on some model."""
     args = arguments()
     console = Console(stderr=True)
     stage = Stage(args.device == "emulator")
@@ -103,13 +103,14 @@ def main() -> None:
     results = Results(machine_line(stage), OF_KERNELS if args.kernels else OF_MODELS, (PRECISION,))
     if args.results:
         results.take_earlier(args.results / f"{file}.json")
-    budget = Budget(args.minutes)
+    budget, status = Budget(args.minutes), 0
     for name in args.names or args.table:
         if not budget.fits():
             results.left_out.append(name)
             continue
         rows = budget.run(lambda name=name: measure(name))
         results.add(rows)
+        status = max(status, int(bool(rows) and all(row.failure for row in rows)))
         if args.results:
             results.write(args.results, file)
         for row in rows:
@@ -117,6 +118,7 @@ def main() -> None:
     if args.results and results.left_out:
         results.write(args.results, file)
     print(results.markdown())
+    return status
 
 
 if __name__ == "__main__":

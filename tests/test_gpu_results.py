@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from on_gpu.budget import Budget
-from on_gpu.results import Column, Results, Row
+from on_gpu.results import Column, Results, Row, rows_or_failures
 
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 RATIO = Column("torch.compile / ours", ("compile", "max-autotune"), ("kernelyard", "kernelyard-tuned"))
 
 
@@ -49,6 +51,30 @@ def test_runs_of_one_machine_share_a_file(tmp_path: Path) -> None:
     elsewhere = results(machine="another GPU")
     elsewhere.take_earlier(tmp_path / "gpu.json")
     assert elsewhere.rows == []
+
+
+def test_a_model_that_cannot_be_measured_is_a_failure_of_each_engine_and_no_end() -> None:
+    def fail() -> list[Row]:
+        raise RuntimeError("CUDA error:\n an illegal memory access")
+
+    engines = ("kernelyard", "compile")
+    failed = rows_or_failures("mlp", engines, fail)
+    assert [(row.model, row.engine, row.failure) for row in failed] == [
+        ("mlp", engine, "RuntimeError: CUDA error: an illegal memory access") for engine in engines
+    ]
+    measured = [Row("mlp", engine, 2.0) for engine in engines]
+    assert rows_or_failures("mlp", engines, lambda: measured) == measured
+    assert results(*failed, *measured).rows == measured  # of a later run
+
+
+def test_the_first_hour_measures_every_kernel() -> None:
+    """In processes by kind of kernel, which the script lists."""
+    listed = re.findall(
+        r"^  kernels \d+ (.+)$", (BENCHMARKS / "first_run/c.sh").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    known = (BENCHMARKS / "on_gpu/kernel_cases.py").read_text(encoding="utf-8").partition("QUICK_KERNELS")[0]
+    assert " ".join(listed).split() != []
+    assert sorted(" ".join(listed).split()) == sorted(re.findall(r'^    "(\w+)": partial\(', known, re.MULTILINE))
 
 
 class Clock:

@@ -11,16 +11,13 @@ from on_gpu.engines import ENGINES, Stage, as_tuple
 from on_gpu.results import Row
 from on_gpu.turns import Engine, Turns, difference
 
-MAX_FAILURE = 500  # letters
-
 
 def made_or_failed(model: str, name: str, make: Callable[[], Engine | None]) -> tuple[list[Engine], list[Row]]:
     """An engine; or a row with why there is none, as one that fails is told in the table while the others go on."""
     try:
         engine = make()
     except Exception as error:
-        failure = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_FAILURE]
-        return [], [Row(model, name, failure=failure)]
+        return [], [Row.of_failure(model, name, error)]
     return ([engine] if engine else []), []
 
 

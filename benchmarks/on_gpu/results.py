@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 OURS = ("kernelyard", "kernelyard-tuned")
 COMPILED_BY_TORCH = ("compile", "max-autotune")
+MAX_FAILURE = 500  # letters
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Row:
     note: str = ""
     failure: str = ""
 
+    @classmethod
+    def of_failure(cls, model: str, engine: str, error: Exception) -> Row:
+        """Return the row of an engine that failed, with the error in one line."""
+        return cls(model, engine, failure=" ".join(f"{type(error).__name__}: {error}".split())[:MAX_FAILURE])
+
     @property
     def time(self) -> str:
         """The milliseconds, with the rate where there is one."""
@@ -38,6 +44,14 @@ class Row:
     def __str__(self) -> str:
         told = self.failure or f"{self.time} ms, error {self.error:.0e}" + (f", {self.note}" if self.note else "")
         return f"{self.model}, {self.engine}: {told}"
+
+
+def rows_or_failures(model: str, engines: Sequence[str], measure: Callable[[], list[Row]]) -> list[Row]:
+    """Return the rows of a model; where it cannot be measured, why, for each engine, so that other models go on."""
+    try:
+        return measure()
+    except Exception as error:
+        return [Row.of_failure(model, engine, error) for engine in engines]
 
 
 class Column(NamedTuple):
