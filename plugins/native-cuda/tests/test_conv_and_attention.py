@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from kernelyard import dims, dtypes
-from kernelyard.ir import TensorType
+from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.tir import PrimFunc, parse_primfunc
 from kernelyard.tir.interpreter import evaluate
+from kernelyard.transform import FuseTransposeMatmul
 from kernelyard_native_cuda.runtime import NativeCudaModule
 from kernelyard_native_cuda.schedule.machine import ANY_MACHINE
 from kernelyard_native_cuda.schedule.rules import schedule
@@ -115,6 +116,7 @@ def numbers(dtype: str, *shapes: tuple[int, ...]) -> list[np.ndarray]:
 
 CAUSAL = ("none", "top_left", "bottom_right")
 HALVES = ("float16", "bfloat16")
+ROWS = {"q": 20, "k": 70, "v": 70}
 # Heads of queries, and of keys and values; elements of queries and keys, and of values.
 ATTENTIONS = [(2, 2, 64, 64), (4, 2, 16, 24), (1, 1, 40, 128), (2, 1, 33, 7)]
 
@@ -142,6 +144,19 @@ def test_attention_is_one_kernel(emulator, attentions, dtype, causal, sizes):
         given = numbers(dtype, (2, n, heads, size), (2, n + 7, groups, size), (2, n + 7, groups, wide))
         (found,) = run_on(emulator, attentions, f"{sizes}_{causal}_{dtype}", given, {"n": n})
         assert_close(found, evaluate(function, given, {"n": n})[0], dtype)
+
+
+@pytest.mark.parametrize("heads_first", ["qkv", "kv"])
+def test_attention_reads_operands_with_heads_first(emulator, heads_first):
+    """As caches of keys and values lie, and as models have them that permute nothing."""
+    b = FunctionBuilder()
+    shapes = {name: (2, 2, rows, 32) if name in heads_first else (2, rows, 2, 32) for name, rows in ROWS.items()}
+    operands = [b.input(name, shape, "float16") for name, shape in shapes.items()]
+    permuted = [b.op("permute_dims", x, axes=(0, 2, 1, 3)) if x.name in heads_first else x for x in operands]
+    after = FuseTransposeMatmul()(IRModule({"main": b.function(b.op("nn.attention", *permuted))}))
+    (function,) = (each for each in after.functions.values() if isinstance(each, PrimFunc))
+    assert rules_of(function) == ["attention"]
+    check_module(emulator, function, numbers("float16", *shapes.values()))
 
 
 @pytest.mark.parametrize("bias", [(1, 2, 20, 130), (3, 1, 1, 130), (1, 1, 20, 1)])

@@ -10,6 +10,7 @@ from kernelyard.ir import FunctionBuilder, IRModule, parse_module, to_text, veri
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.transform.fusion.fuse_transpose_matmul import FuseTransposeMatmul
+from kernelyard.transform.lowering.legalize_ops import LegalizeOps
 from kernelyard.transform.simplify.dead_code_elimination import DeadCodeElimination
 
 N = dims.symbol("n")
@@ -116,6 +117,9 @@ def test_attention_reads_heads_first_operands_in_place(has_bias):
     after = verify(DeadCodeElimination()(FuseTransposeMatmul()(module)))
     name = "ttnn_attention_bias" if has_bias else "ttn_attention"
     assert [binding.value.args[0].name for binding in after["main"].bindings] == [name]
+    plain = LegalizeOps()(module)
+    (expected,) = (each for key, each in plain.functions.items() if "attention" in key)
+    assert [block.name for block in after[name].blocks] == [block.name for block in expected.blocks]
     sizes = [[dims.evaluate(dim, {"n": 7}) for dim in shape] for shape in shapes]
     assert_same_meaning(module, after, [numbers(*each) for each in sizes])
 

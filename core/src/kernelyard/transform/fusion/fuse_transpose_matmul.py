@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelyard.dims import Shape
 from kernelyard.ir import (
     Call,
@@ -16,7 +18,10 @@ from kernelyard.ir import (
 )
 from kernelyard.legalize import legalize_call
 from kernelyard.patterns.templates import swaps_last_two
+from kernelyard.tir.expr import Expr as TIRExpr
+from kernelyard.tir.expr import Load
 from kernelyard.tir.primfunc import PrimFunc
+from kernelyard.tir.visitor import ExprRewriter, rewrite_block
 from kernelyard.transform.fusion.fuse_tir import fuse
 from kernelyard.transform.lowering.legalize_ops import PrimFuncTable, call_tir, mutate_with_prim_funcs
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
@@ -52,7 +57,8 @@ class _Fuser(FunctionMutator):
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call) or value.op_name not in ("matmul", *_ATTENTION):
             return value
-        if value.op_name == "matmul":
+        is_matmul = value.op_name == "matmul"
+        if is_matmul:
             reads = tuple(self._widening(operand) or self._transpose(operand) for operand in value.args)
         else:
             reads = tuple(map(self._heads_swap, value.args))
@@ -60,7 +66,8 @@ class _Fuser(FunctionMutator):
             return value
         args = [each.args[0] if each else arg for each, arg in zip(reads, value.args, strict=True)]
         letters = "".join(_LETTERS[each.op_name] if each else "n" for each in reads)
-        name = self.functions.name_of(_fused(value, reads, args), f"{letters}_{value.op_name.removeprefix('nn.')}")
+        function = _fused(value, reads, args) if is_matmul else _with_heads_first(value, reads)
+        name = self.functions.name_of(function, f"{letters}_{value.op_name.removeprefix('nn.')}")
         return call_tir(name, args, value.type)
 
     def _widening(self, operand: Expr) -> Call | None:
@@ -114,3 +121,27 @@ def _fused(product: Call, reads: tuple[Call | None, ...], args: list[Expr]) -> P
     operands = [call(read, [x]) if read else x for read, x in zip(reads, inputs, strict=True)]
     group = b.function(call(product, operands))
     return fuse(group, verify(IRModule({"group": group, **functions})))
+
+
+def _with_heads_first(attention: Call, reads: tuple[Call | None, ...]) -> PrimFunc:
+    """Return the function of an attention that reads some operands (B, N, S, H); its blocks stay what they are, which
+    code generators recognize.
+    """
+    types = [operand.tensor_type for operand in attention.args]
+    function = legalize_call(attention.op_name, types, attention.attrs, attention.type)
+    sources = {
+        buffer: replace(buffer, shape=tuple(buffer.shape[axis] for axis in _SWAP_HEADS))
+        for buffer, read in zip(function.inputs, reads, strict=True)
+        if read
+    }
+
+    def visit(expr: TIRExpr) -> TIRExpr:
+        if isinstance(expr, Load) and expr.buffer in sources:
+            return Load(sources[expr.buffer], tuple(expr.indices[axis] for axis in _SWAP_HEADS))
+        return expr
+
+    rewriter = ExprRewriter(visit)
+    blocks = tuple(rewrite_block(block, rewriter) for block in function.blocks)
+    params = tuple(sources.get(buffer, buffer) for buffer in function.params)
+    attrs = {**function.attrs, "ops": (*("permute_dims" for _ in sources), attention.op_name)}
+    return PrimFunc(params, blocks, function.num_outputs, function.locals, attrs)
