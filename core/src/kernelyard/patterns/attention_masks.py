@@ -14,12 +14,13 @@ import ml_dtypes
 import numpy as np
 
 from kernelyard.ir.expr import Constant, Expr
-from kernelyard.patterns.attention_templates import ROLES, SWAP_HEADS, repeats_heads
+from kernelyard.patterns.attention_templates import ROLES, repeats_heads
 from kernelyard.patterns.language.constructors import is_const, is_op, wildcard
 from kernelyard.patterns.language.pattern import Pattern
 from kernelyard.patterns.language.traced import op
 from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.rewriting.function_rewriter import Rewriter, rewriter_of
+from kernelyard.patterns.templates import SWAP_HEADS
 
 NAMES = ("attention", "attention_bias")
 

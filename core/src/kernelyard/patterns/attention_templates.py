@@ -21,12 +21,12 @@ from kernelyard.patterns.language.traced import op
 from kernelyard.patterns.legality import leaking_intermediates
 from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.rewriting.function_rewriter import Rewriter, rewriter_of
+from kernelyard.patterns.templates import SWAP_HEADS
 
 ROLES = ("query", "key", "value")
 BIASES = ("bias", "second_bias")
 VAR_LEN = ("seqstart_q", "seqstart_k", "max_seqlen_q", "max_seqlen_k")
 _MOVES = ("broadcast_to", "permute_dims", "reshape")
-SWAP_HEADS = (0, 2, 1, 3)  # (B, S, N, H) <-> (B, N, S, H)
 TURN_KEYS = (0, 3, 1, 2)  # (B, N, H, T) -> (B, T, N, H)
 SWAP_BATCH = (1, 0, 2, 3)  # (S, B, N, H) <-> (B, S, N, H)
 

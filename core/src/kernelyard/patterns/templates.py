@@ -16,6 +16,8 @@ from __future__ import annotations
 from kernelyard.patterns.language.constructors import is_const, is_op, wildcard
 from kernelyard.patterns.language.pattern import Pattern
 
+SWAP_HEADS = (0, 2, 1, 3)  # (B, S, N, H) <-> (B, N, S, H), of attention
+
 
 def matmul(transposed_rhs: bool = False) -> Pattern:
     """Match `lhs @ rhs`; with `transposed_rhs`, `rhs` is captured before its last two axes are swapped."""

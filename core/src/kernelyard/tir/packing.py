@@ -10,10 +10,10 @@ import numpy as np
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim, Shape
 from kernelyard.runtime.abi import memory
-from kernelyard.tir.expr import Const, Expr, Load, index
+from kernelyard.tir.expr import Const, Expr, index
 from kernelyard.tir.padding import pad_axis
 from kernelyard.tir.primfunc import PrimFunc
-from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard.tir.visitor import replace_inputs
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,4 @@ def pack_inputs(function: PrimFunc, packings: Mapping[int, Packing]) -> PrimFunc
             function = pad_axis(function, buffer, packing.axis, whole)
     chosen = {function.inputs[position]: packing for position, packing in packings.items()}
     packed = {buffer: replace(buffer, shape=packing.shape(buffer.shape)) for buffer, packing in chosen.items()}
-
-    def visit(expr: Expr) -> Expr:
-        if not isinstance(expr, Load) or expr.buffer not in chosen:
-            return expr
-        return Load(packed[expr.buffer], chosen[expr.buffer].indices(expr.indices))
-
-    rewriter = ExprRewriter(visit)
-    blocks = tuple(rewrite_block(block, rewriter) for block in function.blocks)
-    params = tuple(packed.get(buffer, buffer) for buffer in function.params)
-    return PrimFunc(params, blocks, function.num_outputs, function.locals, function.attrs)
+    return replace_inputs(function, packed, lambda buffer, indices: chosen[buffer].indices(indices))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Expr, Load
-from kernelyard.tir.primfunc import ComputeBlock
+from kernelyard.tir.primfunc import ComputeBlock, PrimFunc
 
 Rewrite = Callable[[Expr], Expr]
+Indices: TypeAlias = tuple[Expr, ...]
 
 
 class ExprRewriter:
@@ -54,6 +56,22 @@ def rename_buffers(block: ComputeBlock, new: Mapping[Buffer, Buffer]) -> Compute
 
     renamed = rewrite_block(block, ExprRewriter(visit))
     return replace(renamed, output=new.get(block.output, block.output))
+
+
+def replace_inputs(
+    function: PrimFunc, new: Mapping[Buffer, Buffer], indices: Callable[[Buffer, Indices], Indices]
+) -> PrimFunc:
+    """Return the function reading other buffers in place of inputs. indices: of the new one, for those of the old."""
+
+    def visit(expr: Expr) -> Expr:
+        if not isinstance(expr, Load) or expr.buffer not in new:
+            return expr
+        return Load(new[expr.buffer], indices(expr.buffer, expr.indices))
+
+    rewriter = ExprRewriter(visit)
+    blocks = tuple(rewrite_block(block, rewriter) for block in function.blocks)
+    params = tuple(new.get(buffer, buffer) for buffer in function.params)
+    return PrimFunc(params, blocks, function.num_outputs, function.locals, function.attrs)
 
 
 def substitute_axes(expr: Expr, values: Mapping[str, Expr]) -> Expr:

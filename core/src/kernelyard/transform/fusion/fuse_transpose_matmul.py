@@ -17,11 +17,9 @@ from kernelyard.ir import (
     verify,
 )
 from kernelyard.legalize import legalize_call
-from kernelyard.patterns.templates import swaps_last_two
-from kernelyard.tir.expr import Expr as TIRExpr
-from kernelyard.tir.expr import Load
+from kernelyard.patterns.templates import SWAP_HEADS, swaps_last_two
 from kernelyard.tir.primfunc import PrimFunc
-from kernelyard.tir.visitor import ExprRewriter, rewrite_block
+from kernelyard.tir.visitor import replace_inputs
 from kernelyard.transform.fusion.fuse_tir import fuse
 from kernelyard.transform.lowering.legalize_ops import PrimFuncTable, call_tir, mutate_with_prim_funcs
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
@@ -45,7 +43,6 @@ class FuseTransposeMatmul(Pass):
 
 
 _ATTENTION = ("nn.attention", "nn.attention_bias")
-_SWAP_HEADS = (0, 2, 1, 3)  # (B, N, S, H) -> (B, S, N, H)
 _LETTERS = {"permute_dims": "t", "astype": "w"}
 
 
@@ -89,7 +86,7 @@ class _Fuser(FunctionMutator):
 
     def _heads_swap(self, operand: Expr) -> Call | None:
         value = self._permutation(operand)
-        return value if value is not None and value.attrs["axes"] == _SWAP_HEADS else None
+        return value if value is not None and value.attrs["axes"] == SWAP_HEADS else None
 
     def _permutation(self, operand: Expr) -> Call | None:
         value = self.value_of(operand)
@@ -129,19 +126,11 @@ def _with_heads_first(attention: Call, reads: tuple[Call | None, ...]) -> PrimFu
     """
     types = [operand.tensor_type for operand in attention.args]
     function = legalize_call(attention.op_name, types, attention.attrs, attention.type)
-    sources = {
-        buffer: replace(buffer, shape=tuple(buffer.shape[axis] for axis in _SWAP_HEADS))
+    heads_first = {
+        buffer: replace(buffer, shape=tuple(buffer.shape[axis] for axis in SWAP_HEADS))
         for buffer, read in zip(function.inputs, reads, strict=True)
         if read
     }
-
-    def visit(expr: TIRExpr) -> TIRExpr:
-        if isinstance(expr, Load) and expr.buffer in sources:
-            return Load(sources[expr.buffer], tuple(expr.indices[axis] for axis in _SWAP_HEADS))
-        return expr
-
-    rewriter = ExprRewriter(visit)
-    blocks = tuple(rewrite_block(block, rewriter) for block in function.blocks)
-    params = tuple(sources.get(buffer, buffer) for buffer in function.params)
-    attrs = {**function.attrs, "ops": (*("permute_dims" for _ in sources), attention.op_name)}
-    return PrimFunc(params, blocks, function.num_outputs, function.locals, attrs)
+    changed = replace_inputs(function, heads_first, lambda _, indices: tuple(indices[axis] for axis in SWAP_HEADS))
+    ops = (*("permute_dims" for _ in heads_first), attention.op_name)
+    return PrimFunc(changed.params, changed.blocks, changed.num_outputs, changed.locals, {**changed.attrs, "ops": ops})
