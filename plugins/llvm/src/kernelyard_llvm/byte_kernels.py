@@ -1,4 +1,4 @@
-"""What kernels on bytes have in common: a record of addresses and numbers, a team of threads, rounding as stored.
+"""Share the frame of kernels on bytes: a record of addresses and numbers, a team of threads, rounding as stored.
 
 A kernel is `int32_t run(int64_t* record, _, int32_t threads, _)`. Its module has a function `work(record, member,
 members)`, which does one thread's part.

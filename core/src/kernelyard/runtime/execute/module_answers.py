@@ -1,4 +1,4 @@
-"""What modules say of themselves, for people: wrong answers of a plugin name it, and end nothing."""
+"""Inspect modules and their caches for people: wrong answers of a plugin name it, and end nothing."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from kernelyard.patterns.regions import convex_regions
 from kernelyard.transform.pass_infra.fresh_names import FreshNames
 
 RegionFilter: TypeAlias = Callable[[Function, Sequence[Binding]], "bool | None"]
-"""Whether a region may be made of some calls; None: it is to be divided, and both parts are asked for."""
+"""Return True where a region may be made of some calls; None: it is to be divided, and both parts are asked for."""
 
 
 class RegionMerging:

@@ -29,7 +29,7 @@ OPERAND = 1 << 20  # operands' numbers among the arguments begin here, away from
 
 
 class Arguments(NamedTuple):
-    """What the kernel reads beside its first operand: the rest of the record, tensors by the place of their address."""
+    """Hold what the kernel reads beside its operand: the rest of the record, tensors by the place of their address."""
 
     record: list[int]
     tensors: dict[int, Value]
