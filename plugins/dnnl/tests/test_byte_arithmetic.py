@@ -7,9 +7,8 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.ir import TensorType
-from kernelyard_dnnl.processor import has_wide_integers
 
-needs_avx512 = pytest.mark.skipif(not has_wide_integers(), reason="no AVX-512")
+from .conftest import needs_wide_integers
 
 # label -> (operator, both shapes, both scales, both zero points)
 PAIRS = {
@@ -52,7 +51,7 @@ def pair(offloading, name, activation="none", dtypes=("uint8", "uint8", "uint8")
     return module, ky.compile(module, backends=["dnnl"])
 
 
-@needs_avx512
+@needs_wide_integers
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dtypes", [("uint8", "uint8", "uint8"), ("uint8", "int8", "int8"), ("int8", "uint8", "uint8")])
@@ -63,7 +62,7 @@ def test_integers_are_those_of_the_reference(name, activation, dtypes, offloadin
     offloading.right(module, exe)
 
 
-@needs_avx512
+@needs_wide_integers
 @pytest.mark.parametrize("shape", [(2, 8, 9, 7), (1, 30, 5, 5), (1, 70, 40, 1)], ids=str)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
@@ -86,7 +85,7 @@ def test_norms_are_lines_of_each_channel(shape, activation, dtype, offloading):
     offloading.right(module, exe)
 
 
-@needs_avx512
+@needs_wide_integers
 def test_norms_of_columns(offloading):
     factors = np.linspace(0.5, 1.5, 12, dtype=np.float32)
     module = offloading.module(
@@ -98,7 +97,7 @@ def test_norms_of_columns(offloading):
     offloading.right(module, exe)
 
 
-@needs_avx512
+@needs_wide_integers
 def test_ties_go_to_the_even_integer_before_the_zero_point(offloading):
     def build(b, x, y):
         return encoded(b, b.op("add", decoded(b, x, 1, 0), decoded(b, y, 1, 0)), 2, 1, "uint8")
@@ -110,7 +109,7 @@ def test_ties_go_to_the_even_integer_before_the_zero_point(offloading):
     np.testing.assert_array_equal(exe(x, y).numpy(), np.rint(x / 2).astype(np.uint8) + 1)
 
 
-@needs_avx512
+@needs_wide_integers
 def test_sums_far_beyond_what_is_stored_are_cut_off(offloading):
     def build(b, x, y):
         return encoded(b, b.op("subtract", decoded(b, x, 1e9, 0), decoded(b, y, 1e9, 0)), 1e-3, 3, "uint8")
@@ -122,7 +121,7 @@ def test_sums_far_beyond_what_is_stored_are_cut_off(offloading):
     assert set(exe(y, x).numpy()) == {0}
 
 
-@needs_avx512
+@needs_wide_integers
 def test_threads_share_the_rows(offloading):
     def build(b, x, y):
         return encoded(b, b.op("add", decoded(b, x, 0.02, 3), decoded(b, y, 0.03, 4)), 0.05, 5, "uint8")

@@ -8,9 +8,9 @@ import pytest
 import kernelyard as ky
 from kernelyard.ir import TensorType
 from kernelyard.testing import evaluate
-from kernelyard_dnnl.processor import has_wide_integers
 
-needs_avx512 = pytest.mark.skipif(not has_wide_integers(), reason="no AVX-512")
+from .conftest import needs_wide_integers
+
 SCALE, ZERO = np.float32(1.7e-4), np.int16(-300)
 CHANNELS = np.random.default_rng(0).uniform(0.5, 1.5, 24).astype(np.float32)
 
@@ -39,7 +39,7 @@ def compiled(offloading, name, shape):
     return module, ky.compile(module, backends=["dnnl"])
 
 
-@needs_avx512
+@needs_wide_integers
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.parametrize("shape", [(3, 9, 24), (7, 24), (2, 3, 50, 24)], ids=str)
 def test_numbers_are_those_of_the_reference(name, shape, offloading):
@@ -52,7 +52,7 @@ def test_numbers_are_those_of_the_reference(name, shape, offloading):
     assert np.mean(apart > SCALE / 2) < 5e-3
 
 
-@needs_avx512
+@needs_wide_integers
 def test_threads_share_the_rows(offloading):
     module, exe = compiled(offloading, "stored twice", (93, 91, 24))
     feeds = offloading.feeds(module)
@@ -62,7 +62,7 @@ def test_threads_share_the_rows(offloading):
     np.testing.assert_array_equal(exe(*feeds).numpy(), alone)
 
 
-@needs_avx512
+@needs_wide_integers
 def test_what_is_no_number_stays(offloading):
     module = offloading.module(
         lambda b, x: b.op("clip", b.op("round", b.op("multiply", x, np.float32(4))), min=-2.0, max=3.0), (64,)

@@ -9,10 +9,10 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.ir import TensorType
-from kernelyard_dnnl.processor import has_wide_integers
+
+from .conftest import needs_wide_integers
 
 OURS = "avx512_vnni"
-needs_vnni = pytest.mark.skipif(not has_wide_integers(), reason="no AVX-512 VNNI")
 
 
 class Case(NamedTuple):
@@ -69,7 +69,7 @@ def code_of(offloading, exe):
     return [name for node, name in offloading.implementations(exe) if node.startswith("conv")]
 
 
-@needs_vnni
+@needs_wide_integers
 @pytest.mark.parametrize("name", CASES)
 def test_integers_are_those_of_the_reference(name, offloading):
     module, exe = program(offloading, CASES[name])
@@ -79,7 +79,7 @@ def test_integers_are_those_of_the_reference(name, offloading):
     offloading.right(module, exe)
 
 
-@needs_vnni
+@needs_wide_integers
 def test_sums_beyond_32_bits_are_cut_off(offloading):
     """Rounding to int32 makes the smallest number of what is too large, which would be stored as 0."""
     module, exe = program(offloading, CASES["one block"], scale=1e8)
@@ -89,7 +89,7 @@ def test_sums_beyond_32_bits_are_cut_off(offloading):
     offloading.gives(module, exe, feeds)
 
 
-@needs_vnni
+@needs_wide_integers
 def test_threads_share_the_rows(offloading):
     case = Case(128, (40, 40), batch=2)
     module, exe = program(offloading, case)
