@@ -67,7 +67,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="begin no model for which the time would not be enough")
     parser.add_argument("--device", choices=("cuda", "emulator"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="small networks, few rounds")
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=10, help="turns of each engine")
+    parser.add_argument("--burst", type=float, default=0.2, help="seconds of a turn")
     parser.add_argument("--results", type=Path, help="default: $OUT, or benchmarks/results")
     args = parser.parse_args(given)
     small, large = (QUICK_KERNELS, KERNELS) if args.kernels else (QUICK, MODELS)
@@ -85,7 +86,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 def measurement(args: argparse.Namespace, stage: Stage) -> Callable[[str], list[Row]]:
     """Return the function that measures the rows of a model, or of a case of kernels."""
-    turns = Turns(stage.is_emulator, 2 if args.quick else args.rounds, 0.01 if args.quick else 0.2)
+    turns = Turns(stage.is_emulator, 2 if args.quick else args.rounds, 0.01 if args.quick else args.burst)
     table: Mapping[str, Any] = args.table
     if args.kernels:
         kernels = KernelBench(stage, turns, args.engines or KERNEL_ENGINES)

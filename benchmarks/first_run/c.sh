@@ -26,7 +26,7 @@ main() {
   sanitized 30 initcheck generated
   sanitized 40 memcheck cutlass
   sanitized 40 racecheck cutlass
-  kernels 75 negative_1gib matmul_8192_bf16 matmul_4096_f16 matmul_4096_f16_transposed
+  kernels 75 negative_256mib matmul_8192_bf16 matmul_4096_f16 matmul_4096_f16_transposed
   kernels 60 attention_2048 attention_8192 attention_2048_bf16
   kernels 60 gemv_transposed gemv gemv_batch8 gemv_batch16
   kernels 60 conv3x3_64 conv3x3_64_last conv3x3_256_last

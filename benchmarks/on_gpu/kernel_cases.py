@@ -110,7 +110,7 @@ def sum_of_rows(rows: int, columns: int, dtype: str = F16) -> Case:
 
 
 KERNELS: Mapping[str, Callable[[], Case]] = {
-    "negative_1gib": partial(elementwise, "negative", 1 << 29, lambda torch, x: -x),  # the ceiling of memory
+    "negative_256mib": partial(elementwise, "negative", 1 << 27, lambda torch, x: -x),  # the ceiling of memory
     "matmul_8192_bf16": partial(product, 8192, 8192, 8192, BF16),  # the ceiling of arithmetic
     "matmul_4096_f16": partial(product, 4096, 4096, 4096),
     "matmul_4096_f16_transposed": partial(product, 4096, 4096, 4096, transposed=True),

@@ -39,8 +39,8 @@ class Engine:
 
 
 def difference(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """The largest, relative to the largest wanted."""
-    a, b = found.double().cpu(), wanted.double().cpu()
+    """The largest, relative to the largest wanted; computed where that lies."""
+    a, b = found.to(wanted.device).double(), wanted.double()
     return float((a - b).abs().max() / (b.abs().max() + 1e-30)) if a.shape == b.shape else float("inf")
 
 

@@ -47,6 +47,20 @@ def check(build: Callable[[FunctionBuilder], Any], feeds: Sequence[Sequence[np.n
     return compiled.image.source.split("// --- generated")[1]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norm_of_gathered_rows(emulator, dtype):
+    """Whole rows of tables, that ids name from the end, too, stay in registers, read 16 bytes at once."""
+    words, kinds, scale = numbers(50, 96, dtype=dtype), numbers(3, 96, dtype=dtype), numbers(96, dtype=dtype)
+
+    def build(b: FunctionBuilder) -> Any:
+        ids, kind = b.input("ids", (N, 7), "int64"), b.input("kind", (N, 7), "int64")
+        rows = b.op("add", b.op("take", words, ids, axis=0), b.op("take", kinds, kind, axis=0))
+        return b.op("nn.layer_norm", rows, scale, scale, axes=(2,), epsilon=1e-5)
+
+    feeds = [[RANDOM.integers(-50, 50, (2, 7)), RANDOM.integers(-3, 3, (2, 7))]]
+    assert "piece" in check(build, feeds, dtype)
+
+
 # --- rows -------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [1, 31, 100, 768, 5000])

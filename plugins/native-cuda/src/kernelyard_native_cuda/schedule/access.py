@@ -22,6 +22,8 @@ from kernelyard.plugins.codegen_api import (
     walk,
 )
 
+_GATHERED = "gathered."  # begins the symbol of an index that depends on memory
+
 
 @dataclass(frozen=True)
 class Access:
@@ -88,11 +90,14 @@ def _run(load: Load, axes: Sequence[IterVar], fixed: frozenset[str] = frozenset(
 
 
 def _offset(buffer: Buffer, indices: Sequence[Expr], extents: Mapping[str, Dim], zero: Sequence[str]) -> Dim:
-    """Return an element's offset as a polynomial in which some axes are 0."""
+    """Return an element's offset as a polynomial in which some axes are 0.
+
+    An index that depends on memory (of a gather) is a symbol of its own: any whole number.
+    """
     algebra = IndexAlgebra(dict(extents))
     total: Dim = 0
-    for at, stride in zip(indices, buffer.strides, strict=True):
-        total = total + algebra.to_dim(at) * stride
+    for number, (at, stride) in enumerate(zip(indices, buffer.strides, strict=True)):
+        total = total + (algebra.to_dim(at) if is_index(at) else dims.symbol(f"{_GATHERED}{number}")) * stride
     for name in zero:
         (symbol,) = dims.symbols_of(algebra.to_dim(Axis(name)))
         total = total if isinstance(total, int) else dims.substitute(total, {symbol: 0})
