@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import TypeAlias
 
 from kernelyard import dims, dtypes
@@ -52,7 +53,7 @@ class Expr:
     @cached_property
     def key(self) -> tuple[object, ...]:
         """Return the key of structural equality."""
-        return tuple(getattr(self, field.name) for field in fields(self))  # pyright: ignore[reportArgumentType]
+        return tuple([getattr(self, name) for name in _field_names(type(self))])
 
     @cached_property
     def _hash(self) -> int:
@@ -138,6 +139,11 @@ class Expr:
 
     def __invert__(self) -> Expr:
         return unary("not" if self.dtype == "bool" else "bitnot", self)
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 @dataclass(frozen=True, eq=False)

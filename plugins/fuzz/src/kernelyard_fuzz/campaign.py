@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import resource
 import signal
@@ -27,7 +28,7 @@ from kernelyard_fuzz.errors import FuzzError
 from kernelyard_fuzz.graphs import Graph, Recipe, random_graph
 from kernelyard_fuzz.oracles import FoundError, Taken, check
 
-BATCH = 50  # graphs of one worker process
+BATCH = 200  # graphs of one worker process, which loads the compiler and opens its libraries again
 SECONDS = 60  # of processor time for one graph; more is a hang
 SLEEP = 600  # seconds for one graph; more is a deadlock
 MEMORY = 8 << 30  # bytes that a worker may map beside what it begins with; more is a find, too
@@ -168,6 +169,7 @@ def _start_timers() -> None:
 
 def _work(seeds: Sequence[int], recipe: Recipe, before: Mapping[int, Costs], announce: Announce) -> Tally:
     _limit()
+    gc.freeze()  # the collector looks no more at what the parent process had
     tally, taken, began = Tally(), Taken(), time.process_time()
     for seed in seeds:
         _start_timers()

@@ -12,6 +12,7 @@ from kernelyard.patterns.language.pattern import (
     CapturePattern,
     FunctionCallPattern,
     Pattern,
+    PredicatePattern,
     SameShapePattern,
     TupleGetItemPattern,
     field_values,
@@ -42,6 +43,12 @@ def kept(compute: Callable[[Pattern], T]) -> Callable[[Pattern], T]:
 def computes(pattern: Pattern) -> bool:
     """Return True for a pattern whose matches have something to compute, if there are any."""
     return pattern.root_ops != frozenset() and any(isinstance(part, COMPUTED) for part in walk(pattern))
+
+
+@kept
+def has_predicate(pattern: Pattern) -> bool:
+    """Return True for a pattern of which some part is a predicate, a vendor's function."""
+    return any(isinstance(part, PredicatePattern) for part in walk(pattern))
 
 
 def captured_names(pattern: Pattern) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from kernelyard.patterns.language.pattern import (
     VarPattern,
     WildcardPattern,
 )
-from kernelyard.patterns.language.pattern_parts import walk
+from kernelyard.patterns.language.pattern_parts import has_predicate
 from kernelyard.patterns.matching.feasibility import Feasibility, operand_choices
 
 MAX_NAMED = 4  # ops of an alternative that a message names
@@ -70,22 +70,16 @@ class NearMisses:
     def __init__(self, feasibility: Feasibility) -> None:
         self.feasibility = feasibility
         self._known: dict[tuple[Pattern, Expr], NearMiss | None] = {}
-        self._conditions: dict[Pattern, bool] = {}
 
     def find(self, pattern: Pattern, expr: Expr) -> NearMiss | None:
         """Return the first part of `pattern` that fails on `expr`; None when each part fits for itself."""
         key = (pattern, expr)
         if key not in self._known:
             explain = _EXPLAINERS.get(type(pattern), NearMisses._whole)
-            fits = not self._has_condition(pattern) and self.feasibility.may_match(pattern, expr)
+            # a predicate is not evaluated by `may_match`
+            fits = not has_predicate(pattern) and self.feasibility.may_match(pattern, expr)
             self._known[key] = None if fits else explain(self, pattern, self.feasibility.dataflow.resolve(expr))
         return self._known[key]
-
-    def _has_condition(self, pattern: Pattern) -> bool:
-        """Return True if some part is a predicate, which `may_match` does not evaluate."""
-        if pattern not in self._conditions:
-            self._conditions[pattern] = any(isinstance(part, PredicatePattern) for part in walk(pattern))
-        return self._conditions[pattern]
 
     def _value(self, expr: Expr) -> Expr:
         return self.feasibility.dataflow.value_of(expr)
