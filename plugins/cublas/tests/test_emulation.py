@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from kernelyard import dtypes
 from kernelyard.errors import ArtifactCorruptedError
 from kernelyard.runtime.abi.memory import address_of, aligned_copy, aligned_empty
+from kernelyard.testing import assert_allclose
+from kernelyard.testing.offload_bench import values
 from kernelyard_cublas._enums import (
     ComputeType,
     DataType,
@@ -42,7 +44,8 @@ def call_of(api, problem, arrays, heuristic=None):
     found = api.heuristics(descriptors.matmul, descriptors.layouts, descriptors.preference, 4)
     chosen = heuristic or found[-1]
     workspace = aligned_empty((max(chosen.workspace, 1),), "uint8")
-    addresses = Addresses(at["rhs"], at["lhs"], at.get("residual", at["out"]), at["out"])
+    unread = at["out"] if problem.c == problem.d else 0
+    addresses = Addresses(at["rhs"], at["lhs"], at.get("residual", unread), at["out"])
     scratch = address_of(workspace)
     call = MatmulCall(
         descriptors.matmul,
@@ -216,6 +219,22 @@ def test_wrong_calls_are_refused(api):
         prepared = api.prepare(MatmulCall(**fields))
         with pytest.raises(LtError, match="INVALID_VALUE"):
             prepared(0)
+    del alive
+
+
+def test_c_lies_where_d_does_only_in_the_same_layout(api):
+    """A result of float8 has a C of bfloat16, of which nothing is read: it is nowhere."""
+    fp8 = "float8_e4m3fn"
+    arrays = {"lhs": values((16, 32), fp8), "rhs": values((16, 32), fp8, 1), "out": values((16, 16), fp8)}
+    shapes = {role: array.shape for role, array in arrays.items()}
+    problem = problem_of(Attributes(transpose_rhs=True), shapes, dict.fromkeys(arrays, fp8))
+    call, alive = call_of(api, problem, arrays)
+    api.prepare(call)(0)
+    x, w = (arrays[role].astype(np.float32) for role in ("lhs", "rhs"))
+    assert_allclose(arrays["out"], (x @ w.T).astype(arrays["out"].dtype))
+    for wrong in ({"addresses": call.addresses._replace(c=call.addresses.d)}, {"beta": 1.0}):
+        with pytest.raises(LtError, match="INVALID_VALUE"):
+            api.prepare(MatmulCall(**{**vars(call), **wrong}))(0)
     del alive
 
 

@@ -49,8 +49,7 @@ class BoundMatmul:
         call = MatmulCall(
             self._descriptors.matmul,
             self._descriptors.layouts,
-            # C must be somewhere, read or not.
-            Addresses(at["rhs"], at["lhs"], at.get("residual", at["out"]), at["out"]),
+            Addresses(at["rhs"], at["lhs"], self._address_of_c(), at["out"]),
             self._problem.alpha,
             self._problem.beta,
             self._problem.scale_type,
@@ -58,6 +57,15 @@ class BoundMatmul:
             self._workspace(heuristic.workspace) if heuristic.workspace else 0,
         )
         return self._api.prepare(call)
+
+    def _address_of_c(self) -> int:
+        """Return where C is, of which nothing is read without a residual: where D is; nowhere (0) where its layout is
+        another, as it is beside a result of float8. The library takes C and D at one address for an operation in place,
+        whose layouts must agree (cuBLAS documentation, "cublasLtMatmul"), and refuses it with INVALID_VALUE.
+        """
+        if "residual" in self._addresses:
+            return self._addresses["residual"]
+        return self._addresses["out"] if self._problem.c == self._problem.d else 0
 
     def move(self, roles: Sequence[str], address: int) -> None:
         """Rebind an operand to another address."""

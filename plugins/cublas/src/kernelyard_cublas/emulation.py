@@ -32,7 +32,7 @@ from kernelyard_cublas._enums import (
     PreferenceAttribute,
     Status,
 )
-from kernelyard_cublas.lt_api import Heuristic, Layouts, LtApi, LtError, MatmulCall, Run
+from kernelyard_cublas.lt_api import Addresses, Heuristic, Layouts, LtApi, LtError, MatmulCall, Run
 
 VERSION = 10000  # of no cuBLAS that we load, so that nobody's algorithms are taken for another's
 PROPOSALS = 4
@@ -180,8 +180,7 @@ class EmulatedLt(LtApi):
         needed = self.check(call.matmul, call.layouts, call.heuristic.algorithm)
         if not product.is_supported:
             raise LtError("cublasLtMatmul", Status.NOT_SUPPORTED)
-        addresses = (*call.addresses, *product.pointers)
-        if needed is None or any(not each or each % ALIGNMENT for each in addresses):
+        if needed is None or not product.may_lie_at(call.addresses, is_c_read=call.beta != 0):
             raise LtError("cublasLtMatmul", Status.INVALID_VALUE)
         if needed.workspace > call.heuristic.workspace or (needed.workspace and not call.workspace):
             raise LtError("cublasLtMatmul", Status.INVALID_VALUE)
@@ -245,6 +244,14 @@ class Product:
         scales = (MatmulAttribute.A_SCALE_POINTER, MatmulAttribute.B_SCALE_POINTER)
         found = [self.values[each] for each in scales if self.values[each]]
         return [*found, *([self.values[MatmulAttribute.BIAS_POINTER]] if self.has_bias else [])]
+
+    def may_lie_at(self, addresses: Addresses, is_c_read: bool) -> bool:
+        """Check that what is read is somewhere, aligned, and that C lies where D does only if their layouts agree."""
+        used = addresses if is_c_read or addresses.c else addresses._replace(c=addresses.d)
+        is_in_place = addresses.c == addresses.d
+        return all(each and each % ALIGNMENT == 0 for each in (*used, *self.pointers)) and (
+            not is_in_place or vars(self.c) == vars(self.d)
+        )
 
     @property
     def has_bias(self) -> bool:

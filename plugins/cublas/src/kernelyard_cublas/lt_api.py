@@ -38,7 +38,7 @@ class Layouts(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """The addresses of the four matrices."""
+    """The addresses of the four matrices; c may be 0 where beta is."""
 
     a: int
     b: int
