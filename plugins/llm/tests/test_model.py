@@ -85,6 +85,15 @@ def test_logits_are_those_of_the_definition(kind: str, llama_file: Callable[[str
     assert_near(model.logits(IDS), Reference(llama_file(kind)).logits(IDS))
 
 
+@pytest.mark.parametrize("products", ["int16", "float"])
+def test_an_embedding_that_is_also_the_head_is_stored_once(llama_file, products):
+    executable = kernelyard_llm.load(llama_file("Q4_1"), threads=1, products=products).executable
+    least, padded = len(TOKENS) * WIDTH, -(-len(TOKENS) // 64) * 64 * WIDTH
+    of_bytes = [each for each in executable.constants.values() if least <= each.nbytes <= padded]
+    assert len(of_bytes) == 1
+    assert {"dequantize", "take"} <= {op for kernel in executable.report.kernels for op in kernel.ops}
+
+
 def test_weights_are_read_as_they_are_stored(llama: LanguageModel, llama_file: Callable[[str], Path]) -> None:
     constants = llama.executable.constants.values()
     stored = llama_file("Q4_1").stat().st_size

@@ -86,6 +86,7 @@ _HOME = {
     "DecomposeDataDependent": "lowering.decompose_data_dependent",
     "DecomposeRandom": "lowering.decompose_random",
     "FuseDequantizeMatmul": "quantization.fuse_dequantize_matmul",
+    "FuseDequantizeTake": "quantization.fuse_dequantize_take",
     "FuseOps": "fusion.fuse_ops",
     "FuseSiblings": "fusion.fuse_siblings",
     "FuseTIR": "fusion.fuse_tir",

@@ -53,6 +53,7 @@ from kernelyard.transform.precision.widen_floats import NARROW, WidenFloats
 from kernelyard.transform.quantization.compose_quantized_products import ComposeQuantizedProducts
 from kernelyard.transform.quantization.copy_dequantize import CopyDequantize
 from kernelyard.transform.quantization.fuse_dequantize_matmul import FuseDequantizeMatmul
+from kernelyard.transform.quantization.fuse_dequantize_take import FuseDequantizeTake
 from kernelyard.transform.quantization.propagate_dequantize import PropagateDequantize
 from kernelyard.transform.quantization.share_dequantize import ShareDequantize
 from kernelyard.transform.simplify.canonicalize import Canonicalize
@@ -296,6 +297,7 @@ def legalize() -> Sequence[Pass]:
         FoldWeights(),
         DecomposeRandom(),
         FuseDequantizeMatmul(),
+        FuseDequantizeTake(),
         FuseTransposeMatmul(),
         DeadCodeElimination(),
         LegalizeOps(),

@@ -31,14 +31,15 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig, weights: Weights, products: Products = DEFAULT_PRODUCTS) -> None:
         self.config = config
         part = _Part(weights, config, products)
-        self.embedding = Embedding(part.weight("token_embd.weight"))
+        is_tied = "output.weight" not in weights
+        self.output = part.dense("token_embd" if is_tied else "output")
+        self.embedding = None if is_tied else Embedding(part.weight("token_embd.weight"))
         positions = part.find("position_embd.weight")
         self.positions = None if positions is None else Embedding(positions)
         self.layers = nn.ModuleList(
             [Layer(config, layer, part.inner(f"blk.{number}.")) for number, layer in enumerate(config.layers)]
         )
         self.norm = part.norm("output_norm")
-        self.output = part.dense("output" if "output.weight" in weights else "token_embd")
 
     def extend(
         self,
@@ -61,7 +62,7 @@ class Decoder(nn.Module):
     def _hidden(self, tokens: nn.Tensor, lengths: nn.Tensor, caches: Sequence[Cache]) -> dict[str, nn.Tensor]:
         """Return the hidden states, and what is cached of the tokens: of each part (layers, batch, n, heads, ...)."""
         places = nn.op.unsqueeze(lengths, 1) + nn.op.arange(tokens.shape[1])
-        x = self.embedding(tokens)
+        x = self.output.take(tokens) if self.embedding is None else self.embedding(tokens)
         if self.config.embedding_scale != 1.0:
             x = x * self.config.embedding_scale
         if self.positions is not None:

@@ -59,6 +59,12 @@ class Dense(nn.Module):
         y = x @ self._matrix()
         return y if self.bias is None else y + self.bias
 
+    def take(self, indices: nn.Tensor) -> nn.Tensor:
+        """Return rows of the weight as it is stored, as `Embedding` does of a table: for weights that are both."""
+        columns = nn.op.take(self.weight, indices, 1).astype("float32") if self.scales is None else None
+        columns = nn.op.take(self._matrix(), indices, 1) if columns is None else columns
+        return nn.op.permute_dims(columns, (*range(1, columns.ndim), 0))
+
     def _matrix(self) -> nn.Tensor:
         """Return the weight (in, out)."""
         wide = self.weight.astype("float32")

@@ -11,8 +11,10 @@ from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, Globa
 from kernelyard.ir.hash_ahead import hash_ahead
 from kernelyard.runtime.abi.memory import give_back_pages
 from kernelyard.runtime.abi.threads import processors
+from kernelyard.tir.buffer import Buffer
+from kernelyard.tir.expr import Load
 from kernelyard.tir.packing import Packing, pack_inputs
-from kernelyard.tir.primfunc import PrimFunc
+from kernelyard.tir.primfunc import PrimFunc, walk
 from kernelyard.transform.fusion.kernel_groups import callee, without_unused
 from kernelyard.transform.lowering.legalize_ops import PrimFuncTable, call_tir
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
@@ -30,7 +32,8 @@ class PackConstants(Pass):
 
     choose: of a function and the positions of its constant inputs, how each is to be packed; others stay as they are.
     A constant that several functions read, as one for any number of rows and one for a single row, is packed as the
-    first of them wants it, where all cut the same axis: it is stored once.
+    first of them wants it, where all cut the same axis: it is stored once. So do functions read it that look elements
+    up at indices which they read, as embeddings do: these lie apart from each other in any order.
     Run it after FuseTIR; the code generator of the target knows what to choose (`CodeGenerator.packings`).
     """
 
@@ -43,7 +46,10 @@ class PackConstants(Pass):
         changed: dict[str, Function] = {}
         with ThreadPoolExecutor(processors(), "kernelyard-packing") as executor:
             packer = _Packer(module, self.choose, executor)
-            for name, function in module.entry_functions().items():
+            entries = module.entry_functions()
+            for function in entries.values():
+                packer.choose_all(function)
+            for name, function in entries.items():
                 new = packer.mutate(function)
                 if new is not function:
                     changed[name] = new
@@ -65,24 +71,37 @@ class _Packer(FunctionMutator):
         self.chosen: dict[tuple[str, tuple[int, ...]], Mapping[int, Packing]] = {}
         self.names: dict[tuple[str, tuple[tuple[int, Packing], ...]], str] = {}
         self.shared: dict[tuple[str, int], Packing] = {}
+        self.first: dict[str, Packing] = {}
         self.packed: dict[tuple[str, Packing], Constant] = {}
         self.copies: list[Future[None]] = []
+
+    def choose_all(self, function: Function) -> None:
+        """Choose how the constants of a function's calls are packed, before any is."""
+        for binding in function.bindings:
+            if (target := callee(binding.value, self.module)) is not None:
+                self._packings(binding.value, target)
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         function = callee(value, self.module)
         if function is None:
             return value
-        assert isinstance(value, Call)
-        target, *args = value.args
-        assert isinstance(target, GlobalVar)
-        constants = tuple(n for n, arg in enumerate(args) if isinstance(arg, Constant))
-        packings = {
-            n: self._shared(args[n], each) for n, each in self._choose(target.name, function, constants).items()
-        }
+        name, args = _target(value)
+        packings = self._packings(value, function)
+        for n, arg in enumerate(args):
+            if n not in packings and isinstance(arg, Constant) and arg.digest in self.first:
+                packing = self.first[arg.digest]
+                if not arg.data.shape[packing.axis] % packing.block and _is_looked_up(function, function.inputs[n]):
+                    packings[n] = packing
         if not packings:
             return value
         packed = [self._packed(arg, packings[n]) if n in packings else arg for n, arg in enumerate(args)]
-        return call_tir(self._name_of(target.name, function, packings), packed, value.type)
+        return call_tir(self._name_of(name, function, packings), packed, value.type)
+
+    def _packings(self, value: Expr, function: PrimFunc) -> dict[int, Packing]:
+        """Return the packings that are chosen for the constants of a call."""
+        name, args = _target(value)
+        constants = tuple(n for n, arg in enumerate(args) if isinstance(arg, Constant))
+        return {n: self._shared(args[n], each) for n, each in self._choose(name, function, constants).items()}
 
     def _choose(self, name: str, function: PrimFunc, constants: tuple[int, ...]) -> Mapping[int, Packing]:
         key = (name, constants)
@@ -94,6 +113,7 @@ class _Packer(FunctionMutator):
         """Return how an equal constant is packed already, where the same axis is cut into whole blocks."""
         assert isinstance(constant, Constant)
         first = self.shared.setdefault((constant.digest, chosen.axis), chosen)
+        self.first.setdefault(constant.digest, first)
         return chosen if constant.data.shape[chosen.axis] % first.block else first
 
     def _name_of(self, name: str, function: PrimFunc, packings: Mapping[int, Packing]) -> str:
@@ -115,6 +135,20 @@ class _Packer(FunctionMutator):
         """Wait until all packed constants have their values."""
         for copy in self.copies:
             copy.result()
+
+
+def _target(value: Expr) -> tuple[str, tuple[Expr, ...]]:
+    """Return the name of the function that a `call_tir` calls, and its arguments."""
+    assert isinstance(value, Call)
+    target, *args = value.args
+    assert isinstance(target, GlobalVar)
+    return target.name, tuple(args)
+
+
+def _is_looked_up(function: PrimFunc, buffer: Buffer) -> bool:
+    """Return True where every read of a buffer is at an index that is read itself."""
+    loads = [load for block in function.blocks for load in block.loads if load.buffer == buffer]
+    return all(any(isinstance(part, Load) for part in walk(*load.indices)) for load in loads)
 
 
 def _copy(packing: Packing, source: np.ndarray, packed: np.ndarray) -> None:

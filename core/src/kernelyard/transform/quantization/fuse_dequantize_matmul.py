@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +40,7 @@ class FuseDequantizeMatmul(Pass):
 
 
 @dataclass(frozen=True, eq=False)
-class _Operands(WeightConstants):
+class ColumnWeights(WeightConstants):
     """The constants that a function reads, padded to whole groups and `COLUMNS`. words: packed integers, see
     `FuseDequantizeMatmul`; of 8 bits the integers themselves. minima: what is added to all integers times their scale;
     of 4 bits those count from 0 then, not from -8."""
@@ -59,12 +59,23 @@ class _Operands(WeightConstants):
         """True where a column has one scale and nothing besides: the sum is scaled, not what is summed."""
         return self.group == self.depth and self.zeros is None and self.minima is None
 
+    def number(self, buffers: Mapping[str, Buffer], row: ScalarExpr, column: ScalarExpr) -> ScalarExpr:
+        """See `WeightConstants.number`."""
+        words = buffers["w"]
+        if self.bits == 8:
+            number = cast(words[row, column], "float32")
+        else:
+            word = words[row // index(PER_WORD), column]
+            nibble = binary("shr", word, cast(row % index(PER_WORD) * 4, "int32")) & 15
+            number = cast(nibble, "float32") + float(self.lowest)
+        return self.dequantized(buffers, number, row // index(self.group), column)
+
 
 class _Fuser(FunctionMutator):
     def __init__(self, functions: PrimFuncTable) -> None:
         super().__init__()
         self.functions = functions
-        self.operands: dict[Expr, _Operands | None] = {}
+        self.operands: dict[Expr, ColumnWeights | None] = {}
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call) or value.op_name != "matmul" or value.tensor_type.dtype != "float32":
@@ -74,7 +85,7 @@ class _Fuser(FunctionMutator):
             return value
         if right not in self.operands:
             stored = stored_weights(right, self.value_of)
-            self.operands[right] = None if stored is None else _operands(stored)
+            self.operands[right] = None if stored is None else words_of_columns(stored)
         operands = self.operands[right]
         if operands is None:
             return value
@@ -83,7 +94,8 @@ class _Fuser(FunctionMutator):
         return call_tir(name, [left, *operands.inputs.values()], value.type)
 
 
-def _operands(stored: StoredWeights) -> _Operands:
+def words_of_columns(stored: StoredWeights) -> ColumnWeights:
+    """Return the constants that `FuseDequantizeMatmul` makes of stored weights."""
     k, n = stored.codes.shape
     group = stored.group
     if stored.bits == 4 and group % PER_WORD:
@@ -102,10 +114,10 @@ def _operands(stored: StoredWeights) -> _Operands:
         lowest = (8.0 if stored.bits == 4 else 0.0) * scales.astype(np.float64)
         minima = Constant(np.pad(narrowed(stored.minima - lowest), wider))
     scales = Constant(np.pad(scales, wider))
-    return _Operands(Constant(codes), scales, zeros, minima, bits=stored.bits, depth=depth, group=group)
+    return ColumnWeights(Constant(codes), scales, zeros, minima, bits=stored.bits, depth=depth, group=group)
 
 
-def _function(left: TensorType, result: TensorType, operands: _Operands) -> PrimFunc:
+def _function(left: TensorType, result: TensorType, operands: ColumnWeights) -> PrimFunc:
     b = PrimFuncBuilder()
     x = b.input("x", left)
     words, *others = (b.input(name, constant.tensor_type) for name, constant in operands.inputs.items())
@@ -137,7 +149,7 @@ def _padded(b: PrimFuncBuilder, x: Buffer, depth: int) -> Buffer:
 
 
 def _contraction(
-    b: PrimFuncBuilder, x: Buffer, shape: Shape, operands: _Operands, words: Buffer, parameters: Sequence[Buffer]
+    b: PrimFuncBuilder, x: Buffer, shape: Shape, operands: ColumnWeights, words: Buffer, parameters: Sequence[Buffer]
 ) -> Buffer:
     """Contract over groups, where there are several, the words of a group, and the packed integers of a word."""
     has_groups = bool(parameters)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +47,7 @@ class MultiplyBlocks(Pass):
 
 
 @dataclass(frozen=True, eq=False)
-class _Weights(WeightConstants):
+class BlockWeights(WeightConstants):
     """Unsigned weights in words: `(number - offset) * scale`, plus the minimum.
 
     words: int32 (words of all blocks, columns); zeros: what is to be subtracted instead of the offset, uint8.
@@ -70,12 +70,22 @@ class _Weights(WeightConstants):
         """Return how many numbers share a byte."""
         return 8 // self.bits
 
+    def number(self, buffers: Mapping[str, Buffer], row: ScalarExpr, column: ScalarExpr) -> ScalarExpr:
+        """See `WeightConstants.number`."""
+        word = buffers["w"][row // index(PER_WORD * self.halves), column]
+        if self.halves > 1:
+            half = row // index(PER_WORD) % index(self.halves)
+            word = binary("shr", word, cast(half * 4, "int32")) & _HALVES
+        number = cast(byte_of(word, row % index(PER_WORD), "uint8"), "float32")
+        number = number if self.zeros is not None else number - float(self.offset)
+        return self.dequantized(buffers, number, row // index(self.block), column)
+
 
 class _Multiplier(FunctionMutator):
     def __init__(self, functions: PrimFuncTable) -> None:
         super().__init__()
         self.functions = functions
-        self.weights: dict[Expr, _Weights | None] = {}
+        self.weights: dict[Expr, BlockWeights | None] = {}
         self.quantized: dict[Expr, list[Expr]] = {}
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
@@ -87,9 +97,7 @@ class _Multiplier(FunctionMutator):
             return value
         if right.tensor_type.rank != 2 or not is_dequantized(right, self.value_of):
             return value
-        if right not in self.weights:
-            self.weights[right] = _weights(stored_weights(right, self.value_of))
-        weights = self.weights[right]
+        weights = self._weights(right)
         if weights is None or min(rounded.attrs["block"], right.tensor_type.shape[0]) != weights.block:
             return value
         bits = rounded.attrs["bits"]
@@ -99,6 +107,12 @@ class _Multiplier(FunctionMutator):
         function = _product([each.tensor_type for each in blocks], value.tensor_type, weights)
         name = self.functions.name_of(function, "block_matmul")
         return call_tir(name, [*blocks, *weights.inputs.values()], value.type)
+
+    def _weights(self, matrix: Expr) -> BlockWeights | None:
+        if matrix not in self.weights:
+            stored = stored_weights(matrix, self.value_of)
+            self.weights[matrix] = None if stored is None else words_of_blocks(stored)
+        return self.weights[matrix]
 
     def _quantized(self, left: Expr, rounded: Call, block: int) -> list[Expr]:
         """Return codes, scales and sums of the left side, once for all products."""
@@ -112,9 +126,9 @@ class _Multiplier(FunctionMutator):
         return self.quantized[left]
 
 
-def _weights(stored: StoredWeights | None) -> _Weights | None:
+def words_of_blocks(stored: StoredWeights) -> BlockWeights | None:
     """Return the weights in words; None where no whole words make a block."""
-    if stored is None or stored.group % (PER_WORD * 8 // stored.bits):
+    if stored.group % (PER_WORD * 8 // stored.bits):
         return None
     blocks, columns = stored.scales.shape
     offset = 2 ** (stored.bits - 1)
@@ -132,7 +146,7 @@ def _weights(stored: StoredWeights | None) -> _Weights | None:
         lowest = 2.0 ** (stored.bits - 1) * stored.scales.astype(np.float64)
         minima = Constant(_wider(narrowed(stored.minima - lowest)))
     scales = Constant(_wider(stored.scales))
-    return _Weights(Constant(words), scales, zeros, minima, bits=stored.bits, block=stored.group, offset=offset)
+    return BlockWeights(Constant(words), scales, zeros, minima, bits=stored.bits, block=stored.group, offset=offset)
 
 
 def _wider(parameters: np.ndarray) -> np.ndarray:
@@ -154,7 +168,7 @@ def _finished(b: PrimFuncBuilder, results: tuple[Buffer, ...], *ops: str) -> Pri
     return function
 
 
-def _product(blocks: Sequence[TensorType], result: TensorType, weights: _Weights) -> PrimFunc:
+def _product(blocks: Sequence[TensorType], result: TensorType, weights: BlockWeights) -> PrimFunc:
     """Return the product of blocks: codes, scales and sums by the weights."""
     b = PrimFuncBuilder()
     codes, scales, sums = (b.input(name, type_) for name, type_ in zip("xab", blocks, strict=True))

@@ -7,7 +7,8 @@ dequantization, those of importers included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -15,6 +16,9 @@ import numpy as np
 
 from kernelyard.dtypes import to_numpy
 from kernelyard.ir import Call, Constant, Expr, Op
+from kernelyard.tir.buffer import Buffer
+from kernelyard.tir.expr import Expr as ScalarExpr
+from kernelyard.tir.expr import cast
 
 Values = Callable[[Expr], Expr]
 
@@ -45,7 +49,7 @@ class StoredWeights:
 
 
 @dataclass(frozen=True, eq=False)
-class WeightConstants:
+class WeightConstants(ABC):
     """Constants that a function which multiplies by stored weights reads: packed integers, and numbers of their groups.
 
     words: the integers, packed as the pass says. scales (groups, N). zeros, what is subtracted from the integers, and
@@ -67,6 +71,19 @@ class WeightConstants:
     def columns(self) -> int:
         """Return N, as the constants are padded."""
         return self.scales.data.shape[1]
+
+    @abstractmethod
+    def number(self, buffers: Mapping[str, Buffer], row: ScalarExpr, column: ScalarExpr) -> ScalarExpr:
+        """Return a weight in float32; buffers: the constants as a function reads them, by the names of `inputs`."""
+
+    def dequantized(
+        self, buffers: Mapping[str, Buffer], integer: ScalarExpr, group: ScalarExpr, column: ScalarExpr
+    ) -> ScalarExpr:
+        """Return what an integer of a group, in float32, stands for."""
+        parameters = {name: cast(buffers[name][group, column], "float32") for name in "szm" if name in buffers}
+        shifted = integer - parameters["z"] if "z" in parameters else integer
+        scaled = shifted * parameters["s"]
+        return scaled + parameters["m"] if "m" in parameters else scaled
 
 
 def stored_weights(matrix: Expr, value_of: Values) -> StoredWeights | None:
