@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import kernelyard as ky
 from kernelyard.errors import DeviceError
 from kernelyard.testing import evaluate
+from kernelyard.tir import PrimFunc
 from kernelyard_cuda import compiler as cuda_compiler
 from kernelyard_native_cuda.drivers import open_device
 from kernelyard_native_cuda.drivers.gpu import Gpu
@@ -24,6 +26,11 @@ from .test_programs import PROGRAMS, module_of
 from .test_rules import random
 
 pytestmark = pytest.mark.gpu
+
+Lower = Callable[..., PrimFunc | None]  # of a case: its operator at loop level
+SAMPLES = 80  # of a module: enough of them share the text before them, and few enough are compiled side by side
+NAMES = list(CASES)
+NUMBER_OF = {name: number for number, name in enumerate(NAMES)}
 
 
 @pytest.fixture(scope="module")
@@ -38,30 +45,48 @@ def gpu() -> Gpu:
     return found
 
 
-@pytest.fixture(scope="module")
-def static_module(target) -> NativeCudaModule:
-    return generate({name: lower_static(*case) for name, case in CASES.items()}, target.arch)
+class Samples:
+    """Modules of operators' samples for an architecture, each compiled when one of its samples is first asked for."""
+
+    def __init__(self, arch: str | None) -> None:
+        self.arch = arch
+        self._made: dict[tuple[Lower, int], NativeCudaModule] = {}
+
+    def module(self, lower: Lower, name: str) -> NativeCudaModule:
+        number = NUMBER_OF[name] // SAMPLES
+        if (lower, number) not in self._made:
+            names = NAMES[number * SAMPLES : (number + 1) * SAMPLES]
+            lowered = {each: lower(*CASES[each]) for each in names}
+            functions = {each: function for each, function in lowered.items() if function is not None}
+            self._made[lower, number] = generate(functions, self.arch)
+        return self._made[lower, number]
 
 
 @pytest.fixture(scope="module")
-def symbolic_module(target) -> NativeCudaModule:
-    lowered = {name: lower_symbolic(*case) for name, case in CASES.items()}
-    return generate({name: function for name, function in lowered.items() if function is not None}, target.arch)
+def samples(target) -> Samples:
+    return Samples(target.arch)
 
 
-@pytest.mark.xdist_group("static samples")  # compiled as one module, in one process
-@pytest.mark.parametrize("name", CASES)
-def test_static(gpu, static_module, name):
-    check_sample(gpu, static_module, name, {})
+def in_groups(kind: str) -> list[Any]:
+    """The names of samples; those of one module are tested by one process."""
+    return [
+        pytest.param(name, marks=pytest.mark.xdist_group(f"{kind} samples {NUMBER_OF[name] // SAMPLES}"))
+        for name in NAMES
+    ]
 
 
-@pytest.mark.xdist_group("symbolic samples")
-@pytest.mark.parametrize("name", CASES)
-def test_symbolic(gpu, symbolic_module, name):
-    if name not in symbolic_module.symbols():
+@pytest.mark.parametrize("name", in_groups("static"))
+def test_static(gpu, samples, name):
+    check_sample(gpu, samples.module(lower_static, name), name, {})
+
+
+@pytest.mark.parametrize("name", in_groups("symbolic"))
+def test_symbolic(gpu, samples, name):
+    module = samples.module(lower_symbolic, name)
+    if name not in module.symbols():
         pytest.skip("the type rule needs known sizes here")
     sizes = {size for array in CASES[name][1].inputs for size in np.shape(array) if size > 1}
-    check_sample(gpu, symbolic_module, name, {f"n{size}": size for size in sizes})
+    check_sample(gpu, module, name, {f"n{size}": size for size in sizes})
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
