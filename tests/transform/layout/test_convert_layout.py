@@ -134,6 +134,23 @@ def test_only_the_ops_asked_for(check):
     ]
 
 
+def test_pools_may_follow_what_is_channels_last_already(check):
+    b = FunctionBuilder()
+    pool = {"pool_size": (2, 2), "strides": (1, 1), "padding": (0,) * 4, "dilation": (1, 1)}
+    first = b.op("nn.max_pool2d", b.input("x", SHAPE), **pool)
+    convert = ConvertLayout(["nn.conv2d"], following=["nn.max_pool2d"])
+    after = check(convert, b.function(b.op("nn.max_pool2d", conv(b, first), **pool)))
+    assert check.ops(after)[0] == "nn.max_pool2d"
+    assert permutations(left_outside(after)) == 2
+
+
+def test_only_the_dtypes_asked_for():
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(conv(b, b.input("x", SHAPE)))})
+    assert ConvertLayout(dtypes=["float16"])(module) is module
+    assert ConvertLayout(dtypes=["float32"])(module) is not module
+
+
 def test_canonical_forms_take_back_what_nobody_took():
     b = FunctionBuilder()
     function = b.function(conv(b, b.op("nn.relu", conv(b, b.input("x", SHAPE)))))

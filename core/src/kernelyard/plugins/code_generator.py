@@ -22,11 +22,14 @@ class CodeGenerator(ABC):
 
     composes_attention: attention is one kernel on its targets, so that matmuls and softmax are composed into it before
     backends are asked; where it is not set, `fuses_attention` is asked after them.
+    channels_last: dtypes of convolutions that are faster on channels-last tensors; those that backends left, and what
+    lies between them, are converted.
     """
 
     name: str
     targets: tuple[str, ...]
     composes_attention: bool = False
+    channels_last: tuple[str, ...] = ()
 
     def probe(self) -> Unavailable | None:
         """Return None when kernels can be generated here."""

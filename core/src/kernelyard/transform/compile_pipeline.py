@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from kernelyard.errors import PassError, did_you_mean
 from kernelyard.ir import Call, IRModule
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext, Sequential
+from kernelyard.transform.pipelines import channels_last as convert_channels_last
 from kernelyard.transform.pipelines import fuse_attention, get_pipeline, widen_floats
 
 PRECISION, OFFLOAD = "precision", "offload"
@@ -114,6 +115,7 @@ def default_pipeline(
     widened: Sequence[str] = (),
     fuses_attention: Callable[[Call], bool] | None = None,
     multiplies_integers: bool = False,
+    channels_last: Sequence[str] = (),
 ) -> CompilePipeline:
     """Return the stages of a compile. The parameters are what a `CodeGenerator` answers of these names."""
     attention = [get_pipeline("compose_attention")] if composes_attention else []
@@ -121,8 +123,9 @@ def default_pipeline(
     first = [get_pipeline("import"), get_pipeline("simplify"), *widening, _DriverStage(PRECISION), *attention]
     fusing = [fuse_attention(fuses_attention)] if fuses_attention and not composes_attention else []
     products = [get_pipeline("integer_products")] if multiplies_integers else []
-    last = [get_pipeline("quantized"), _DriverStage(OFFLOAD), *fusing, *products, get_pipeline("legalize")]
-    return CompilePipeline([*first, *last])
+    converting = [convert_channels_last(channels_last)] if channels_last else []
+    last = [get_pipeline("quantized"), _DriverStage(OFFLOAD), *fusing, *products, *converting]
+    return CompilePipeline([*first, *last, get_pipeline("legalize")])
 
 
 def _points_of(stage: Pass) -> list[str]:

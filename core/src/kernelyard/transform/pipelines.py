@@ -284,6 +284,16 @@ def integer_products() -> Sequence[Pass]:
     return [MultiplyIntegers(), MultiplyBlocks(), DeadCodeElimination()]
 
 
+@pipeline("channels_last")
+def channels_last(dtypes: Sequence[str] = NARROW) -> Sequence[Pass]:
+    """Convert convolutions that backends have left, and what lies between them, to channels-last tensors."""
+    from kernelyard.transform.layout.convert_layout import CONVOLUTIONS, POOLS, ConvertLayout
+    from kernelyard.transform.layout.fuse_transpose_conv import FuseTransposeConv
+
+    convert = ConvertLayout(CONVOLUTIONS, dtypes, following=POOLS)
+    return [WhereChanged([convert, FuseTransposeConv(), *clean().passes], "convert_and_fuse")]
+
+
 @pipeline("legalize")
 def legalize() -> Sequence[Pass]:
     """Turn the ops that no library took into loop-level functions, fused vertically, then horizontally.

@@ -36,6 +36,7 @@ class NativeCudaGenerator(CodeGenerator):
     name = "native-cuda"
     targets = ("cuda",)
     composes_attention = True
+    channels_last = ("float16", "bfloat16")
 
     def facts(self) -> Mapping[str, str]:
         """See `CodeGenerator.facts`."""

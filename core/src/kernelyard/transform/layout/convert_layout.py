@@ -22,27 +22,31 @@ from kernelyard.ir.op import Op
 from kernelyard.ops.elementwise_names import ELEMENTWISE
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
 
-SPATIAL = tuple(
-    f"nn.{kind.format(rank)}"
-    for kind in ("conv{}d", "conv{}d_transpose", "max_pool{}d", "avg_pool{}d")
-    for rank in (1, 2, 3)
-)
+CONVOLUTIONS = tuple(f"nn.conv{rank}d" for rank in (1, 2, 3))
+TRANSPOSED = tuple(f"nn.conv{rank}d_transpose" for rank in (1, 2, 3))
+POOLS = tuple(f"nn.{kind}_pool{rank}d" for kind in ("max", "avg") for rank in (1, 2, 3))
+SPATIAL = (*CONVOLUTIONS, *TRANSPOSED, *POOLS)
 
 
 class ConvertLayout(FunctionPass):
     """Surround spatial operators by permutations, and move these over what lies between.
 
-    ops: the operators whose data becomes channels-last, default all convolutions and pools. Weights keep their order,
-    and so do parameters and results.
+    ops: the operators whose data becomes channels-last, default all convolutions and pools. dtypes: of these alone;
+    None: of all. following: operators that become channels-last where they read what is so already. Weights keep their
+    order, and so do parameters and results.
     """
 
     name = "convert_layout"
 
-    def __init__(self, ops: Collection[str] = SPATIAL) -> None:
+    def __init__(
+        self, ops: Collection[str] = SPATIAL, dtypes: Collection[str] | None = None, following: Collection[str] = ()
+    ) -> None:
         self._ops = frozenset(ops)
+        self._dtypes = None if dtypes is None else frozenset(dtypes)
+        self._following = frozenset(following)
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        return _Converter(self._ops).mutate(function)
+        return _Converter(self._ops, self._dtypes, self._following).mutate(function)
 
 
 def to_last(rank: int) -> tuple[int, ...]:
@@ -68,22 +72,29 @@ def to_first(rank: int) -> tuple[int, ...]:
 class _Converter(FunctionMutator):
     """A channels-last value is known by the permutation to channels-first that its readers see."""
 
-    def __init__(self, ops: Collection[str]) -> None:
+    def __init__(self, ops: frozenset[str], dtypes: frozenset[str] | None, following: frozenset[str]) -> None:
         super().__init__()
         self._ops = ops
+        self._dtypes = dtypes
+        self._following = following
         self._converted: dict[Expr, Expr] = {}
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call) or not isinstance(value.op, Op) or not isinstance(value.type, TensorType):
             return value
         rank = value.type.rank
-        if value.op.name in self._ops:
+        if self._becomes_last(value, rank):
             first = self.emit(_permuted(self._last(value.args[0], rank), to_first(rank)))
             result = self.emit(Call(value.op, [first, *value.args[1:]], value.attrs), var.name, var.origin)
             return _permuted(self.emit(_permuted(result, to_last(rank))), to_first(rank))
         if value.op.name == "permute_dims" and value.attrs["axes"] == to_last(rank):
             return self._below(value.args[0], rank) or value  # what the model does itself is done already
         return self._moved_over(var, value, rank) or value
+
+    def _becomes_last(self, call: Call, rank: int) -> bool:
+        if call.op_name in self._following:
+            return self._below(call.args[0], rank) is not None
+        return call.op_name in self._ops and (self._dtypes is None or call.tensor_type.dtype in self._dtypes)
 
     def _moved_over(self, var: Var, call: Call, rank: int) -> Expr | None:
         """Return the call on channels-last operands, for one that reads a converted value and does not care for the
