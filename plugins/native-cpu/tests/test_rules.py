@@ -130,6 +130,20 @@ def test_weights_are_packed_where_vectors_go_along_them():
     assert choose_packings(function_of(module_of("matmul", (64, 8), (8, 64))), [1], WIDE) == {}, "small"
 
 
+@pytest.mark.parametrize(
+    ("channels", "filters", "window", "stride", "packed"),
+    [(1, 64, 10, 5, True), (2, 64, 10, 5, True), (2, 32, 12, 4, True), (1, 64, 48, 8, False), (1, 64, 10, 1, False)],
+)
+def test_small_weights_are_packed_where_signals_are_read_in_steps(channels, filters, window, stride, packed):
+    """Unless the signal is transposed in parts that many filters read: then there are vectors along its places."""
+    attributes = {"strides": (stride,), "padding": (0, 0), "dilation": (1,), "groups": 1}
+    data, weight = (1, channels, 600), (filters, channels, window)
+    assert bool(choose_packings(function_of(module_of("nn.conv1d", data, weight, **attributes)), [1], WIDE)) == packed
+    module, x = module_of("nn.conv1d", data, weights=(normal(*weight),), **attributes), normal(*data)
+    (wanted,) = evaluate(module, [x])
+    np.testing.assert_allclose(np.asarray(ky.compile(module, backends=[])(x)), wanted, rtol=2e-4, atol=2e-4)
+
+
 def check_program(module: IRModule, *feeds: np.ndarray, mcpu: str | None, packed: bool) -> None:
     exe = ky.compile(module, target=Target("cpu", mcpu=mcpu), backends=[])
     machine = resolve_machine(mcpu)
