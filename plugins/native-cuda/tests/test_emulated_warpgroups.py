@@ -40,12 +40,33 @@ MULTIPLY = """
     wgmma<Half, 64, true, false>(total, wgmma_descriptor(32 * k, 16, 1024), wgmma_descriptor(8192 + 2048 * k, 8192, 1024), k > 0);
   wgmma_commit();
 """
+REGISTERS = """
+  unsigned factors[4][4];
+  for (int k = 0; k < 4; ++k)
+    for (int i = 0; i < 4; ++i) {
+      const unsigned place = (threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i % 2 * 8) * 128 + k * 32 + i / 2 * 16;
+      factors[k][i] = shared_at<unsigned>((place ^ (place >> 7 & 7) << 4) + threadIdx.x % 4 * 4);
+    }
+  float total[32];
+  wgmma_fence();
+  for (int k = 0; k < 4; ++k)
+    wgmma<Half, 64, false>(total, factors[k], wgmma_descriptor(8192 + 2048 * k, 8192, 1024), k > 0);
+  wgmma_commit();
+"""
 LATE = "wgmma_wait<0>();"
 STORE = """
   const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
   for (int i = 0; i < 32; ++i) out[(row + i / 2 % 2 * 8) * 64 + column + i / 4 * 8 + i % 2] = total[i];
 """
-PARTS = {"START": START, "COPY": COPY, "WAIT": WAIT, "MULTIPLY": MULTIPLY, "LATE": LATE, "STORE": STORE}
+PARTS = {
+    "START": START,
+    "COPY": COPY,
+    "WAIT": WAIT,
+    "MULTIPLY": MULTIPLY,
+    "REGISTERS": REGISTERS,
+    "LATE": LATE,
+    "STORE": STORE,
+}
 WHOLE = "START COPY WAIT MULTIPLY LATE STORE"
 
 
@@ -73,6 +94,11 @@ def run_product(emulator, text: str, rows: int = 64) -> tuple[np.ndarray, np.nda
 
 def test_a_product_of_what_bulk_copies_bring(emulator):
     found, a, b = run_product(emulator, WHOLE)
+    np.testing.assert_array_equal(found, a @ b)
+
+
+def test_a_product_of_registers(emulator):
+    found, a, b = run_product(emulator, WHOLE.replace("MULTIPLY", "REGISTERS"))
     np.testing.assert_array_equal(found, a @ b)
 
 
@@ -163,6 +189,10 @@ STOPPED = {
         "wgmma reads what a thread wrote with no fence behind it",
     ),
     "nobody wrote": ("MULTIPLY LATE STORE", "wgmma reads shared memory that nobody wrote"),
+    "registers written while they are read": (
+        WHOLE.replace("MULTIPLY LATE", "REGISTERS factors[3][2] ^= 1; LATE"),
+        "registers are written while wgmma may read them",
+    ),
     "another layout": (
         WHOLE.replace("MULTIPLY", MULTIPLY.replace("wgmma_descriptor(32 * k, 16, 1024)", "2ull << 62")),
         "a layout of wgmma that is not emulated",
@@ -195,16 +225,16 @@ def test_a_map_that_reaches_outside_its_tensor_is_stopped(emulator):
 
 
 # --- mutants of what is generated -------------------------------------------------------------------------------------
-RING = "template <int STAGES> struct Ring"
+RING = "// A ring of stages"
 SIZES = {"m": 136, "n": 72, "k": 456}
 MUTANTS = [
-    ("mbarrier_wait(FULL + 8 * at.stage, at.parity);", 1, ""),
-    ("mbarrier_wait(FULL + 8 * at.stage, at.parity);", 1, "mbarrier_wait(FULL + 8 * at.stage, at.parity ^ 1);"),
-    ("mbarrier_wait(EMPTY + 8 * at.stage, at.parity ^ 1);", 1, ""),
-    ("at.parity ^ 1", 1, "at.parity"),
+    ("at.wait();", 1, ""),
+    ("mbarrier_wait(FULL + 8 * stage, parity);", 1, "mbarrier_wait(FULL + 8 * stage, parity ^ 1);"),
+    ("mbarrier_wait(EMPTY + 8 * stage, parity ^ 1);", 1, ""),
+    ("parity ^ 1", 1, "parity"),
     ("parity ^= stage == 0;", 1, ""),
-    ("mbarrier_expect(FULL + 8 * at.stage, STAGE)", 1, "mbarrier_expect(FULL + 8 * at.stage, STAGE - 128)"),
-    ("4 * CONSUMERS);", 1, "3 * CONSUMERS);"),
+    ("at.expect(STAGE)", 1, "at.expect(STAGE - 128)"),
+    ("Ring<STAGES, 4 * CONSUMERS,", 1, "Ring<STAGES, 3 * CONSUMERS,"),
     ("fence_async();", 1, ""),
     ("__syncthreads();", 1, ""),
     ("wgmma_fence();", 1, ""),
@@ -212,14 +242,14 @@ MUTANTS = [
     ("wgmma_wait<1>();", 1, ""),
     ("wgmma_wait<1>();", 1, "wgmma_wait<2>();"),
     ("wgmma_wait<0>();", 1, ""),
-    ("release(last);", 1, "release(at);"),
-    ("release(last);", 2, ""),
+    ("last.release();", 1, "at.release();"),
+    ("last.release();", 2, ""),
     ("__syncwarp();", 1, ""),
     ("__syncwarp();", 2, ""),
     ("step > 0 || k > 0", 1, "k > 0"),
     ("step > 0 || k > 0", 1, "true"),
     ("first + i * 64", 1, "i * 64"),
-    ("warp() % 4 * 16 + row", 1, "row"),
+    ("consumer_warp() % 4 * 16 + row", 1, "row"),
 ]
 
 

@@ -51,6 +51,9 @@ template <int N> __device__ void wgmma_settle(float (&totals)[N]) {  // what rea
 }
 template <class T, int N, bool A_ALONG, bool B_ALONG>
 __device__ void wgmma(float (&totals)[N / 2], unsigned long long a, unsigned long long b, bool adds);
+// The same where each thread has its elements of a, as mma takes them: pairs of its two rows, at two places of the sum.
+template <class T, int N, bool B_ALONG>
+__device__ void wgmma(float (&totals)[N / 2], const unsigned (&a)[4], unsigned long long b, bool adds);
 template <int MOST> __device__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MOST)); }
 template <int MOST> __device__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(MOST)); }
 #endif
@@ -75,13 +78,66 @@ template <class Type, int OWN_, bool ALONG_SUM_> struct BulkTile {
   }
 };
 
-// The state of a ring of stages, for who fills it and for who empties it.
-template <int STAGES> struct Ring {
+// A ring of stages, for who fills it and for who empties it: two mbarriers for each, from `BARRIERS` on, say when it is full,
+// and when as many warps as read it are done with it.
+template <int STAGES, int WARPS, unsigned BARRIERS> struct Ring {
+  static const unsigned FULL = BARRIERS, EMPTY = FULL + 8 * STAGES, END = EMPTY + 8 * STAGES;
   int stage = 0;
   unsigned parity = 0;
+  static __device__ void start() {  // by one thread
+    for (int stage = 0; stage < STAGES; ++stage) mbarrier_init(FULL + 8 * stage, 1), mbarrier_init(EMPTY + 8 * stage, WARPS);
+  }
+  __device__ unsigned full() const { return FULL + 8 * stage; }
+  __device__ void expect(unsigned nbytes) const {
+    mbarrier_wait(EMPTY + 8 * stage, parity ^ 1);  // the first time around, it is
+    mbarrier_expect(FULL + 8 * stage, nbytes);
+  }
+  __device__ void wait() const { mbarrier_wait(FULL + 8 * stage, parity); }
+  __device__ void release() const {
+    if (threadIdx.x % WARP == 0) mbarrier_arrive(EMPTY + 8 * stage);
+  }
   __device__ void next() {
     stage = stage + 1 == STAGES ? 0 : stage + 1;
     parity ^= stage == 0;
+  }
+};
+
+// What is the same in all kernels by warp groups: the first of them starts copies, the others consume what these bring.
+const int GROUP = 128;
+__device__ inline bool is_producer() { return threadIdx.x < GROUP; }
+__device__ inline int consumer_warp() { return (threadIdx.x - GROUP) / WARP; }
+
+// A slab is 16 rows and 64 columns of a consumer's warp's own, in shared memory from `BASE` on, for what follows the sum:
+// pieces of 32 bytes are swizzled by an xor with the row.
+template <unsigned BASE> struct Slabs {
+  static const int COLUMNS = 64;
+  static const unsigned BYTES = 16 * COLUMNS * sizeof(float);
+  static __device__ unsigned place(int row, int column) {
+    return BASE + consumer_warp() * BYTES + (row * COLUMNS + (column ^ (row & 7) * 8)) * (unsigned)sizeof(float);
+  }
+  template <int N> static __device__ void put(const float (&total)[N], int across) {
+    const int lane = threadIdx.x % WARP;
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int i = across * (COLUMNS / 2) + j * 4 + half * 2;
+        put_shared(place(lane / 4 + half * 8, j * 8 + lane % 4 * 2), Pack<float, 2>{{total[i], total[i + 1]}});
+      }
+    __syncwarp();
+  }
+  template <int N> static __device__ Pack<float, N> at(int row, int column) {
+    const int FEW = N < 4 ? N : 4;
+    const int turn = N == 8 ? threadIdx.x / 4 % 2 : 0;  // some threads read their second half first: from other banks
+    const unsigned first = place(row, column);
+    const auto one = shared_at<Pack<float, FEW>>(first + turn * 16);
+    if constexpr (N <= 4) return one;
+    const auto other = shared_at<Pack<float, FEW>>(first + (1 - turn) * 16);
+    Pack<float, N> all;
+#pragma unroll
+    for (int lane = 0; lane < N; ++lane) all.at[lane] = (lane < 4) == (turn == 0) ? one.at[lane % 4] : other.at[lane % 4];
+    return all;
   }
 };
 
@@ -92,40 +148,35 @@ template <class A_, class B_, int CONSUMERS_, int STAGES_> struct WarpGroupTile 
   typedef A_ A;
   typedef B_ B;
   typedef typename A::T T;
-  static const int CONSUMERS = CONSUMERS_, STAGES = STAGES_, GROUP = 128, THREADS = GROUP * (CONSUMERS + 1);
+  static const int CONSUMERS = CONSUMERS_, STAGES = STAGES_;
   static const int ROWS = A::OWN / CONSUMERS, DOWN = ROWS / 64, COLUMNS = B::OWN, STEPS = A::DEPTH / 16;
-  static const unsigned STAGE = A::BYTES + B::BYTES, FULL = STAGES * STAGE, EMPTY = FULL + 8 * STAGES;
-  static const unsigned SLABS = (EMPTY + 8 * STAGES + 127) / 128 * 128;
+  static const unsigned STAGE = A::BYTES + B::BYTES;
   typedef float Total[DOWN][COLUMNS / 2];
-  typedef Ring<STAGES> At;
+  typedef Ring<STAGES, 4 * CONSUMERS, STAGES * STAGE> At;
+  typedef Slabs<(At::END + 127) / 128 * 128> Results;
+  static const int SLABS_ACROSS = COLUMNS / Results::COLUMNS;
 
   static __device__ void start() {
     if (threadIdx.x == 0) {
-      for (int stage = 0; stage < STAGES; ++stage) {
-        mbarrier_init(FULL + 8 * stage, 1);
-        mbarrier_init(EMPTY + 8 * stage, 4 * CONSUMERS);  // a thread of each warp
-      }
+      At::start();
       fence_async();
     }
     __syncthreads();
   }
-  static __device__ bool is_producer() { return threadIdx.x < GROUP; }
-  static __device__ int warp() { return (threadIdx.x - GROUP) / WARP; }
-  // copies(stage, step): starts the copies of a step to a stage.
+  // copies(base, full, step): starts the copies of a step to a place, and has them tell an mbarrier.
   template <class Copies> static __device__ void fill(At& at, int steps, Copies copies) {
     for (int step = 0; step < steps; ++step) {
-      mbarrier_wait(EMPTY + 8 * at.stage, at.parity ^ 1);  // the first time around, it is
-      mbarrier_expect(FULL + 8 * at.stage, STAGE);
-      copies(at.stage, step);
+      at.expect(STAGE);
+      copies(at.stage * STAGE, at.full(), step);
       at.next();
     }
   }
   // The sums of a step are waited for in the next one, whose products are issued by then.
   static __device__ void multiply(Total& total, At& at, int steps) {
-    const int first = warp() / 4 * ROWS;
+    const int first = consumer_warp() / 4 * ROWS;
     At last = at;
     for (int step = 0; step < steps; ++step) {
-      mbarrier_wait(FULL + 8 * at.stage, at.parity);
+      at.wait();
       const unsigned base = at.stage * STAGE;
       wgmma_fence();
 #pragma unroll
@@ -137,50 +188,15 @@ template <class A_, class B_, int CONSUMERS_, int STAGES_> struct WarpGroupTile 
       wgmma_commit();
       if (step > 0) {
         wgmma_wait<1>();
-        release(last);
+        last.release();
       }
       last = at;
       at.next();
     }
     wgmma_wait<0>();
-    release(last);
+    last.release();
 #pragma unroll
     for (int i = 0; i < DOWN; ++i) wgmma_settle(total[i]);
   }
-  static __device__ void release(const At& at) {
-    if (threadIdx.x % WARP == 0) mbarrier_arrive(EMPTY + 8 * at.stage);
-  }
-
-  // A slab is 16 rows and 64 columns of a warp's own, in shared memory, for what follows the sum: pieces of 32 bytes are
-  // swizzled by an xor with the row.
-  static const int SLAB_COLUMNS = 64, SLABS_ACROSS = COLUMNS / SLAB_COLUMNS;
-  static const unsigned SLAB_BYTES = 16 * SLAB_COLUMNS * sizeof(float), BYTES = SLABS + 4 * CONSUMERS * SLAB_BYTES;
-  static __device__ unsigned slab_place(int row, int column) {
-    return SLABS + warp() * SLAB_BYTES + (row * SLAB_COLUMNS + (column ^ (row & 7) * 8)) * (unsigned)sizeof(float);
-  }
-  static __device__ int row_of(int down, int row) { return warp() / 4 * ROWS + down * 64 + warp() % 4 * 16 + row; }
-  static __device__ void put_slab(const float (&total)[COLUMNS / 2], int across) {
-    const int lane = threadIdx.x % WARP;
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < SLAB_COLUMNS / 8; ++j)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int i = across * (SLAB_COLUMNS / 2) + j * 4 + half * 2;
-        put_shared(slab_place(lane / 4 + half * 8, j * 8 + lane % 4 * 2), Pack<float, 2>{{total[i], total[i + 1]}});
-      }
-    __syncwarp();
-  }
-  template <int N> static __device__ Pack<float, N> slab_at(int row, int column) {
-    const int FEW = N < 4 ? N : 4;
-    const int turn = N == 8 ? threadIdx.x / 4 % 2 : 0;  // some threads read their second half first: from other banks
-    const unsigned place = slab_place(row, column);
-    const auto one = shared_at<Pack<float, FEW>>(place + turn * 16);
-    if constexpr (N <= 4) return one;
-    const auto other = shared_at<Pack<float, FEW>>(place + (1 - turn) * 16);
-    Pack<float, N> all;
-#pragma unroll
-    for (int lane = 0; lane < N; ++lane) all.at[lane] = (lane < 4) == (turn == 0) ? one.at[lane % 4] : other.at[lane % 4];
-    return all;
-  }
+  static __device__ int row_of(int down, int row) { return consumer_warp() / 4 * ROWS + down * 64 + consumer_warp() % 4 * 16 + row; }
 };

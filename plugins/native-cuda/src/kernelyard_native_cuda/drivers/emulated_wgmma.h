@@ -63,13 +63,17 @@ static void each_piece(const Matrix& it, unsigned first_row, unsigned rows, std:
 // The totals of a thread while products are added to them. group: the last in which one is.
 struct Totals { float* registers; std::vector<float> values; unsigned group; };
 struct Product {
-  unsigned long long a, b;
+  unsigned long long a, b;  // a: 0 where it is in registers
   unsigned columns, arrived;
   bool adds;
   Totals* totals[GROUP_THREADS];
+  unsigned factors[GROUP_THREADS][4];
 };
+// What a thread's registers of a product's first factor have, for as long as it may be read.
+struct Factors { const unsigned* registers; unsigned values[4], group; };
 struct Group { std::vector<unsigned> pieces; unsigned number; };  // what a warp reads
 static std::vector<std::unique_ptr<Totals>> totals_of[MOST_THREADS];
+static std::vector<Factors> factors_of[MOST_THREADS];
 static std::deque<Product> products_of[GROUPS];
 static unsigned long long issued[MOST_THREADS], computed[GROUPS];  // products so far
 static std::vector<Group> groups_of[WARPS];
@@ -80,18 +84,28 @@ static bool is_fenced[MOST_THREADS];
 static void forget_products() {
   forget_bulk();
   for (auto& all : totals_of) all.clear();
+  for (auto& all : factors_of) all.clear();
   for (auto& all : products_of) all.clear();
   for (unsigned warp = 0; warp < WARPS; ++warp) groups_of[warp].clear();
   memset(issued, 0, sizeof issued), memset(computed, 0, sizeof computed), memset(group_of, 0, sizeof group_of);
   memset(is_fenced, 0, sizeof is_fenced);
 }
-template <class T, bool A_ALONG, bool B_ALONG> static void compute(const Product& it) {
-  const Matrix a = matrix_of(it.a, A_ALONG), b = matrix_of(it.b, B_ALONG);
-  std::vector<float> left(64 * 16), right(it.columns * 16);
-  for (unsigned k = 0; k < 16; ++k) {
-    for (unsigned row = 0; row < 64; ++row) left[row * 16 + k] = element_of<T>(a, row, k);
-    for (unsigned column = 0; column < it.columns; ++column) right[column * 16 + k] = element_of<T>(b, column, k);
-  }
+template <class T> static std::vector<float> elements_of(const Matrix& it, unsigned rows) {
+  std::vector<float> found(rows * 16);
+  for (unsigned row = 0; row < rows; ++row)
+    for (unsigned k = 0; k < 16; ++k) found[row * 16 + k] = element_of<T>(it, row, k);
+  return found;
+}
+template <class T> static std::vector<float> elements_of(const unsigned (&factors)[GROUP_THREADS][4]) {
+  std::vector<float> found(64 * 16);
+  for (unsigned thread = 0; thread < GROUP_THREADS; ++thread)
+    for (unsigned i = 0; i < 8; ++i) {
+      const unsigned row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8, k = i / 4 * 8 + thread % 4 * 2 + i % 2;
+      found[row * 16 + k] = factor(Lanes<T>::at(factors[thread][i / 2], i % 2));
+    }
+  return found;
+}
+static void compute(const Product& it, const std::vector<float>& left, const std::vector<float>& right) {
   for (unsigned thread = 0; thread < GROUP_THREADS; ++thread)
     for (unsigned i = 0; i < it.columns / 2; ++i) {
       const float* row = &left[(thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8) * 16];
@@ -110,11 +124,10 @@ static Totals* totals_at(float* registers, unsigned many) {
   return totals_of[thread].back().get();
 }
 // The pieces that a warp's part of a product reads; marked as being read until the warp has waited.
-static void start_reading(const Matrix& a, const Matrix& b, unsigned columns) {
+static void start_reading(const Matrix& it, unsigned first_row, unsigned rows) {
   const unsigned thread = current - threads, warp = thread / WARP_THREADS;
   Group group = {{}, group_of[thread]};
-  each_piece(a, thread % GROUP_THREADS / WARP_THREADS * 16, 16, group.pieces);
-  each_piece(b, 0, columns, group.pieces);
+  each_piece(it, first_row, rows, group.pieces);
   for (unsigned place : group.pieces) {
     check_piece(place);
     Reading& reading = readings[place / PIECE][warp];
@@ -137,6 +150,35 @@ static void end_reading(unsigned before) {
   }
   groups_of[warp] = left;
 }
+// Ends what a thread's products of all groups before one read of its registers.
+static void end_factors(unsigned before) {
+  std::vector<Factors> left;
+  for (const Factors& it : factors_of[current - threads])
+    if (it.group >= before) left.push_back(it);
+    else if (memcmp(it.registers, it.values, sizeof it.values))
+      fail("registers are written while wgmma may read them", it.group, before);
+  factors_of[current - threads] = left;
+}
+// The current thread's next product. All of its warp come here.
+static Product& next_product(unsigned long long a, unsigned long long b, unsigned columns, bool adds) {
+  const unsigned thread = current - threads, group = thread / GROUP_THREADS;
+  fill_half_values();
+  if (!is_fenced[thread]) fail("wgmma with no wgmma.fence before it", thread, count);
+  const unsigned long long number = issued[thread]++;
+  auto& all = products_of[group];
+  while (all.size() <= number - computed[group]) all.push_back({a, b, columns, 0, adds, {}, {}});
+  Product& it = all[number - computed[group]];
+  if (it.a != a || it.b != b || it.adds != adds || it.columns != columns)
+    fail("warps of a group that differ on a product", thread, count);
+  ++it.arrived;
+  return it;
+}
+static void end_product() {
+  const unsigned group = (current - threads) / GROUP_THREADS;
+  products_of[group].pop_front();
+  ++computed[group];
+  has_passed = true;
+}
 static void check_products() {
   check_bulk();
   for (unsigned thread = 0; thread < count; ++thread)
@@ -157,22 +199,27 @@ static void wgmma_fence() {
 template <class T, int N, bool A_ALONG, bool B_ALONG>
 static void wgmma(float (&totals)[N / 2], unsigned long long a, unsigned long long b, bool adds) {
   using namespace emulation;
-  fill_half_values();
-  const unsigned thread = current - threads, group = thread / GROUP_THREADS;
+  const unsigned thread = (current - threads) % GROUP_THREADS;
   emulation_meet(0xffffffffu);
-  if (!is_fenced[thread]) fail("wgmma with no wgmma.fence before it", thread, count);
-  if (thread % WARP_THREADS == 0) start_reading(matrix_of(a, A_ALONG), matrix_of(b, B_ALONG), N);
-  const unsigned long long number = issued[thread]++;
-  auto& all = products_of[group];
-  while (all.size() <= number - computed[group]) all.push_back({a, b, N, 0, adds, {}});
-  Product& it = all[number - computed[group]];
-  if (it.a != a || it.b != b || it.adds != adds || it.columns != N) fail("warps of a group that differ on a product", thread, count);
-  it.totals[thread % GROUP_THREADS] = totals_at(totals, N / 2);
-  if (++it.arrived < GROUP_THREADS) return;
-  compute<T, A_ALONG, B_ALONG>(it);
-  all.pop_front();
-  ++computed[group];
-  has_passed = true;
+  Product& it = next_product(a, b, N, adds);
+  const Matrix left = matrix_of(a, A_ALONG), right = matrix_of(b, B_ALONG);
+  if (thread % WARP_THREADS == 0) start_reading(left, thread / WARP_THREADS * 16, 16), start_reading(right, 0, N);
+  it.totals[thread] = totals_at(totals, N / 2);
+  if (it.arrived == GROUP_THREADS) compute(it, elements_of<T>(left, 64), elements_of<T>(right, N)), end_product();
+}
+template <class T, int N, bool B_ALONG>
+static void wgmma(float (&totals)[N / 2], const unsigned (&a)[4], unsigned long long b, bool adds) {
+  using namespace emulation;
+  const unsigned thread = (current - threads) % GROUP_THREADS;
+  emulation_meet(0xffffffffu);
+  Product& it = next_product(0, b, N, adds);
+  const Matrix right = matrix_of(b, B_ALONG);
+  if (thread % WARP_THREADS == 0) start_reading(right, 0, N);
+  Factors own = {a, {}, group_of[current - threads]};
+  memcpy(own.values, a, sizeof own.values), memcpy(it.factors[thread], a, sizeof own.values);
+  factors_of[current - threads].push_back(own);
+  it.totals[thread] = totals_at(totals, N / 2);
+  if (it.arrived == GROUP_THREADS) compute(it, elements_of<T>(it.factors), elements_of<T>(right, N)), end_product();
 }
 static void wgmma_commit() {
   using namespace emulation;
@@ -187,6 +234,7 @@ template <int LEFT> static void wgmma_wait() {
   while (before && computed[thread / GROUP_THREADS] < ends_of[thread][(before - 1) % 64]) wait_for_release();
   emulation_meet(0xffffffffu);
   if (thread % WARP_THREADS == 0) end_reading(before);
+  end_factors(before);
   auto& all = totals_of[thread];
   for (size_t n = all.size(); n-- > 0;)
     if (all[n]->group < before) {

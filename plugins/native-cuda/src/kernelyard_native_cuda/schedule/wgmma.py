@@ -13,7 +13,19 @@ from pathlib import Path
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.plugins.codegen_api import Affine, Axis, Buffer, Declined, IterVar, Load, Stage, offset_of
+from kernelyard.plugins.codegen_api import (
+    Affine,
+    Axis,
+    Binary,
+    Buffer,
+    Const,
+    Declined,
+    Expr,
+    IterVar,
+    Load,
+    Stage,
+    offset_of,
+)
 from kernelyard_cuda.function_info import MAP_DTYPES
 from kernelyard_native_cuda.codegen import wgmma_text
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel, WrittenMap
@@ -69,7 +81,7 @@ class GroupShape:
         return min(MOST_STAGES, (room - 4 * self.consumers * SLAB_NBYTES - 128) // self.stage_nbytes)
 
     def shared_nbytes(self, stages: int) -> int:
-        """See `WarpGroupTile::BYTES`."""
+        """See `WarpGroupTile`."""
         return stages * self.stage_nbytes + -(-16 * stages // 128) * 128 + 4 * self.consumers * SLAB_NBYTES
 
 
@@ -87,14 +99,14 @@ SHAPES = (
 class BulkOperand:
     """An operand as a tensor map has it: axes of the sum and of the rows, those along memory first, and batch axes.
 
-    sizes, steps: of the map's axes; steps in elements.
+    sizes, steps: of the map's axes; steps in elements. batch: the indices along the batch axes.
     """
 
     buffer: Buffer
     along_sum: bool
     sizes: tuple[Dim, ...]
     steps: tuple[Dim, ...]
-    batch: tuple[str, ...]
+    batch: tuple[Expr, ...]
 
 
 def wgmma(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
@@ -146,29 +158,42 @@ def bulk_operand(operand: Operand, it: Contraction) -> BulkOperand | Declined:
         return Declined("an operand is computed as it is read, which TMA cannot")
     offset = offset_of(load.buffer, load.indices)
     of_sum, of_rows = _merged(it.reduce, offset), _merged(operand.own, offset)
-    if of_sum is None or of_rows is None or 1 not in (of_sum[1], of_rows[1]) or not _is_even(offset):
+    if of_sum is None or of_rows is None or 1 not in (of_sum[1], of_rows[1]) or offset.constant != 0:
         return Declined("an operand's elements are not evenly spaced, as TMA reads them")
     along_sum = of_sum[1] == 1
     first = (of_sum, of_rows) if along_sum else (of_rows, of_sum)
-    batch = _batch_axes(it, offset)
-    axes = [*first, *((axis.extent, step) for axis, step in batch)]
+    batch = _batch_indices(it, operand, offset)
+    if batch is None:
+        return Declined("an operand's elements are not evenly spaced, as TMA reads them")
+    axes = [*first, *((extent, step) for _, extent, step in batch)]
     if len(axes) > MOST_AXES:
         return Declined(f"an operand has more than {MOST_AXES - 2} batch axes")
     if not all(is_multiple(step * dtypes.itemsize(load.dtype), PIECE) for _, step in axes[1:]):
         return Declined(f"an operand's rows are not known to be a multiple of {PIECE} bytes apart, which TMA requires")
     sizes, all_steps = zip(*axes, strict=True)
-    return BulkOperand(load.buffer, along_sum, sizes, all_steps, tuple(axis.name for axis, _ in batch))
+    return BulkOperand(load.buffer, along_sum, sizes, all_steps, tuple(index for index, _, _ in batch))
 
 
-def _is_even(offset: Affine) -> bool:
-    """Return True for an offset that grows by the same with each step along an axis, from 0 on."""
-    return offset.constant == 0 and all(isinstance(atom, Axis) for atom, _ in offset.terms)
+def _batch_indices(it: Contraction, operand: Operand, offset: Affine) -> list[tuple[Expr, Dim, Dim]] | None:
+    """Return the indices that pick an operand's matrix, each with its extent and step in memory; None where matrices
+    are not evenly spaced.
 
-
-def _batch_axes(it: Contraction, offset: Affine) -> list[tuple[IterVar, Dim]]:
-    """Return the batch axes that an operand has, each with its step in memory."""
-    steps = [(axis, offset.coefficient(axis.name)) for axis in it.batch if axis.extent != 1]
-    return [(axis, step) for axis, step in steps if step is not None and step != 0]
+    Heads of keys and values that several heads of queries share are picked by a quotient of an axis.
+    """
+    extents = {axis.name: axis.extent for axis in it.batch}
+    own = {axis.name for axis in (*it.reduce, *operand.own)}
+    found: list[tuple[Expr, Dim, Dim]] = []
+    for index, step in offset.terms:
+        match index:
+            case Axis(name=name) if name in own:
+                continue
+            case Axis(name=name) if name in extents:
+                found.append((index, extents[name], step))
+            case Binary(op="floordiv", a=Axis(name=name), b=Const(value=int() as members)) if name in extents:
+                found.append((index, dims.ceildiv(extents[name], members), step))
+            case _:
+                return None
+    return found
 
 
 def _merged(axes: Sequence[IterVar], offset: Affine) -> tuple[Dim, Dim] | None:
@@ -202,7 +227,7 @@ def _write(
     give, take = shape.registers
     writer.line("Tile::start();")
     writer.line("Tile::At at;")
-    with writer.block("if (Tile::is_producer())"):
+    with writer.block("if (is_producer())"):
         writer.line(f"give_registers<{give}>();")
         writer.line("if (threadIdx.x != 0) return;")
         with writer.block(head):
@@ -231,23 +256,37 @@ def _tile_type(operand: BulkOperand, own: int) -> str:
 
 
 def _write_copies(kernel: Kernel, batch: Mapping[str, str], *operands: tuple[str, Side, BulkOperand]) -> None:
-    """Write `copies(stage, step)`, which starts the copies of both operands."""
-    writer, base = kernel.writer, "stage * Tile::STAGE"
-    with writer.block("const auto copies = [&](int stage, int step)"):
+    """Write `copies(base, full, step)`, which starts the copies of both operands."""
+    writer, start = kernel.writer, "base"
+    with writer.block("const auto copies = [&](unsigned base, unsigned full, int step)"):
         for type_, side, operand in operands:
-            itemsize = dtypes.itemsize(operand.buffer.dtype)
-            box = (DEPTH, side.tile if operand.along_sum else DEPTH, *(1 for _ in operand.batch))
-            strides = tuple(step * itemsize for step in operand.steps[1:])
-            name = kernel.map(WrittenMap(operand.buffer, operand.sizes, strides, box))
-            own, k = f"(int){side.name}_start + rows", f"step * {DEPTH}"
-            first = (k, own) if operand.along_sum else (own, k)
-            place = ", ".join((*first, *(f"(int){batch[axis]}" for axis in operand.batch)))
-            with writer.block(f"{type_}::each_copy({base}, [&](unsigned place, int rows)"):
-                writer.line(f"const int from[{len(box)}] = {{{place}}};")
-                writer.line(f"bulk_copy(place, {name}, Tile::FULL + 8 * stage, from);")
-            writer.line(");")
-            base = "stage * Tile::STAGE + Tile::A::BYTES"
+            write_bulk_copies(
+                kernel, operand, type_, side.tile, start, f"(int){side.name}_start", f"step * {DEPTH}", batch
+            )
+            start = "base + Tile::A::BYTES"
     writer.line(";")
+
+
+def write_bulk_copies(
+    kernel: Kernel, operand: BulkOperand, tile: str, rows: int, base: str, own: str, k: str, batch: Mapping[str, str]
+) -> None:
+    """Write what starts the copies of a tile of an operand to a place, and has them tell the mbarrier `full`.
+
+    tile: the name of its type, a `BulkTile` of so many rows. own, k: the texts of its first row and element of the sum.
+    """
+    writer = kernel.writer
+    itemsize = dtypes.itemsize(operand.buffer.dtype)
+    box = (DEPTH, rows if operand.along_sum else DEPTH, *(1 for _ in operand.batch))
+    strides = tuple(step * itemsize for step in operand.steps[1:])
+    name = kernel.map(WrittenMap(operand.buffer, operand.sizes, strides, box))
+    own = f"{own} + rows"
+    here = kernel.expressions(batch)
+    others = [f"(int)({here.value(index)})" for index in operand.batch]
+    place = ", ".join((*((k, own) if operand.along_sum else (own, k)), *others))
+    with writer.block(f"{tile}::each_copy({base}, [&](unsigned place, int rows)"):
+        writer.line(f"const int from[{len(box)}] = {{{place}}};")
+        writer.line(f"bulk_copy(place, {name}, full, from);")
+    writer.line(");")
 
 
 def _write_slabs(kernel: Kernel, it: Contraction, a: Side, b: Side, batch: dict[str, str]) -> None:
@@ -257,7 +296,7 @@ def _write_slabs(kernel: Kernel, it: Contraction, a: Side, b: Side, batch: dict[
     writer.line("#pragma unroll")
     with writer.block("for (int slab = 0; slab < Tile::DOWN * Tile::SLABS_ACROSS; ++slab)"):
         writer.line("const int down = slab / Tile::SLABS_ACROSS, right = slab % Tile::SLABS_ACROSS;")
-        writer.line("Tile::put_slab(total[down], right);")
+        writer.line("Tile::Results::put(total[down], right);")
         writer.line("#pragma unroll")
         with writer.block(f"for (int part = 0; part < {across // 2}; ++part)"):
             writer.line("const int unit = part * WARP + threadIdx.x % WARP;")
@@ -265,5 +304,5 @@ def _write_slabs(kernel: Kernel, it: Contraction, a: Side, b: Side, batch: dict[
             writer.line("const long long a_own = a_start + Tile::row_of(down, row);")
             writer.line(f"const long long b_own = b_start + right * {SLAB_COLUMNS} + column;")
             with writer.block(f"if ({inside_tiles(kernel, it, a, b)})"):
-                writer.line(f"const auto sums = Tile::slab_at<{lanes}>(row, column);")
+                writer.line(f"const auto sums = Tile::Results::at<{lanes}>(row, column);")
                 finish_sums(kernel, it, batch, lanes, "sums.at[{}]")
