@@ -173,6 +173,15 @@ def test_convolutions_of_libraries(name):
     assert runners(THEIRS[name]) == {"dnnl"}
 
 
+def test_few_filters_of_a_volume_are_ours_behind_convolutions_of_a_library():
+    b, pads = FunctionBuilder(), (1,) * 6
+    y = b.op("nn.relu", b.op("nn.conv3d", b.input("x", (1, 16, 12, 12, 12)), weight(32, 16, 3, 3, 3), padding=pads))
+    module = IRModule({"main": b.function(b.op("nn.conv3d", y, weight(3, 32, 3, 3, 3), padding=pads))})
+    assert [node.backend for node in ky.explain(module).nodes] == ["dnnl", "dnnl", "native-cpu"]
+    x = weight(1, 16, 12, 12, 12)
+    np.testing.assert_allclose(ky.compile(module)(x), ky.compile(module, backends=[])(x), rtol=1e-3, atol=1e-3)
+
+
 def network(build):
     """Return a module that builds on an image of 32 channels, between two convolutions of a library."""
     b = FunctionBuilder()
