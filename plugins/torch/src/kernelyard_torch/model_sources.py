@@ -13,19 +13,17 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.pt2_archive.constants import (
-    AOTINDUCTOR_DIR,
-    CUSTOM_OBJ_FILENAME_PREFIX,
-    OPAQUE_OBJ_FILENAME_PREFIX,
-)
+from torch.export.pt2_archive import constants
 from torch.utils import _pytree as pytree
 
 from kernelyard.errors import FrontendError, ModelFormatError, UnsupportedOperatorError
 
 _WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _environment_lock = threading.Lock()
-# Members of an archive that PyTorch would load by running them: libraries, and pickles of arbitrary objects.
-_RUN_WHEN_LOADED = (AOTINDUCTOR_DIR, CUSTOM_OBJ_FILENAME_PREFIX, OPAQUE_OBJ_FILENAME_PREFIX)
+# Members of an archive that PyTorch would load by running them: libraries, and pickles of arbitrary objects. PyTorch 2.11
+# has no opaque ones yet.
+_KINDS_RUN = ("AOTINDUCTOR_DIR", "CUSTOM_OBJ_FILENAME_PREFIX", "OPAQUE_OBJ_FILENAME_PREFIX")
+_RUN_WHEN_LOADED: tuple[str, ...] = tuple(getattr(constants, kind) for kind in _KINDS_RUN if hasattr(constants, kind))
 
 _QUANTIZED = b"torch.ops.quantized_decomposed."
 
