@@ -270,15 +270,46 @@ def test_vectors_of_any_length_in_batches(emulator, order: tuple[str, str]):
         check_equal(emulator, module, "kernel", function, inputs_of(order, "float16", sizes), sizes)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_an_unknown_number_of_vectors_has_a_kernel_for_few_and_one_for_more(emulator, dtype):
+@pytest.mark.parametrize(("dtype", "most"), [("float16", 16), ("float32", 8)])
+def test_an_unknown_number_of_vectors_has_a_kernel_for_few_and_one_for_more(emulator, dtype, most):
     function = product("mk", "kn", dtype, {"m": M, "n": 96, "k": 64})
     module = generate({"kernel": function})
     few, more = module.function("kernel").launches
-    for rows in (1, 5, 8, 9, 100):
-        assert (few.grid({"m": rows}) is None, more.grid({"m": rows}) is None) == (rows > 8, rows <= 8)
+    for rows in (1, 5, 8, 9, 16, 17, 100):
+        assert (few.grid({"m": rows}) is None, more.grid({"m": rows}) is None) == (rows > most, rows <= most)
         sizes = {"m": rows, "n": 96, "k": 64}
         check_equal(emulator, module, "kernel", function, inputs_of(("mk", "kn"), dtype, sizes), {"m": rows})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 8, M])
+def test_vectors_times_rows_of_results_are_tiles_on_tensor_cores(emulator, dtype, rows):
+    """The fewest rows that a tile may have; what is multiplied is copied ahead, 16 bytes at a time."""
+    sizes = {"m": rows, "n": 200, "k": 136}
+    function = product("mk", "kn", dtype, sizes)
+    first = schedule(function, "kernel", ANY_MACHINE).kernels[0].text
+    assert ", 16, 64, true>, SwizzledTile<" in first
+    assert first.count("cp_async<16, ") == 2
+    module = generate({"kernel": function})
+    for count in (1, 16) if rows == M else (rows,):
+        known = {**sizes, "m": count}
+        check_equal(
+            emulator,
+            module,
+            "kernel",
+            function,
+            inputs_of(("mk", "kn"), dtype, known),
+            {"m": count} if rows == M else {},
+        )
+
+
+@pytest.mark.parametrize(
+    ("order", "dtype", "n"),
+    [(("mk", "nk"), "float16", 200), (("mk", "kn"), "float32", 200), (("mk", "kn"), "float16", 201)],
+)
+def test_other_vectors_are_multiplied_without_tiles(order, dtype, n):
+    function = product(*order, dtype, {"m": 1, "n": n, "k": 136})
+    assert "Tile" not in schedule(function, "kernel", ANY_MACHINE).kernels[0].text
 
 
 def test_few_results_of_long_sums_have_a_block_each(emulator):

@@ -1,8 +1,8 @@
 """GEMV: a vector times a matrix, which is read once: what counts is that it is read as fast as memory gives it.
 
 Where the matrix runs along the sum, some lanes of a warp make a result, each with neighbours at a time. Where it runs
-along the results, each thread makes neighbouring results, the warps of a block share out the sum, and put it together
-through shared memory.
+along the results, tensor cores take tiles of a few rows of it, copied ahead of use; without them each thread makes
+neighbouring results, the warps of a block share out the sum, and put it together through shared memory.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from kernelyard_native_cuda.codegen.types import computed, stored
 from kernelyard_native_cuda.schedule.access import access_of, lanes_along, lanes_in
 from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of, loads_of
 from kernelyard_native_cuda.schedule.machine import Machine
+from kernelyard_native_cuda.schedule.matmul import FEWEST, contracted, tensor_dtype, tiles_of
 from kernelyard_native_cuda.schedule.points import finish_point
 from kernelyard_native_cuda.schedule.rule import Schedule
+from kernelyard_native_cuda.schedule.tile import LEAST_PIECE, PIECE, copied_bytes
 
 WARP = 32
 THREADS = 256
-PIECE = 16  # bytes that a thread reads at once
 LEAST_DEPTH = 32
 MOST_VECTORS = 8  # more of them are worth a tile
 
@@ -35,7 +36,8 @@ MOST_VECTORS = 8  # more of them are worth a tile
 class Product:
     """few: the operand with `count` vectors, or any number up to it. many: the matrix.
 
-    lanes: neighbours that a thread takes at once, along the sum or along the results.
+    lanes: neighbours that a thread takes at once, along the sum or along the results. in_tiles: whether tensor cores
+    take it as a matrix of `FEWEST` rows.
     """
 
     it: Contraction
@@ -44,10 +46,13 @@ class Product:
     count: int
     along_sum: bool = False
     lanes: int = 1
+    in_tiles: bool = False
 
     @property
     def description(self) -> str:
         along = "sum" if self.along_sum else "results"
+        if self.in_tiles:
+            return f"the matrix is contiguous along the {along}, tiles of {FEWEST} rows on tensor cores"
         return f"the matrix is contiguous along the {along}, {self.lanes} elements per load"
 
 
@@ -56,13 +61,13 @@ def gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Dec
     it = contraction_of(stages[0])
     if it is None or it.a.own:
         return Declined("the stage is not a product of one vector and a matrix")
-    product = product_in(it)
+    product = product_in(it, machine)
     if isinstance(product, Declined):
         return product
     return Schedule(1, write_product(product, name, machine), product.description)
 
 
-def product_of(it: Product) -> Product | Declined:
+def product_of(it: Product, machine: Machine) -> Product | Declined:
     """Match a matrix-vector product; decline where the matrix cannot be read coalesced."""
     depth = it.it.depth
     if isinstance(depth, int) and depth < LEAST_DEPTH:
@@ -75,30 +80,46 @@ def product_of(it: Product) -> Product | Declined:
             if access is not None:
                 lanes = max(lanes, lanes_along(access, axes, extents, lanes_in(load.dtype, PIECE)))
         if lanes:
-            return replace(it, along_sum=along_sum, lanes=lanes)
+            found = replace(it, along_sum=along_sum, lanes=lanes)
+            return replace(found, in_tiles=_suits_tiles(found, machine))
     return Declined("the matrix is contiguous neither along the sum nor along the results")
 
 
-def product_in(it: Contraction) -> Product | Declined:
+def _suits_tiles(it: Product, machine: Machine) -> bool:
+    """Return True where tensor cores multiply a matrix along whose rows the results lie, both operands being copied to
+    shared memory as they are.
+    """
+    is_narrow = tensor_dtype(it.it, machine) in ("float16", "bfloat16")
+    if it.along_sum or it.many is not it.it.b or not is_narrow:
+        return False
+    widths = (copied_bytes(it.it, operand) for operand in (it.it.a, it.it.b))
+    return all(width >= least for width, least in zip(widths, (LEAST_PIECE, PIECE), strict=True))
+
+
+def product_in(it: Contraction, machine: Machine) -> Product | Declined:
     """Return a contraction as a product of at most a few vectors and a matrix."""
     if not it.a.own:
-        return product_of(Product(it, it.a, it.b, 1))
+        return product_of(Product(it, it.a, it.b, 1), machine)
     for few, many in ((it.a, it.b), (it.b, it.a)):
         count = few.extent
         is_less = isinstance(count, int) and (not isinstance(many.extent, int) or many.extent > count)
         if isinstance(count, int) and count <= MOST_VECTORS and is_less:
-            return product_of(Product(it, few, many, count))
+            return product_of(Product(it, few, many, count), machine)
     return Declined(f"there are more than {MOST_VECTORS} vectors")
 
 
 def blocks_of(it: Product, machine: Machine) -> Dim:
     """Return the number of thread blocks."""
+    if it.in_tiles:
+        return tiles_of(it.it, machine, has_few_rows=True)
     a_block = THREADS // _group(it, machine) if it.along_sum else WARP * _lanes_at_once(it, machine)
     return dims.ceildiv(it.many.extent, a_block) * it.it.batches
 
 
 def write_product(it: Product, name: str, machine: Machine) -> WrittenKernel:
     """Return the kernel."""
+    if it.in_tiles:
+        return contracted(it.it, name, machine, has_few_rows=True).kernel
     return _write_along_sum(it, name, machine) if it.along_sum else _write_along_results(it, name, machine)
 
 

@@ -12,9 +12,15 @@ from kernelyard import dims
 from kernelyard.plugins.codegen_api import Declined, Stage
 from kernelyard_native_cuda.codegen.kernel import where
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
-from kernelyard_native_cuda.schedule.gemv import MOST_VECTORS, Product, product_in, product_of, write_product
+from kernelyard_native_cuda.schedule.gemv import (
+    MOST_VECTORS,
+    Product,
+    product_in,
+    product_of,
+    write_product,
+)
 from kernelyard_native_cuda.schedule.machine import Machine
-from kernelyard_native_cuda.schedule.matmul import contracted
+from kernelyard_native_cuda.schedule.matmul import FEWEST, contracted
 from kernelyard_native_cuda.schedule.rule import Schedule
 from kernelyard_native_cuda.schedule.wgmma import by_warp_groups
 
@@ -24,25 +30,26 @@ def low_batch_gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Sche
     it = contraction_of(stages[0])
     if it is None or not it.a.own or not it.b.own:
         return Declined("the stage is not a product of several vectors and a matrix")
-    product = _of_unknown(it) or product_in(it)
+    product = _of_unknown(it, machine) or product_in(it, machine)
     if isinstance(product, Declined):
         return product
     made = Schedule(1, write_product(product, name, machine), f"{product.count} vectors, {product.description}")
     return made if product.few.extent == product.count else _or_tiles(made, product, name, machine)
 
 
-def _of_unknown(it: Contraction) -> Product | Declined | None:
+def _of_unknown(it: Contraction, machine: Machine) -> Product | Declined | None:
     """Return a product of an unknown number of vectors, which may be few, and a matrix of known size."""
     for few, many in ((it.a, it.b), (it.b, it.a)):
         if isinstance(few.extent, int) or not isinstance(many.extent, int) or many.extent <= MOST_VECTORS:
             continue
         if dims.evaluate(few.extent, dict.fromkeys(dims.symbols_of(few.extent), 1)) <= MOST_VECTORS:
-            return product_of(Product(it, few, many, MOST_VECTORS))
+            product = product_of(Product(it, few, many, MOST_VECTORS), machine)
+            return replace(product, count=FEWEST) if isinstance(product, Product) and product.in_tiles else product
     return None
 
 
 def _or_tiles(made: Schedule, product: Product, name: str, machine: Machine) -> Schedule:
-    are_many = dims.minimum(1, dims.floordiv(product.few.extent, MOST_VECTORS + 1))
+    are_many = dims.minimum(1, dims.floordiv(product.few.extent, product.count + 1))
     rule, tiles = "wgmma", by_warp_groups(product.it, f"{name}_tiles", machine)
     if isinstance(tiles, Declined):
         rule, tiles = "matmul", contracted(product.it, f"{name}_tiles", machine)

@@ -15,7 +15,7 @@ from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
 from kernelyard.plugins.codegen_api import Declined, Stage
-from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
+from kernelyard_native_cuda.codegen.kernel import MOST_INT, Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed, stored
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
 from kernelyard_native_cuda.schedule.lanes import lanes_of
@@ -33,6 +33,8 @@ from kernelyard_native_cuda.schedule.tile import (
 WARP = 32
 REGISTERS = 1 << 16  # of a multiprocessor
 MOST_STAGES = 4
+STAGES_OF_FEW_ROWS = 8  # memory, not work, is what a tile of the fewest rows waits for
+FEWEST = 16  # rows, or columns, of a tile on tensor cores
 USUAL = 256  # what a size is taken to be that is not known
 
 
@@ -89,7 +91,10 @@ TENSOR_SHAPES = (
     TensorShape(32, 32, 2, 2),
     TensorShape(16, 128, 1, 4),
     TensorShape(128, 16, 4, 1),
+    TensorShape(16, 64, 1, 4),
+    TensorShape(64, 16, 4, 1),
 )
+FEW_ROWS = tuple(shape for shape in TENSOR_SHAPES if shape.rows == FEWEST)
 PLAIN_SHAPES = (
     PlainShape(128, 128, 8, 8),
     PlainShape(128, 64, 8, 4),
@@ -114,13 +119,16 @@ def matmul(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | D
     return contracted(it, name, machine)
 
 
-def contracted(it: Contraction, name: str, machine: Machine) -> Schedule:
-    """Return the kernel of a contraction."""
+def contracted(it: Contraction, name: str, machine: Machine, has_few_rows: bool = False) -> Schedule:
+    """Return the kernel of a contraction.
+
+    has_few_rows: whether the first operand has no more than the smallest tile, and there are tensor cores for it.
+    """
     dtype = tensor_dtype(it, machine)
     if dtype is None:
         plain = _choose(it, PLAIN_SHAPES, machine)
         return Schedule(1, _write_plain(it, plain, name, machine), f"CUDA cores, tiles of {plain.rows}x{plain.columns}")
-    tensor = _choose(it, TENSOR_SHAPES, machine)
+    tensor = _choose_tensor(it, machine, has_few_rows)
     reason = f"tensor cores of {dtype}, tiles of {tensor.rows}x{tensor.columns}"
     return Schedule(1, _write_tensor(it, tensor, name, machine), reason)
 
@@ -137,10 +145,10 @@ def tensor_dtype(it: Contraction, machine: Machine) -> str | None:
     return "tf32" if a == total == "float32" and machine.allows_tf32 else None
 
 
-def tiles_of(it: Contraction, machine: Machine) -> int:
-    """Estimate how many thread blocks the contraction occupies."""
+def tiles_of(it: Contraction, machine: Machine, has_few_rows: bool = False) -> int:
+    """Estimate how many thread blocks the contraction occupies. has_few_rows: as of `contracted`."""
     is_plain = tensor_dtype(it, machine) is None
-    shape = _choose(it, PLAIN_SHAPES, machine) if is_plain else _choose(it, TENSOR_SHAPES, machine)
+    shape = _choose(it, PLAIN_SHAPES, machine) if is_plain else _choose_tensor(it, machine, has_few_rows)
     return -(-usual(it.a.extent) // shape.rows) * -(-usual(it.b.extent) // shape.columns) * usual(it.batches)
 
 
@@ -152,9 +160,13 @@ def usual(dim: Dim) -> int:
         return USUAL
 
 
-def _choose(it: Contraction, shapes: Sequence[Shape], machine: Machine) -> Shape:
+def _choose_tensor(it: Contraction, machine: Machine, has_few_rows: bool) -> TensorShape:
+    return _choose(it, FEW_ROWS, machine, FEWEST) if has_few_rows else _choose(it, TENSOR_SHAPES, machine)
+
+
+def _choose(it: Contraction, shapes: Sequence[Shape], machine: Machine, most_rows: int = MOST_INT) -> Shape:
     """Return the shape whose waves of tiles take least: a multiprocessor makes one tile at a time."""
-    rows, columns, batches = usual(it.a.extent), usual(it.b.extent), usual(it.batches)
+    rows, columns, batches = min(usual(it.a.extent), most_rows), usual(it.b.extent), usual(it.batches)
     wide = dtypes.itemsize(it.stage.first.output.dtype) > 4
 
     def cost(shape: Shape) -> float:
@@ -165,8 +177,8 @@ def _choose(it: Contraction, shapes: Sequence[Shape], machine: Machine) -> Shape
     return min(fitting, key=cost)
 
 
-def _stages(stage_nbytes: int, machine: Machine) -> int:
-    return max(2, min(MOST_STAGES, machine.shared_for_half // stage_nbytes))
+def _stages(stage_nbytes: int, machine: Machine, most: int = MOST_STAGES) -> int:
+    return max(2, min(most, machine.shared_for_half // stage_nbytes))
 
 
 # --- tensor cores -----------------------------------------------------------------------------------------------------
@@ -176,7 +188,8 @@ def _write_tensor(it: Contraction, shape: TensorShape, name: str, machine: Machi
     if usual(it.depth) * dtypes.itemsize(dtype) <= 64:
         line = 64
     depth = line // dtypes.itemsize(dtype)
-    stages = _stages(line * (shape.rows + shape.columns), machine)
+    most = STAGES_OF_FEW_ROWS if FEWEST in (shape.rows, shape.columns) else MOST_STAGES
+    stages = _stages(line * (shape.rows + shape.columns), machine, most)
     total_nbytes = 16 * shape.warps_down * (shape.columns + 8) * 4
     kernel = Kernel(it.stage.written, shape.threads)
     sides: list[Side] = []

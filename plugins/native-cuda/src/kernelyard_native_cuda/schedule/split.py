@@ -130,10 +130,11 @@ def _split_columns(stage: Stage, name: str, machine: Machine) -> Split | None:
 
 def _blocks(it: Contraction, machine: Machine) -> tuple[Dim, int]:
     """Return the number of thread blocks, and the number that would keep the GPU busy."""
-    product = product_in(it)
+    product = product_in(it, machine)
     if isinstance(product, Declined):
         return (tiles_of(it, machine), machine.multiprocessors) if it.a.own else (1, 0)
-    return blocks_of(product, machine), machine.multiprocessors * GEMV_BLOCKS
+    wanted = machine.multiprocessors * (1 if product.in_tiles else GEMV_BLOCKS)
+    return blocks_of(product, machine), wanted
 
 
 def _split(stage: Stage, name: str, axis: IterVar, parts: int) -> Split:

@@ -115,14 +115,24 @@ def inside(kernel: Kernel, name: str, extent: Dim, tile: int) -> list[str]:
 
 def _lanes(it: Contraction, side: Side) -> int:
     """Return the width of asynchronous copies in elements; 0 where copies are synchronous."""
-    access = access_of(side.expr)
+    is_turned = runs_along_sum(side.operand, it) != side.along_sum
+    return _copied_lanes(it, side.operand, side.expr, 1 if is_turned else lanes_in(side.expr.dtype, PIECE))
+
+
+def copied_bytes(it: Contraction, operand: Operand) -> int:
+    """Return the width of an operand's asynchronous copies to a tile whose lines run as memory does; 0 where copies are
+    synchronous.
+    """
+    expr = operand.narrow
+    return _copied_lanes(it, operand, expr, lanes_in(expr.dtype, PIECE)) * dtypes.itemsize(expr.dtype)
+
+
+def _copied_lanes(it: Contraction, operand: Operand, expr: Expr, most: int) -> int:
+    access = access_of(expr)
     if access is None:
         return 0
-    dtype = access.load.dtype
-    least = max(LEAST_PIECE // dtypes.itemsize(dtype), 1)
-    along = runs_along_sum(side.operand, it)
-    axes = it.reduce if along else side.operand.own
-    most = lanes_in(dtype, PIECE) if along == side.along_sum else 1
+    least = max(LEAST_PIECE // dtypes.itemsize(access.load.dtype), 1)
+    axes = it.reduce if runs_along_sum(operand, it) else operand.own
     lanes = max(lanes_along(access, axes, extents_of(it), most), 1)
     return lanes if lanes >= least else 0
 
