@@ -158,6 +158,12 @@ def test_a_clip_bounds_what_the_gates_are_computed_from() -> None:
     agree(layer("LSTM", 4, 8, clip=0.2), feed(6, 2, 4))
 
 
+@pytest.mark.parametrize("given_too", [(), ("lengths", "p")], ids=["plain", "peepholes"])
+def test_a_coupled_forget_gate_is_what_the_input_gate_leaves(given_too: tuple[str, ...]) -> None:
+    model = layer("LSTM", 4, 8, direction="bidirectional", given_too=given_too, input_forget=1)
+    agree(model, feed(6, 2, 4, (6, 3) if "lengths" in given_too else ()))
+
+
 @pytest.mark.parametrize("kind", GATES)
 def test_threads_give_the_same_result(kind: str) -> None:
     exe = ky.compile(layer(kind, 8, 160, steps=9, batch=6), backends=[])

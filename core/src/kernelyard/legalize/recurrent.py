@@ -272,8 +272,8 @@ def _lstm_cell(
             return f(layer.clipped(value if peepholes is None else value + peepholes[row, j] * seen[i, j]))
 
         def fresh(i: Expr, j: Expr) -> Expr:
-            keep = looking(1, i, j, 1, memory)
-            take = 1 - keep if is_coupled else looking(0, i, j, 0, memory)
+            take = looking(0, i, j, 0, memory)
+            keep = 1 - take if is_coupled else looking(1, i, j, 1, memory)
             return keep * memory[i, j] + take * g(layer.clipped(total(2, i, j)))
 
         new_memory = b.compute(shape, fresh, "new_memory")

@@ -208,8 +208,8 @@ def run_lstm(
 
     def cell(given: np.ndarray, state: np.ndarray, memory: np.ndarray) -> States:
         taken, kept, candidate, shown = np.split(given + product(state), 4, axis=1)
-        keep = gate(kept, 1, memory)
-        take = 1 - keep if attrs["input_forget"] else gate(taken, 0, memory)
+        take = gate(taken, 0, memory)
+        keep = 1 - take if attrs["input_forget"] else gate(kept, 1, memory)
         fresh = keep * memory + take * g(_clipped(candidate, attrs))
         return gate(shown, 2, fresh) * h(fresh), fresh
 
