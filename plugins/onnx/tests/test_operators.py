@@ -90,6 +90,7 @@ CASES = [
     case("ReduceSum", image, keepdims=0),
     case("ReduceSum", image, noop_with_empty_axes=1),
     *(case(op, image, opset=11, axes=[2, 3]) for op in ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")),
+    case("ReduceMean", np.full((2, 3), 2**30, np.int32), opset=13, axes=[1]),
     *(case(op, image, opset=18, fixed={"a": i64(1)}, keepdims=0) for op in ("ReduceMean", "ReduceMax", "ReduceMin")),
     *(case(op, image, opset=13, axes=[-1]) for op in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSumExp")),
     case("ReduceLogSum", np.abs(image) + 1, opset=13, axes=[1], keepdims=0),

@@ -46,8 +46,9 @@ for _name in REDUCERS:
 def mean(b: RuleBuilder, x: Operand, *, axes: tuple[int, ...], keepdims: bool) -> Buffer:
     axes = axes or tuple(range(x.rank))
     count = dims.product(x.shape[n] for n in axes)
-    total = reduce_axes(b, "sum", x, axes, keepdims, "total")
-    return b.compute(total.shape, lambda *at: divide_by_count(total[at], count))
+    wide = x if dtypes.is_float(x.dtype) or x.dtype == "uint64" else Operand(x.buffer, "int64")
+    total = reduce_axes(b, "sum", wide, axes, keepdims, "total")
+    return b.compute(total.shape, lambda *at: cast(divide_by_count(total[at], count), x.dtype))
 
 
 def _register_arg(reducer: str) -> None:

@@ -48,9 +48,11 @@ def _prod(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
 def _mean(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
     if not np.issubdtype(x.dtype, np.integer):
         return np.mean(x, axis=_axes(x, axes), keepdims=keepdims)
-    total = np.sum(x, axis=_axes(x, axes), keepdims=keepdims, dtype=x.dtype)
+    wide = np.uint64 if x.dtype == np.uint64 else np.int64
+    total = np.sum(x, axis=_axes(x, axes), keepdims=keepdims, dtype=wide)
     count = x.size // max(total.size, 1)
-    return np.trunc(total / count).astype(x.dtype) if count else total  # 0, as where an integer is divided by 0
+    quotient = np.sign(total) * (np.abs(total) // count) if count else total  # 0, as where an integer is divided by 0
+    return quotient.astype(x.dtype)
 
 
 def _reduce_with(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -63,7 +65,11 @@ def _reduce_with(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarra
 # name: (reference, operand dtypes, what it computes)
 REDUCTIONS: dict[str, tuple[Callable[..., np.ndarray], Sequence[str], str]] = {
     "sum": (in_float64(_sum), NUMBERS, "the sum; integers wrap around"),
-    "mean": (in_float64(_mean), NUMBERS, "the arithmetic mean; integers are truncated towards zero; that of none is 0"),
+    "mean": (
+        in_float64(_mean),
+        NUMBERS,
+        "the arithmetic mean; integers are summed in 64 bits and truncated towards zero; that of none is 0",
+    ),
     "prod": (in_float64(_prod), NUMBERS, "the product; integers wrap around"),
     "max": (_reduce_with(np.max), NUMBERS, "the largest element; NaN when there is one"),
     "min": (_reduce_with(np.min), NUMBERS, "the smallest element; NaN when there is one"),
@@ -93,6 +99,11 @@ def _samples(allowed: Sequence[str]) -> Iterator[Sample]:
             yield Sample((numbers(3, 4, dtype=dtype),), {"axes": (1,)}, dtype)
 
 
+def _mean_samples() -> Iterator[Sample]:
+    yield from _samples(NUMBERS)
+    yield Sample((np.full((2, 3), 2**30, np.int32),), {"axes": (1,)}, "int32, whose sum is larger")
+
+
 for _name, (_reference, _allowed, _summary) in REDUCTIONS.items():
     declare(
         _name,
@@ -100,7 +111,7 @@ for _name, (_reference, _allowed, _summary) in REDUCTIONS.items():
         _rule(_allowed),
         _reference,
         attributes=REDUCTION_ATTRIBUTES,
-        samples=partial(_samples, _allowed),
+        samples=_mean_samples if _name == "mean" else partial(_samples, _allowed),
         flops=flops_per_input(1),
         summary=f"{_summary}, over `axes` (none given: all)",
     )
