@@ -74,6 +74,21 @@ def test_images_of_odd_channels_keep_their_zero_point(image, zero):
     assert np.abs(codes - wanted).max() <= 1  # where a half is rounded after a product with the reciprocal
 
 
+def test_halves_are_rounded_before_an_odd_zero_point_is_added(offloading):
+    """oneDNN adds the zero point first: where halves are exact it takes even ones alone."""
+    halves = np.arange(-20, 20, dtype=np.float32) / 4
+
+    def build(zero):
+        return lambda b, x: encoded(b, x, scale=0.5, zero=zero)
+
+    offloading.taken("dnnl.quantize", "quantize", build(4), halves.shape)
+    offloading.declined("numbers", "dnnl.quantize", build(3), halves.shape)
+    for zero in (3, 4):
+        module = offloading.module(build(zero), halves.shape)
+        codes = ky.compile(module, backends=["dnnl"])(halves).numpy()
+        np.testing.assert_array_equal(codes, evaluate(module, [halves])[0])
+
+
 def test_conversions_beside_generated_kernels_are_theirs(offloading):
     def build(b, x):
         return encoded(b, b.op("floor", x))

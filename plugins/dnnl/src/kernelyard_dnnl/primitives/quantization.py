@@ -6,9 +6,10 @@ post-ops.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from kernelyard.plugins.api import Constant
+from kernelyard.plugins.api import Call, Constant
 from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import dequantized, quantized
@@ -33,12 +34,23 @@ def check(conversion: Candidate) -> Refusal | None:
         return Refusal("rank", f"{conversion.op_name} of a scalar")
     if any(parameter.tensor_type.rank for parameter in conversion.call.args[1:]):
         return Refusal("attribute", PER_TENSOR)
+    if conversion.op_name == "quantize" and _moves_halves(conversion.call):
+        return Refusal("numbers", "oneDNN adds an odd zero point before it rounds, so that halves go to the other side")
     maker, *_ = conversion.makers
     if not (conversion.is_unmade(maker) or conversion.may_be_ours(maker)):
         return Refusal("neighbours", f"a generated kernel computes the operand, and fuses the {conversion.op_name}")
     if not all(map(conversion.may_be_ours, conversion.users)):
         return Refusal("neighbours", f"a generated kernel reads the result, and fuses the {conversion.op_name}")
     return None
+
+
+def _moves_halves(quantize: Call) -> bool:
+    """Return True where numbers may lie exactly between two codes, by a scale that is a power of two, and the zero
+    point may be odd."""
+    _, scale, zero = quantize.args
+    is_exact = isinstance(scale, Constant) and math.frexp(float(scale.data))[0] == 0.5
+    is_even = isinstance(zero, Constant) and int(zero.data) % 2 == 0
+    return is_exact and not is_even
 
 
 def lower_quantize(node: Node, graph: Lowering) -> Value:
