@@ -16,17 +16,19 @@ from kernelyard.patterns.composite import CODEGEN, COMPOSITE
 class Cost(NamedTuple):
     """Count what a module consists of; what comes first weighs most.
 
-    left: operators (or kernels) that no backend took. regions: functions that backends took. operators: all together.
+    left: operators (or kernels) that no backend took. regions: functions that backends took. composites: matches in
+    them. operators: all together.
     """
 
     left: int
     regions: int = 0
+    composites: int = 0
     operators: int = 0
 
 
 def cost_of(module: IRModule) -> Cost:
     """Return the cost of a module."""
-    left = regions = operators = 0
+    left = regions = composites = operators = 0
     for function in module.functions.values():
         if isinstance(function, Function):
             calls = [binding.value for binding in function.bindings if isinstance(binding.value, Call)]
@@ -34,7 +36,8 @@ def cost_of(module: IRModule) -> Cost:
             operators += count
             left += 0 if COMPOSITE in function.attrs or CODEGEN in function.attrs else count
             regions += CODEGEN in function.attrs
-    return Cost(left, regions, operators)
+            composites += COMPOSITE in function.attrs
+    return Cost(left, regions, composites, operators)
 
 
 def worse(before: Mapping[str, Cost], after: Mapping[str, Cost]) -> str:

@@ -13,11 +13,11 @@ from kernelyard_fuzz import bins
 from kernelyard_fuzz.bins import Interval
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.movement_idioms import moved
-from kernelyard_fuzz.operators import grow
 from kernelyard_fuzz.quantized import quantized_layers
 from kernelyard_fuzz.sketch import Sketch
 from kernelyard_fuzz.splices import splice
 from kernelyard_fuzz.writer import RefusedError, Writer
+from kernelyard_fuzz.written import grow_or_write
 
 READINGS = frozenset({"dequantize", "pad", "permute_dims"})  # of operands, which primitives do themselves
 IMAGES = ((1, 8, 9, 9), (2, 16, 8, 8), (1, 4, 6, 7))
@@ -34,7 +34,7 @@ def write_small(
     elif kind == 1:
         quantized_layers(chooser, sketch, ops, others, None)
     elif kind == 2:
-        _between_convolutions(chooser, sketch, lambda x: grow(chooser, sketch, chooser.pick(ops), x))
+        _between_convolutions(chooser, sketch, lambda x: grow_or_write(chooser, sketch, chooser.pick(ops), x))
     else:
         _padded(chooser, sketch, ops)
 
@@ -75,4 +75,4 @@ def _padded(chooser: Chooser, sketch: Sketch, ops: Sequence[Op]) -> None:
     border = (0, 0, *(chooser.pick((1, 1, 0, 2)) for _ in range(rank - 2)))
     padded = sketch.op("pad", x, pads=border * 2, value=chooser.pick((0.0, 0.0, 0.0, 0.5)))
     if padded is not None:
-        grow(chooser, sketch, chooser.pick(ops), padded)
+        grow_or_write(chooser, sketch, chooser.pick(ops), padded)

@@ -21,6 +21,7 @@ from kernelyard_fuzz.operators import grow, vocabulary
 from kernelyard_fuzz.quantized import LAYERS, quantized_layers
 from kernelyard_fuzz.sketch import Sketch, Spliced, is_tame
 from kernelyard_fuzz.splices import splice
+from kernelyard_fuzz.written import grow_or_write
 
 CHEAP = ("add", "multiply", "nn.relu", "permute_dims", "reshape", "sum", "concat", "matmul", "nn.softmax", "subtract")
 Drawn = TypeVar("Drawn", Op, FusionPattern)
@@ -126,7 +127,7 @@ def _step(chooser: Chooser, sketch: Sketch, recipe: Recipe) -> None:
         is_cheap = chooser.chance(25)
         read = _recent(chooser, sketch) if sketch.values else None
         op = chooser.pick(recipe.cheap) if is_cheap else _drawn(chooser, recipe.ops, recipe.favoured_ops)
-        grow(chooser, sketch, op, read)
+        grow_or_write(chooser, sketch, op, read)
 
 
 def _drawn(chooser: Chooser, items: Sequence[Drawn], favoured: Sequence[Drawn]) -> Drawn:

@@ -59,7 +59,7 @@ def _split(w: Writer, x: Var) -> Var:
 def moved(w: Writer, x: Var) -> Var:
     """Movements of all kinds one after the other, as backends see them without a copy: what lies in what lies in x."""
     for _ in range(w.chooser.between(2, 4)):
-        x = w.chooser.pick((_cut, _bordered, _joined, _permuted))(w, x)
+        x = w.chooser.pick((_cut, _bordered, joined, _permuted))(w, x)
     return x
 
 
@@ -76,15 +76,18 @@ def _bordered(w: Writer, x: Var) -> Var:
     return w.op("pad", x, pads=tuple(w.chooser.pick((0, 0, 1, 2)) for _ in range(2 * x.tensor_type.rank)))
 
 
-def _joined(w: Writer, x: Var) -> Var:
-    """x beside something made of it; behind it, now and then."""
-    other = w.chooser.pick((_cut, _bordered))(w, x) if w.chooser.chance(30) else w.op("nn.relu", x)
-    sizes = list(zip(x.tensor_type.shape, other.tensor_type.shape, strict=True))
-    differing = [axis for axis, (one, two) in enumerate(sizes) if one != two]
-    if len(differing) > 1:
-        raise RefusedError("concat")
-    axis = differing[0] if differing else _axis(w, x)[0]
-    return w.op("concat", *((x, other) if w.chooser.chance(50) else (other, x)), axis=axis)
+def joined(w: Writer, x: Var) -> Var:
+    """x beside pieces of it and what is made of it, in any order: pieces of several sizes, mostly."""
+    axis, size = _axis(w, x)
+    pieces = [x]
+    for _ in range(w.chooser.between(1, 3)):
+        begin = w.chooser.below(size) if size > 1 and w.chooser.chance(60) else 0
+        end = size if begin == 0 else w.chooser.between(begin, size)
+        piece = w.op("nn.relu", x)
+        if end - begin < size:
+            piece = w.op("strided_slice", piece, axes=(axis,), begin=(begin,), end=(end,), strides=(1,))
+        pieces.insert(w.chooser.below(len(pieces) + 1), piece)
+    return w.op("concat", *pieces, axis=axis)
 
 
 def _permuted(w: Writer, x: Var) -> Var:

@@ -29,6 +29,7 @@ from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.configuration import Configuration
 from kernelyard_fuzz.costs import Cost, cost_of
 from kernelyard_fuzz.drawn_patterns import check_drawn
+from kernelyard_fuzz.drawn_regions import check_regions
 from kernelyard_fuzz.errors import FoundError, UndefinedError
 from kernelyard_fuzz.graphs import Graph
 from kernelyard_fuzz.programs import called, explained, no_violation, run_program, same_bits, saved
@@ -170,6 +171,7 @@ def check(graph: Graph, how: Configuration, chooser: Chooser, taken: Taken) -> N
     check_spliced(graph.module, graph.spliced)
     if how.drawn:
         check_drawn(chooser, graph.module)
+        check_regions(chooser)
     module = _written(graph, how, wanted, chooser, taken)
     if how.compiled:
         _ran(module, how, wanted, chooser, taken)

@@ -5,7 +5,6 @@ models.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -18,8 +17,7 @@ from kernelyard_fuzz.bins import Interval, interval_of
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.operators import grow
 from kernelyard_fuzz.sketch import Sketch
-from kernelyard_fuzz.window_idioms import pooled
-from kernelyard_fuzz.writer import RefusedError, Writer
+from kernelyard_fuzz.written import grow_or_write
 
 STORED = ("int8", "uint8")
 # What quantized models are made of; some of what is drawn is any other operator.
@@ -34,6 +32,18 @@ MOST_LAYERS = 3
 MOVED = ("reshape", "permute_dims", "pad", "strided_slice", "concat", "flip", "tile", "broadcast_to", "nn.max_pool2d")
 
 
+class Habits(NamedTuple):
+    """How often, of 100 tensors, a quantizer does what few do: scales along an axis, scales that are fed, another dtype
+    than before."""
+
+    by_axis: int
+    fed: int
+    other: int
+
+
+ANY, USUAL = Habits(25, 10, 50), Habits(4, 2, 10)
+
+
 class Parameters(NamedTuple):
     """How integers stand for floats: (stored - zero) * scale, with one scale or with those of an axis."""
 
@@ -46,50 +56,42 @@ def quantized_layers(
     chooser: Chooser, sketch: Sketch, layers: Sequence[Op], others: Sequence[Op], read: Var | None
 ) -> None:
     """Add one to three layers that read a value, or integers of their own; `others`: drawn now and then."""
-    stored, how = _first(chooser, sketch, read)
+    habits = chooser.pick((ANY, USUAL))
+    stored, how = _first(chooser, sketch, read, habits)
     for _ in range(chooser.between(1, MOST_LAYERS)):
         real = _dequantized(sketch, stored, how)
         if real is None:
             return
         op = _drawn(chooser, layers, others)
-        made = _grown(chooser, sketch, op, real)
+        made = grow_or_write(chooser, sketch, op, real, make=partial(_weights, chooser, sketch))
         if made and chooser.chance(30):
             made = grow(chooser, sketch, chooser.pick(layers or others), made[0]) or made
         if not made or made[0].tensor_type.dtype != "float32":
             return
         is_moved = made[0].tensor_type.rank == real.tensor_type.rank and op.name in MOVED
-        dtype, how = _behind(chooser, sketch, made[0], is_moved, (stored.tensor_type.dtype, how))
+        dtype, how = _behind(chooser, sketch, made[0], is_moved, (stored.tensor_type.dtype, how), habits)
         following = sketch.op("quantize", made[0], how.scale, how.zero, axis=how.axis, dtype=dtype)
         if following is None:
             return
         stored = following
 
 
-def _grown(chooser: Chooser, sketch: Sketch, op: Op, real: Var) -> Sequence[Var]:
-    """Return the results of a layer; none where it does not take the value."""
-    if "pool" in op.name and chooser.chance(50):
-        with suppress(RefusedError):
-            return [pooled(Writer(chooser, sketch), real)]
-        return []
-    return grow(chooser, sketch, op, real, make=partial(_weights, chooser, sketch))
-
-
-def _first(chooser: Chooser, sketch: Sketch, read: Var | None) -> tuple[Var, Parameters]:
+def _first(chooser: Chooser, sketch: Sketch, read: Var | None, habits: Habits) -> tuple[Var, Parameters]:
     """Return integers to begin with: a value of the graph, quantized where it is float, or a parameter."""
     dtype = chooser.pick(STORED)
     if read is not None and chooser.chance(50):
         array = sketch.arrays[read]
         if read.tensor_type.dtype in STORED:
-            how = _parameters(chooser, sketch, Interval(-2.0, 2.0), read.tensor_type.dtype, array.shape)
+            how = _parameters(chooser, sketch, Interval(-2.0, 2.0), read.tensor_type.dtype, array.shape, habits)
             return read, how
         if read.tensor_type.dtype == "float32":
-            how = _parameters(chooser, sketch, interval_of(array), dtype, array.shape)
+            how = _parameters(chooser, sketch, interval_of(array), dtype, array.shape, habits)
             made = sketch.op("quantize", read, how.scale, how.zero, axis=how.axis, dtype=dtype)
             if made is not None:
                 return made, how
     shape, limits = chooser.pick(SHAPES), np.iinfo(dtype)
     stored = sketch.input(bins.array_in(chooser, shape, dtype, Interval(limits.min, limits.max)))
-    return stored, _parameters(chooser, sketch, Interval(-2.0, 2.0), dtype, shape)
+    return stored, _parameters(chooser, sketch, Interval(-2.0, 2.0), dtype, shape, habits)
 
 
 def _drawn(chooser: Chooser, layers: Sequence[Op], others: Sequence[Op]) -> Op:
@@ -101,14 +103,14 @@ def _drawn(chooser: Chooser, layers: Sequence[Op], others: Sequence[Op]) -> Op:
 
 
 def _behind(
-    chooser: Chooser, sketch: Sketch, real: Var, is_moved: bool, before: tuple[str, Parameters]
+    chooser: Chooser, sketch: Sketch, real: Var, is_moved: bool, before: tuple[str, Parameters], habits: Habits
 ) -> tuple[str, Parameters]:
     """Return dtype and parameters by which a layer's result is stored: where it only moves numbers, often the same."""
     array = sketch.arrays[real]
     if is_moved and chooser.chance(50) and _has_scales_of(before[1], array.shape):
         return before
-    dtype = chooser.pick(STORED)
-    return dtype, _parameters(chooser, sketch, interval_of(array), dtype, array.shape)
+    dtype = chooser.pick(STORED) if chooser.chance(2 * habits.other) else before[0]
+    return dtype, _parameters(chooser, sketch, interval_of(array), dtype, array.shape, habits)
 
 
 def _has_scales_of(how: Parameters, shape: Sequence[int]) -> bool:
@@ -121,7 +123,7 @@ def _dequantized(sketch: Sketch, stored: Expr, how: Parameters) -> Var | None:
 
 
 def _parameters(
-    chooser: Chooser, sketch: Sketch, interval: Interval, dtype: str, shape: Sequence[int], may_be_fed: bool = True
+    chooser: Chooser, sketch: Sketch, interval: Interval, dtype: str, shape: Sequence[int], habits: Habits
 ) -> Parameters:
     """Return parameters by which a dtype holds an interval; now and then half of it, or one scale for each channel."""
     limits = np.iinfo(dtype)
@@ -134,11 +136,11 @@ def _parameters(
     scales = np.asarray((scale or 0.05) * (0.5 if chooser.chance(10) else 1), np.float32)
     if chooser.chance(25):  # so that what is quantized again lies exactly between two integers
         scales = np.exp2(np.ceil(np.log2(scales)))
-    axis = chooser.below(len(shape)) if shape and chooser.chance(25) else None
+    axis = chooser.below(len(shape)) if shape and chooser.chance(habits.by_axis) else None
     if axis is not None:
         scales = bins.array_in(chooser, (shape[axis],), "float32", Interval(0.5 * float(scales), float(scales)))
     zeros = np.full(scales.shape, zero, dtype)
-    is_fed = may_be_fed and chooser.chance(10)
+    is_fed = chooser.chance(habits.fed)
     return Parameters(sketch.input(scales) if is_fed else Constant(scales), Constant(zeros), axis)
 
 
@@ -147,7 +149,7 @@ def _weights(chooser: Chooser, sketch: Sketch, like: np.ndarray, shape: tuple[in
     if dtypes.from_numpy(like.dtype) != "float32" or not like.ndim or chooser.chance(30):
         return None
     interval, dtype, before = interval_of(like), "int8" if chooser.chance(75) else "uint8", sketch.mark()
-    how = _parameters(chooser, sketch, interval, dtype, shape, may_be_fed=False)
+    how = _parameters(chooser, sketch, interval, dtype, shape, ANY._replace(fed=0))
     assert isinstance(how.scale, Constant)
     assert isinstance(how.zero, Constant)
     limits, scale, zero = np.iinfo(dtype), how.scale.data.max(initial=1e-6), how.zero.data.max(initial=0)

@@ -11,6 +11,13 @@ import numpy as np
 from kernelyard.ir import Var, get_op
 from kernelyard_fuzz.writer import Writer
 
+SCALES = (2.0, 2.0, 3.0, 1.5, 2.3, 0.6)  # of images
+# What networks have of the attributes of a resize.
+USUAL_RESIZES = {
+    "method": ("nearest", "linear"),
+    "coordinate_transformation_mode": ("asymmetric", "half_pixel"),
+}
+
 
 def _padded(w: Writer, x: Var) -> Var:
     """A padded image under a window."""
@@ -62,13 +69,15 @@ def pooled(w: Writer, x: Var) -> Var:
     return w.op(f"nn.avg_pool{axes}d", x, count_include_pad=w.chooser.chance(60), **attrs)
 
 
-def _resized(w: Writer, x: Var) -> Var:
+def resized(w: Writer, x: Var) -> Var:
     """An image of other sizes: by scales, whose sizes are rounded down, or to sizes alone."""
     x = w.of_rank(x, w.chooser.pick((3, 4, 4, 5)))
     before = [int(size) for size in x.tensor_type.shape[2:]]  # pyright: ignore[reportArgumentType]
-    scales = tuple(w.chooser.pick((2.0, 2.0, 3.0, 1.5, 2.3, 0.6)) for _ in before)
+    scale = w.chooser.pick(SCALES)
+    scales = tuple(scale if w.chooser.chance(60) else w.chooser.pick(SCALES) for _ in before)
     sizes = tuple(max(math.floor(scale * size), 1) for scale, size in zip(scales, before, strict=True))
     choices = {name: attribute.choices for name, attribute in get_op("image.resize").attributes.items()}
+    choices |= USUAL_RESIZES if w.chooser.chance(70) else {}
     attrs = {name: w.chooser.pick(values) for name, values in choices.items() if values}
     stated = scales if w.chooser.chance(60) else ()
     return w.op("image.resize", x, sizes=sizes, scales=stated, **attrs)
@@ -92,6 +101,6 @@ def _ties(w: Writer, x: Var) -> Var:
 WINDOW_IDIOMS: Mapping[str, Callable[[Writer, Var], object]] = {
     "padded": _padded,
     "pooled": pooled,
-    "resized": _resized,
+    "resized": resized,
     "ties": _ties,
 }
