@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -14,6 +15,8 @@ from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.tir import PrimFunc, parse_primfunc
 from kernelyard.tir.interpreter import evaluate
 from kernelyard.transform import FuseTransposeMatmul
+from kernelyard.transform.layout.convert_layout import to_first, to_last
+from kernelyard.transform.pipelines import channels_last
 from kernelyard_native_cuda.runtime import NativeCudaModule
 from kernelyard_native_cuda.schedule.machine import ANY_MACHINE
 from kernelyard_native_cuda.schedule.rules import schedule
@@ -44,6 +47,7 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], 
 
 
 DTYPES = ("float32", "float16", "bfloat16")
+HALVES = DTYPES[1:]
 
 
 def convolution(name: str, dtype: str) -> PrimFunc:
@@ -71,7 +75,69 @@ def test_convolutions(emulator, convolutions, name, dtype):
     assert ("tensor cores" in text) == (dtype != "float32" and rule != "fallback")
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+# Images, filters, attributes, the rule, and the bytes of the copies of both operands.
+CHANNELS_LAST: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], str, tuple[int, ...]]] = {
+    "padded": ((2, 13, 11, 16), (24, 16, 3, 3), {"padding": (1, 1, 1, 1)}, "conv", (16, 16)),
+    "padded at one side": ((1, 9, 9, 8), (10, 8, 3, 2), {"padding": (2, 0, 0, 1)}, "conv", (16, 16)),
+    "strided": ((2, 15, 13, 24), (40, 24, 3, 3), {"strides": (2, 3), "padding": (1, 1, 1, 1)}, "conv", (16, 16)),
+    "dilated": ((1, 15, 15, 8), (16, 8, 3, 3), {"dilation": (2, 3), "padding": (2, 3, 2, 3)}, "conv", (16, 16)),
+    "of many taps": ((1, 20, 18, 8), (8, 8, 11, 7), {"padding": (5, 3, 5, 3)}, "conv", (16, 16)),
+    "of more taps than bits": ((1, 30, 1, 8), (8, 8, 33, 1), {"padding": (16, 0, 16, 0)}, "conv", (16, 16)),
+    "of few channels": ((2, 9, 9, 6), (12, 6, 3, 3), {"padding": (1, 1, 1, 1)}, "conv", (4, 4)),
+    "in groups": ((2, 9, 9, 32), (48, 16, 3, 3), {"groups": 2, "padding": (1, 1, 1, 1)}, "conv", (16, 16)),
+    "of one element": ((2, 7, 7, 72), (40, 72, 1, 1), {}, "matmul", (16, 16)),
+    "of one element, strided": ((2, 9, 7, 64), (40, 64, 1, 1), {"strides": (2, 2)}, "matmul", (16, 16)),
+    "of lines": ((2, 40, 16), (24, 16, 5), {"padding": (2, 2)}, "conv", (16, 16)),
+    "of volumes": ((1, 5, 6, 7, 8), (16, 8, 3, 3, 3), {"padding": (1,) * 6}, "conv", (16, 16)),
+    "of many images": ((N, 6, 6, 8), (16, 8, 3, 3), {"padding": (1, 1, 1, 1)}, "conv", (16, 16)),
+}
+
+
+# Those of ResNet-50, whose machine code is counted.
+LARGE: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "of 64 channels": ((32, 56, 56, 64), (64, 64, 3, 3), {"padding": (1, 1, 1, 1)}),
+    "of 256 channels": ((32, 14, 14, 256), (256, 256, 3, 3), {"padding": (1, 1, 1, 1)}),
+    "of 128 channels, strided": ((32, 56, 56, 128), (128, 128, 3, 3), {"strides": (2, 2), "padding": (1, 1, 1, 1)}),
+    "of 1024 channels, of one element": ((32, 14, 14, 1024), (256, 1024, 1, 1), {}),
+}
+
+
+def channels_last_convolution(name: str, dtype: str) -> PrimFunc:
+    """A convolution between permutations, as one function; its filters are in the order in which they are read."""
+    x, w, attributes, *_ = {**CHANNELS_LAST, **LARGE}[name]
+    rank = len(x)
+    b = FunctionBuilder()
+    first = b.op("permute_dims", b.input("x", x, dtype), axes=to_first(rank))
+    y = b.op(f"nn.conv{rank - 2}d", first, whole(*w, dtype=dtype), **attributes)
+    module = channels_last()(IRModule({"main": b.function(b.op("permute_dims", y, axes=to_last(rank)))}))
+    (function,) = (each for each in module.functions.values() if isinstance(each, PrimFunc))
+    return function
+
+
+@pytest.fixture(scope="module")
+def channels_last_convolutions() -> NativeCudaModule:
+    """All of them as one program: see `convolutions`."""
+    return generate(
+        {f"{name}_{dtype}": channels_last_convolution(name, dtype) for name in CHANNELS_LAST for dtype in HALVES}
+    )
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", CHANNELS_LAST)
+def test_channels_last_convolutions(emulator, channels_last_convolutions, name, dtype):
+    x, w, _, rule, nbytes = CHANNELS_LAST[name]
+    function = channels_last_convolution(name, dtype)
+    assert rules_of(function) == [rule]
+    filters = whole(*w, dtype=dtype).transpose(to_last(len(w)))
+    for n in (1, 3) if N in x else (1,):
+        image = whole(*(n if size == N else size for size in x), dtype=dtype)
+        check_kernel(emulator, channels_last_convolutions, f"{name}_{dtype}", function, [image, filters], {"n": n})
+    text = generate({"kernel": function}).image.source.split("// --- generated")[1]
+    assert [int(found) for found in re.findall(r"cp_async<(\d+),", text)] == list(nbytes)
+    assert "put_shared<" not in text
+
+
+@pytest.mark.parametrize("dtype", HALVES)
 def test_a_convolution_of_channels_last_copies_channels_sixteen_bytes_at_a_time(emulator, dtype):
     inside = "and(and(ge(add(h, r, -1), 0), lt(add(h, r, -1), 9)), and(ge(add(w, s, -1), 0), lt(add(w, s, -1), 7)))"
     inside = inside.replace("add(h, r, -1)", "sub(add(h, r), 1)").replace("add(w, s, -1)", "sub(add(w, s), 1)")
@@ -115,7 +181,6 @@ def numbers(dtype: str, *shapes: tuple[int, ...]) -> list[np.ndarray]:
 
 
 CAUSAL = ("none", "top_left", "bottom_right")
-HALVES = ("float16", "bfloat16")
 ROWS = {"q": 20, "k": 70, "v": 70}
 # Heads of queries, and of keys and values; elements of queries and keys, and of values.
 ATTENTIONS = [(2, 2, 64, 64), (4, 2, 16, 24), (1, 1, 40, 128), (2, 1, 33, 7)]

@@ -21,7 +21,7 @@ from kernelyard_native_cuda.runtime import NativeCudaModule
 from kernelyard_native_cuda.schedule import wgmma
 
 from .disassembly import Code, disassembled, find_disassembler
-from .test_conv_and_attention import attention
+from .test_conv_and_attention import attention, channels_last_convolution
 from .test_products import product
 from .test_rules import lower
 
@@ -99,6 +99,16 @@ def test_instructions_for_each_element(tmp_path, name):
 LOOPS = {
     "matmul float16": (lambda: product("mk", "kn", "float16", {"m": 4096, "n": 4096, "k": 4096}), 128, 3.2, 2.2),
     "matmul bfloat16": (lambda: product("mk", "kn", "bfloat16", {"m": 4096, "n": 4096, "k": 4096}), 128, 3.2, 2.2),
+    "convolution float16": (lambda: channels_last_convolution("of 256 channels", "float16"), 128, 3.2, 2.2),
+    "convolution bfloat16": (lambda: channels_last_convolution("of 256 channels", "bfloat16"), 128, 3.2, 2.2),
+    "convolution of 64 channels": (lambda: channels_last_convolution("of 64 channels", "float16"), 64, 3.8, 2.2),
+    "strided convolution": (lambda: channels_last_convolution("of 128 channels, strided", "float16"), 128, 3.3, 2.2),
+    "convolution of one element": (
+        lambda: channels_last_convolution("of 1024 channels, of one element", "float16"),
+        128,
+        3.2,
+        2.2,
+    ),
     "attention float16": (lambda: heads("float16", "none"), 128, 8.0, 5.6),
     "attention bfloat16": (lambda: heads("bfloat16", "none"), 128, 8.0, 5.6),
     "causal attention float16": (lambda: heads("float16", "bottom_right"), 128, 9.4, 5.6),
@@ -134,6 +144,14 @@ def test_loops_of_warp_groups(tmp_path, monkeypatch, shape, order):
     assert len(loop) / products <= 20
     assert code.count("LDS", "STS", "LDG", "BAR", inside=loop) == 0
     assert code.count("STG.E.128") == code.count("STG") > 0
+
+
+@pytest.mark.parametrize("name", ["of 64 channels", "of 128 channels, strided"])
+def test_convolutions_copy_and_store_sixteen_bytes(tmp_path, name):
+    code = code_of(channels_last_convolution(name, "float16"), tmp_path)
+    assert code.count("LDGSTS.E.BYPASS.LTC128B.128", "LDGSTS.E.BYPASS.128") == code.count("LDGSTS") > 0
+    assert code.count("STG.E.128") == code.count("STG") > 0
+    assert code.count("LDG.") == 0
 
 
 def test_epilogues_of_products_store_sixteen_bytes(tmp_path):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import (
+    Affine,
     Binary,
     Cast,
     ComputeBlock,
@@ -113,6 +114,19 @@ def _counted(block: ComputeBlock) -> tuple[IterVar, ...]:
         return sum(step_along(load, axis.name) == 1 for load in block.loads)
 
     return tuple(sorted(axes, key=neighbours))  # a stable sort
+
+
+def merged_axes(axes: Sequence[IterVar], offset: Affine) -> tuple[Dim, Dim] | None:
+    """Return axes as one, the last one fastest: its extent, and its step in memory; None if they are not one."""
+    step: Dim | None = None
+    extent: Dim = 1
+    for axis in reversed([axis for axis in axes if axis.extent != 1]):
+        own = offset.coefficient(axis.name)
+        if own is None or (step is not None and own != step * extent):
+            return None
+        step = own if step is None else step
+        extent = extent * axis.extent
+    return None if step is None else (extent, step)
 
 
 def loads_of(expr: Expr) -> list[Load]:

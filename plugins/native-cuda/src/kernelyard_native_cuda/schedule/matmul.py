@@ -29,6 +29,7 @@ from kernelyard_native_cuda.schedule.tile import (
     write_fill,
     write_place,
 )
+from kernelyard_native_cuda.schedule.window_copies import window_copies
 
 WARP = 32
 REGISTERS = 1 << 16  # of a multiprocessor
@@ -210,11 +211,19 @@ def _write_tensor(it: Contraction, shape: TensorShape, name: str, machine: Machi
 def _write_sum(kernel: Kernel, it: Contraction, a: Side, b: Side, stages: int, batch: dict[str, str]) -> None:
     writer = kernel.writer
     writer.line("Tile::Total total = {};")
+    copies = [window_copies(it, side, kernel.threads) for side in (a, b)]
+    for each in copies:
+        if each is not None:
+            each.write_rows(kernel, batch)
     with writer.block("const auto fill = [&](int stage, long long step)"):
         writer.line(f"const long long k_start = step * {a.depth};")
-        for side, base in ((a, "stage * Tile::STAGE"), (b, "stage * Tile::STAGE + Tile::A::BYTES")):
+        bases = ("stage * Tile::STAGE", "stage * Tile::STAGE + Tile::A::BYTES")
+        for side, base, each in zip((a, b), bases, copies, strict=True):
             with writer.block(""):
-                write_fill(kernel, it, side, base, kernel.threads, batch)
+                if each is not None:
+                    each.write_step(kernel, base)
+                else:
+                    write_fill(kernel, it, side, base, kernel.threads, batch)
     writer.line(";")
     steps = kernel.dim(dims.ceildiv(it.depth, a.depth))
     multiply = "[&](int stage, long long) { Tile::multiply(total, stage * Tile::STAGE); }"

@@ -73,7 +73,7 @@ def write_place(kernel: Kernel, it: Contraction, a: Side, b: Side, number: str =
 def write_fill(kernel: Kernel, it: Contraction, side: Side, base: str, threads: int, batch: Mapping[str, str]) -> None:
     """Start the copies of one step's part of an operand, `k_start` being the first element of the sum."""
     writer, operand = kernel.writer, side.operand
-    lanes = _lanes(it, side)
+    lanes = lanes_of_copies(it, side)
     along = runs_along_sum(operand, it)
     units = side.tile * side.depth // max(lanes, 1)
     writer.line(f"#pragma unroll {min(-(-units // threads), MOST_UNROLLED)}")
@@ -113,7 +113,7 @@ def inside(kernel: Kernel, name: str, extent: Dim, tile: int) -> list[str]:
     return [] if isinstance(extent, int) and extent % tile == 0 else [f"{name} < {kernel.dim(extent)}"]
 
 
-def _lanes(it: Contraction, side: Side) -> int:
+def lanes_of_copies(it: Contraction, side: Side) -> int:
     """Return the width of asynchronous copies in elements; 0 where copies are synchronous."""
     is_turned = runs_along_sum(side.operand, it) != side.along_sum
     return _copied_lanes(it, side.operand, side.expr, 1 if is_turned else lanes_in(side.expr.dtype, PIECE))

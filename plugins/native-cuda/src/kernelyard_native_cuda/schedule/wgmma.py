@@ -21,7 +21,6 @@ from kernelyard.plugins.codegen_api import (
     Const,
     Declined,
     Expr,
-    IterVar,
     Load,
     Stage,
     offset_of,
@@ -31,7 +30,7 @@ from kernelyard_native_cuda.codegen import wgmma_text
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel, WrittenMap
 from kernelyard_native_cuda.codegen.types import stored
 from kernelyard_native_cuda.schedule.access import is_multiple
-from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of
+from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of, merged_axes
 from kernelyard_native_cuda.schedule.lanes import lanes_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import tensor_dtype, usual
@@ -157,7 +156,7 @@ def bulk_operand(operand: Operand, it: Contraction) -> BulkOperand | Declined:
     if not isinstance(load, Load):
         return Declined("an operand is computed as it is read, which TMA cannot")
     offset = offset_of(load.buffer, load.indices)
-    of_sum, of_rows = _merged(it.reduce, offset), _merged(operand.own, offset)
+    of_sum, of_rows = merged_axes(it.reduce, offset), merged_axes(operand.own, offset)
     if of_sum is None or of_rows is None or 1 not in (of_sum[1], of_rows[1]) or offset.constant != 0:
         return Declined("an operand's elements are not evenly spaced, as TMA reads them")
     along_sum = of_sum[1] == 1
@@ -194,19 +193,6 @@ def _batch_indices(it: Contraction, operand: Operand, offset: Affine) -> list[tu
             case _:
                 return None
     return found
-
-
-def _merged(axes: Sequence[IterVar], offset: Affine) -> tuple[Dim, Dim] | None:
-    """Return axes as one, the last one fastest: its extent, and its step in memory; None if they are not one."""
-    step: Dim | None = None
-    extent: Dim = 1
-    for axis in reversed([axis for axis in axes if axis.extent != 1]):
-        own = offset.coefficient(axis.name)
-        if own is None or (step is not None and own != step * extent):
-            return None
-        step = own if step is None else step
-        extent = extent * axis.extent
-    return None if step is None else (extent, step)
 
 
 # --- the kernel -------------------------------------------------------------------------------------------------------
