@@ -1,9 +1,12 @@
-"""Padding: a local that is a tensor with a constant around it is not stored; its readers ask where they are."""
+"""Padding: a local that is a tensor with a constant around it is not stored; its readers ask where they are.
+
+Where that tensor is not cheap to compute again, it is stored, without the constant.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from kernelyard.dims import Dim
@@ -11,6 +14,7 @@ from kernelyard.plugins.codegen_api import (
     Axis,
     Binary,
     Buffer,
+    Cast,
     ComputeBlock,
     Const,
     DimValue,
@@ -21,11 +25,13 @@ from kernelyard.plugins.codegen_api import (
     PrimFunc,
     Select,
     cost,
+    extents_of,
     index,
     rewrite_block,
     simplify_block,
     substitute_axes,
 )
+from kernelyard_native_cuda.schedule.contraction import narrowed
 
 CHEAP = 4  # operations that may be repeated rather than stored
 
@@ -44,18 +50,28 @@ class Piece:
 
 
 def inline_padding(function: PrimFunc) -> PrimFunc:
-    """Return the function without the locals that are a cheap tensor with a constant around it."""
+    """Return the function without the locals that are a tensor with a constant around it."""
     for buffer in function.locals:
         writers = [block for block in function.blocks if block.output == buffer]
         found = _padded(writers) if len(writers) > 1 else None
         if found is None or any(buffer in block.reads for block in writers):
             continue
-        inner, value = found
-        kept = (block for block in function.blocks if block.output != buffer)
-        blocks = tuple(_rewritten(block, buffer, inner, value) for block in kept)
-        rest = tuple(each for each in function.locals if each != buffer)
-        function = PrimFunc(function.params, blocks, function.num_outputs, rest, function.attrs)
+        function = _without(function, buffer, *found)
     return function
+
+
+def _without(function: PrimFunc, buffer: Buffer, piece: Piece, value: Const) -> PrimFunc:
+    """Return the function without a local that is a piece with a constant around it."""
+    blocks = [block for block in function.blocks if block.output != buffer or block == piece.block]
+    rest = [each for each in function.locals if each != buffer]
+    place = blocks.index(piece.block)
+    if cost(piece.block.body) > CHEAP:
+        blocks[place], piece = _stored(piece)
+        rest.append(blocks[place].output)
+    else:
+        del blocks[place]
+    rewritten = tuple(_rewritten(block, buffer, piece, value) for block in blocks)
+    return PrimFunc(function.params, rewritten, function.num_outputs, tuple(rest), function.attrs)
 
 
 def _padded(writers: Sequence[ComputeBlock]) -> tuple[Piece, Const] | None:
@@ -63,11 +79,21 @@ def _padded(writers: Sequence[ComputeBlock]) -> tuple[Piece, Const] | None:
     pieces = [piece for block in writers if (piece := _piece_of(block)) is not None]
     inner = [piece for piece in pieces if not isinstance(piece.block.body, Const)]
     values = {piece.block.body for piece in pieces if piece not in inner}
-    if len(pieces) < len(writers) or len(inner) != 1 or len(values) != 1 or cost(inner[0].block.body) > CHEAP:
+    if len(pieces) < len(writers) or len(inner) != 1 or len(values) != 1:
         return None
     (value,) = values
     apart = all(_are_apart(piece, inner[0]) for piece in pieces if piece not in inner)
     return (inner[0], value) if apart and isinstance(value, Const) else None
+
+
+def _stored(piece: Piece) -> tuple[ComputeBlock, Piece]:
+    """Return a block that stores a piece alone, in as few bits as hold it, and the piece as it is read from there."""
+    block, narrow = piece.block, narrowed(piece.block.body)
+    at = tuple(axis.axis for axis in block.axes)
+    buffer = Buffer(f"{block.output.name}_inside", extents_of(block.axes), narrow.dtype, "local")
+    element = buffer[at] if narrow.dtype == block.output.dtype else Cast(buffer[at], block.output.dtype)
+    stored = replace(block, output=buffer, indices=at, body=narrow)
+    return stored, Piece(replace(block, body=element), piece.start)
 
 
 def _piece_of(block: ComputeBlock) -> Piece | None:
