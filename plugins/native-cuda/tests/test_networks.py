@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -179,6 +180,23 @@ def test_a_block_of_convolutions(emulator, dtype):
     text = check(build, [[numbers(batch, 8, 14, 14, dtype=dtype)] for batch in (1, 3)], dtype)
     assert text.count("// conv: implicit GEMM") >= 2
     assert dtype == "float32" or (text.count("cp_async<16, ") >= 6 and "put_shared<" not in text)  # channels-last
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_first_layers_of_a_network_of_images(emulator, dtype):
+    """Three channels become four, which are copied at once; what a pool pads is stored as the convolution gives it."""
+    pool = {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}
+
+    def build(b: FunctionBuilder) -> Any:
+        weight = numbers(16, 3, 7, 7, dtype=dtype, scale=0.1)
+        y = b.op("nn.conv2d", b.input("x", (N, 3, 29, 31), dtype), weight, strides=(2, 2), padding=(3, 3, 3, 3))
+        y = b.op("nn.relu", b.op("add", y, numbers(1, 16, 1, 1, dtype=dtype)))
+        return b.op("nn.max_pool2d", y, **pool)
+
+    text = check(build, [[numbers(batch, 3, 29, 31, dtype=dtype)] for batch in (1, 2)], dtype)
+    rules = re.findall(r"^// (\w+): ", text, re.MULTILINE)
+    assert rules == ["conv", "fallback"] if dtype == "float32" else ["fallback", "conv", "fallback"]
+    assert dtype == "float32" or (text.count("cp_async<8, ") == 2 and "put_shared<" not in text)
 
 
 # --- whatever comes ---------------------------------------------------------------------------------------------------

@@ -90,6 +90,7 @@ _HOME = {
     "FuseOps": "fusion.fuse_ops",
     "FuseSiblings": "fusion.fuse_siblings",
     "FuseTIR": "fusion.fuse_tir",
+    "WidenChannels": "layout.widen_channels",
     "FuseTransposeConv": "layout.fuse_transpose_conv",
     "FuseTransposeMatmul": "fusion.fuse_transpose_matmul",
     "LegalizeOps": "lowering.legalize_ops",

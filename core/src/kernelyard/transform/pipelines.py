@@ -65,6 +65,7 @@ from kernelyard.transform.simplify.simplify_inference import SimplifyInference
 
 P = ParamSpec("P")
 
+LEAST_CHANNELS = 4  # of channels-last images: 8 bytes of 16-bit floats
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 _PIPELINES: dict[str, Callable[[], Sequence[Pass]]] = {}
@@ -289,9 +290,11 @@ def channels_last(dtypes: Sequence[str] = NARROW) -> Sequence[Pass]:
     """Convert convolutions that backends have left, and what lies between them, to channels-last tensors."""
     from kernelyard.transform.layout.convert_layout import CONVOLUTIONS, POOLS, ConvertLayout
     from kernelyard.transform.layout.fuse_transpose_conv import FuseTransposeConv
+    from kernelyard.transform.layout.widen_channels import WidenChannels
 
     convert = ConvertLayout(CONVOLUTIONS, dtypes, following=POOLS)
-    return [WhereChanged([convert, FuseTransposeConv(), *clean().passes], "convert_and_fuse")]
+    converted = WhereChanged([convert, FuseTransposeConv(), *clean().passes], "convert_and_fuse")
+    return [WidenChannels(LEAST_CHANNELS, dtypes), converted]
 
 
 @pipeline("legalize")
