@@ -79,6 +79,18 @@ def test_weights_that_are_computed_are_constants(check):
     assert check.ops(after) == ["sum", "broadcast_to", "matmul"]
 
 
+@pytest.mark.parametrize(("places", "after"), [(200, ["take"]), (900, ["broadcast_to", "scatter_nd", "take"])])
+def test_tables_of_positions_are_constants(check, places, after):
+    """Unless they are large: a table of 900 x 900 numbers would make the program larger by more than 4 MiB."""
+
+    def build(b, x):
+        table = b.op("broadcast_to", Constant(np.arange(places)), shape=(places, places))
+        ends = b.op("scatter_nd", table, Constant(np.int64([[0], [2]])), Constant(np.zeros((2, places), np.int64)))
+        return b.op("take", x, ends, axis=0)
+
+    assert check.ops(check(PASS, check.of(build, shape=(places,)))) == after
+
+
 def test_words_of_recurrent_weights_are_constants(check):
     """Words of integers are larger than the bytes that they are made of."""
     hidden, columns = 96, 384

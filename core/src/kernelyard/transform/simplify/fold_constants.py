@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -22,16 +23,20 @@ Folded: TypeAlias = "dict[tuple[object, ...], tuple[Call, Expr]]"
 MAX_BYTES = 1 << 30
 MAX_GROWTH = 1 << 16
 MAX_WEIGHT = 1 << 27
+MAX_TABLE = 1 << 22
 # Operators that take weights in a form which is made of what models store.
 _WITH_WEIGHTS = (*PRODUCTS, "nn.dynamic_quantize_lstm")
 _SPREADING = frozenset(("arange", "broadcast_to", "tile"))
+# Operators that no reader computes with itself: each would take kernels of its own in every call.
+_TABLE_MAKING = frozenset(("scatter_nd", "scatter_elements", "cumsum", "cumprod", "topk", "invert_permutation"))
 
 
 class FoldConstants(FunctionPass):
     """Replace pure calls of constants by their result, where that does not make the program much larger.
 
     Weights of products that are computed, as the filters of a resampler are, become constants, too, which kernels
-    read packed. Quantized ones stay as they are stored: backends may compute with them (`FoldWeights` folds what none
+    read packed, and so do tables of up to 4 MiB that are made by a scatter or a scan, as indices of relative positions
+    are. Quantized ones stay as they are stored: backends may compute with them (`FoldWeights` folds what none
     has taken). Options: "fold_constants.max_growth" (bytes, 65536): how much larger than its operands a result
     may be; "fold_constants.max_bytes" (1 GiB): the largest result.
     """
@@ -39,7 +44,9 @@ class FoldConstants(FunctionPass):
     name = "fold_constants"
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        return _Folder(context, kept=narrow_weights(function), large=computed_weights(function)).mutate(function)
+        limits = dict.fromkeys(computed_tables(function), MAX_TABLE)
+        limits |= dict.fromkeys(computed_weights(function), MAX_WEIGHT)
+        return _Folder(context, narrow_weights(function), limits).mutate(function)
 
 
 def computed_weights(function: Function) -> set[Var]:
@@ -64,6 +71,13 @@ def computed_weights(function: Function) -> set[Var]:
     calls = (value for value in values.values() if isinstance(value, Call) and value.op_name in _WITH_WEIGHTS)
     weights = [arg for call in calls for arg in call.args if isinstance(arg, Var) and arg in constant]
     return _with_sources((v for v in weights if not (_spreads(values[v]) or is_dequantized(v, value_of))), values)
+
+
+def computed_tables(function: Function) -> set[Var]:
+    """Return what a function computes of constants alone by a scatter or a scan, and what it is made of."""
+    values, constant = definitions(function), made_of_constants(function)
+    made = {var: values[var] for var in constant if isinstance(var, Var)}
+    return _with_sources((v for v, call in made.items() if getattr(call, "op_name", "") in _TABLE_MAKING), values)
 
 
 def _with_sources(wanted: Iterable[Var], values: Mapping[Var, Expr]) -> set[Var]:
@@ -101,7 +115,7 @@ class FoldWeights(FunctionPass):
         if not narrow_weights(function):
             return function
         large = narrow_weights(function, CONVOLUTIONS) | (_floats(function) if self._all_floats else set())
-        return _Folder(context, large=large, weights=self.folded).mutate(function)
+        return _Folder(context, limits=dict.fromkeys(large, MAX_WEIGHT), weights=self.folded).mutate(function)
 
 
 def _floats(function: Function) -> set[Var]:
@@ -110,20 +124,20 @@ def _floats(function: Function) -> set[Var]:
 
 
 class _Folder(FunctionMutator):
-    """kept: what is not folded. large: what is folded although it makes the program larger. weights: see
-    `FoldWeights`."""
+    """kept: what is not folded. limits: bytes by which single results may make the program larger. weights: see
+    `FoldWeights.folded`."""
 
     def __init__(
         self,
         context: PassContext,
         kept: Collection[Var] = (),
-        large: Collection[Var] = (),
+        limits: Mapping[Var, int] = MappingProxyType({}),
         weights: Folded | None = None,
     ) -> None:
         super().__init__()
         self._max_growth = context.option("fold_constants.max_growth", MAX_GROWTH)
         self._max_bytes = context.option("fold_constants.max_bytes", MAX_BYTES)
-        self._kept, self._large, self._weights = kept, large, weights
+        self._kept, self._limits, self._weights = kept, limits, weights
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if isinstance(value, TupleGetItem):
@@ -131,7 +145,7 @@ class _Folder(FunctionMutator):
             return fields.fields[value.index] if isinstance(fields, Tuple) else value
         if var in self._kept or not isinstance(value, Call) or not isinstance(value.op, Op):
             return value
-        growth = max(self._max_growth, MAX_WEIGHT) if var in self._large else self._max_growth
+        growth = max(self._max_growth, self._limits.get(var, 0))
         return self._folded(value) if self._is_foldable(value, value.op, growth) else value
 
     def _folded(self, call: Call) -> Expr:
