@@ -9,15 +9,17 @@ from threading import Barrier
 
 import numpy as np
 import pytest
-from small_llama import CONTEXT, HEADS, KV_HEADS, LAYERS, TOKENS, WIDTH
+from gguf_writer import write_gguf
+from small_llama import CONTEXT, HEADS, KV_HEADS, LAYERS, TOKENS, WIDTH, llama_metadata
 
 import kernelyard
 import kernelyard_llm
 from kernelyard_llm import LanguageModel, LanguageModelError
-from kernelyard_llm.blocks import Planes
+from kernelyard_llm.blocks import Planes, split_blocks
 from kernelyard_llm.cache import CachePages
 from kernelyard_llm.from_gguf import GGUFWeights, gguf_config
 from kernelyard_llm.gguf import read_gguf
+from kernelyard_llm.source import read_source
 
 IDS = [5, 77, 130, 9, 258, 3, 44, 201, 17, 99, 260, 31]
 RNG = np.random.default_rng(1)
@@ -156,7 +158,7 @@ def test_compile_reads_the_file(llama_file: Callable[[str], Path]) -> None:
 
 def test_memory_is_taken_for_the_pages_that_are_needed(llama: LanguageModel) -> None:
     pages = CachePages(llama.config, 30)
-    row = RNG.random((LAYERS, KV_HEADS, WIDTH // HEADS)).astype(np.float32)
+    row = RNG.random((LAYERS, KV_HEADS, WIDTH // HEADS)).astype(pages.arguments[0].dtype)
     assert pages.arguments[0].shape[1] < 15
     pages.write(3, 7, [row, 2 * row])
     for wanted, there in ((3, 8), (9, 16), (17, 30), (30, 30)):
@@ -169,12 +171,13 @@ def test_memory_is_taken_for_the_pages_that_are_needed(llama: LanguageModel) -> 
 
 @pytest.mark.parametrize(("dtype", "itemsize", "atol"), [("float16", 2, 2e-3), ("int8", 1, 3e-2)])
 def test_a_narrow_cache(
-    dtype: str, itemsize: int, atol: float, llama: LanguageModel, llama_file: Callable[[str], Path], tmp_path: Path
+    dtype: str, itemsize: int, atol: float, llama_file: Callable[[str], Path], tmp_path: Path
 ) -> None:
+    exact = kernelyard_llm.load(llama_file("Q4_1"), threads=1, cache_dtype="float32")
     model = kernelyard_llm.load(llama_file("Q4_1"), threads=1, cache_dtype=dtype)
     keys = model._state._pages.arguments[0]
     assert (keys.dtype.itemsize, keys.shape[-1]) == (itemsize, WIDTH // HEADS)
-    state, expected = model._state, llama.logits(IDS)
+    state, expected = model._state, exact.logits(IDS)
     parts = [state.append(IDS[:3]), *(state.append([token]) for token in IDS[3:])]
     np.testing.assert_allclose(np.stack(parts), expected[2:], atol=atol * np.abs(expected).max())
     model.save(tmp_path / "x.kyar")
@@ -182,6 +185,19 @@ def test_a_narrow_cache(
     assert again.generate(IDS, 4, ignore_eos=True) == model.generate(IDS, 4, ignore_eos=True)
     with pytest.raises(LanguageModelError, match="compiled for"):
         kernelyard_llm.load(tmp_path / "x.kyar", cache_dtype="float32")
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("Q4_1", "float16"), ("F32", "float32")])
+def test_a_cache_is_as_wide_as_the_weights(
+    kind: str, dtype: str, llama_file: Callable[[str], Path], tmp_path: Path
+) -> None:
+    file = llama_file("Q4_1")
+    if kind == "F32":
+        tensors = {name: split_blocks(tensor) for name, tensor in read_gguf(file).tensors.items()}
+        wide = {name: w.floats() if isinstance(w, Planes) else w for name, w in tensors.items()}
+        file = write_gguf(tmp_path / "wide.gguf", llama_metadata(), wide)
+    assert read_source(file).description.config.cache_dtype == dtype
+    assert read_source(file).with_cache("bfloat16").description.config.cache_dtype == "bfloat16"
 
 
 def test_a_cache_of_no_such_dtype(llama_file: Callable[[str], Path]) -> None:

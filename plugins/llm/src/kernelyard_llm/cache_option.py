@@ -7,5 +7,7 @@ import click
 from kernelyard_llm.configuration import CACHE_DTYPES
 
 CACHE_DTYPE = click.option(
-    "--cache-dtype", type=click.Choice(CACHE_DTYPES), help="Data type of the KV cache (default: float32)."
+    "--cache-dtype",
+    type=click.Choice(CACHE_DTYPES),
+    help="Data type of the KV cache (default: float16, or float32 where all weights are float32).",
 )

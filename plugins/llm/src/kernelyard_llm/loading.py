@@ -29,10 +29,10 @@ def load(
     """Load a language model: a GGUF file, a folder of HuggingFace's layout, or an artifact that was saved.
 
     threads: of the processors, None for all. context: the tokens that there is room for; None for what the model was
-    trained for, 8192 at most. cache_dtype: of cached keys and values (default: float32); an artifact has that with
-    which it was saved. products: of quantized weights: "int16", the default, and "int8" round what they are multiplied
-    by to so many bits, by their blocks, and multiply integers; "float" does not, and is slower. options: those of
-    `kernelyard.compile`; an artifact takes neither.
+    trained for, 8192 at most. cache_dtype: of cached keys and values (default: float16, or float32 where all weights
+    are float32); an artifact has that with which it was saved. products: of quantized weights: "int16", the default,
+    and "int8" round what they are multiplied by to so many bits, by their blocks, and multiply integers; "float" does
+    not, and is slower. options: those of `kernelyard.compile`; an artifact takes neither.
 
     Raises: LanguageModelError, ModelFileError, TokenizerError, and what loading or compiling raises.
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernelyard_llm.configuration import CACHE_DTYPES, CacheDtype
+from kernelyard_llm.configuration import CACHE_DTYPES, CacheDtype, ModelConfig
 from kernelyard_llm.description import Description
 from kernelyard_llm.errors import LanguageModelError
 
@@ -60,6 +60,7 @@ def _folder(path: Path) -> Source:
 
     config, weights = read_folder(path)
     tokenizer = folder_tokenizer(path)
+    config = _with_default_cache(config, {each.dtype.name for _, each in weights.stored()} <= {"float32"})
     is_tied = OUTPUT not in weights
     read = sum(each.nbytes for name, each in weights.stored() if is_tied or name != EMBEDDING)
     chat = folder_template(path)
@@ -73,7 +74,7 @@ def _gguf(path: Path) -> Source:
     from kernelyard_llm.tokenizer import gguf_tokenizer
 
     file = read_gguf(path)
-    config = gguf_config(file)
+    config = _with_default_cache(gguf_config(file), {each.type.name for each in file.tensors.values()} <= {"F32"})
     tokenizer = gguf_tokenizer(file.metadata)
     chat = file.metadata.get("tokenizer.chat_template")
     is_tied = OUTPUT not in file.tensors
@@ -81,3 +82,12 @@ def _gguf(path: Path) -> Source:
     chat = chat if isinstance(chat, str) else None
     description = Description(config, tokenizer.document, tokenizer.begin, tokenizer.ends, chat, read)
     return Source(description, GGUFWeights(file, config))
+
+
+def _with_default_cache(config: ModelConfig, are_floats: bool) -> ModelConfig:
+    """Return the configuration with the cache that suits the weights: float32 where all of them are, else float16.
+
+    Keys and values are products of the weights. Half the bytes hold them as well as fewer bits hold the weights, and a
+    step reads all of them.
+    """
+    return replace(config, cache_dtype="float32" if are_floats else "float16")
