@@ -45,7 +45,7 @@ def no_compiler(monkeypatch) -> None:
 
 
 def generate(functions: dict[str, PrimFunc], arch: str = "sm_90") -> NativeCudaModule:
-    module = NativeCudaGenerator().generate(functions, Target("cuda", arch=arch), {"wgmma": True})
+    module = NativeCudaGenerator().generate(functions, Target("cuda", arch=arch), {})
     assert isinstance(module, NativeCudaModule)
     return module
 
@@ -178,11 +178,12 @@ def test_what_is_left_to_mma_says_why(words):
     )
 
 
-def test_without_the_option_every_gpu_multiplies_by_mma():
+@pytest.mark.parametrize(("options", "is_by_warp_groups"), [({}, True), ({"wgmma": False}, False)])
+def test_products_of_sm_90_are_by_warp_groups_unless_the_option_says_otherwise(options, is_by_warp_groups):
     function = product("mk", "kn", "float16", SQUARE)
-    made = NativeCudaGenerator().generate({"f": function}, Target("cuda", arch="sm_90"), {})
+    made = NativeCudaGenerator().generate({"f": function}, Target("cuda", arch="sm_90"), options)
     assert isinstance(made, NativeCudaModule)
-    assert "warp groups" not in made.image.source
+    assert ("warp groups" in made.image.source) == is_by_warp_groups
 
 
 def test_large_products_have_large_tiles():
