@@ -227,14 +227,29 @@ template <class Op, int THREADS, class T> __device__ T block_reduced(T value) {
   return value;
 }
 
+// use(i, load(i)) for i from `first` on in steps. What `AHEAD` of them load is on its way before the first is used: a loop
+// that may end between two loads has one of them in flight.
+template <int AHEAD, class Loaded, class Load, class Use>
+__device__ void in_rounds(long long first, long long end, long long step, Load load, Use use) {
+  long long i = first;
+  for (; i + (AHEAD - 1) * step < end; i += AHEAD * step) {
+    Loaded loaded[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) loaded[n] = load(i + n * step);
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) use(i + n * step, loaded[n]);
+  }
+#pragma unroll 1
+  for (; i < end; i += step) use(i, load(i));
+}
+
 // Whether a value at a place comes before the best one so far: NaN first, then the greatest (or least), then the first
 // place. A place below 0 is none.
 template <bool GREATEST, class T> __device__ bool comes_first(T value, long long place, T best, long long best_place) {
-  if (place < 0 || best_place < 0) return place >= 0;
-  const bool is_no_number = value != value, is_best_no_number = best != best;
-  if (is_no_number != is_best_no_number) return is_no_number;
-  if (!is_no_number && value != best) return GREATEST ? value > best : value < best;
-  return place < best_place;
+  const bool beats = GREATEST ? !(value <= best) : !(value >= best);  // or one of them is no number
+  const bool is_earlier = place < best_place, is_number = best == best;
+  const bool is_first = is_number ? beats | ((value == best) & is_earlier) : (value != value) & is_earlier;
+  return (place >= 0) & ((best_place < 0) | is_first);
 }
 
 // The place of the value that comes first among those of a block's threads; every thread gets it. All threads must come here.

@@ -65,7 +65,7 @@ def lanes_along(access: Access, axes: Sequence[IterVar], extents: Mapping[str, D
     run, extent = _run(access.load, axes, fixed)
     if not run:
         return 1 if _run(access.load, axes)[0] else 0
-    rest = _offset(access.load.buffer, access.load.indices, extents, run)
+    rest = offset_of(access.load.buffer, access.load.indices, extents, run)
     lanes = most
     while lanes > 1 and not (is_multiple(extent, lanes) and is_multiple(rest, lanes)):
         lanes //= 2
@@ -89,7 +89,7 @@ def _run(load: Load, axes: Sequence[IterVar], fixed: frozenset[str] = frozenset(
     return names, extent
 
 
-def _offset(buffer: Buffer, indices: Sequence[Expr], extents: Mapping[str, Dim], zero: Sequence[str]) -> Dim:
+def offset_of(buffer: Buffer, indices: Sequence[Expr], extents: Mapping[str, Dim], zero: Sequence[str]) -> Dim:
     """Return an element's offset as a polynomial in which some axes are 0.
 
     An index that depends on memory (of a gather) is a symbol of its own: any whole number.

@@ -29,9 +29,11 @@ from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed, is_narrow_float
 from kernelyard_native_cuda.schedule.contraction import contraction_of
 from kernelyard_native_cuda.schedule.machine import Machine
-from kernelyard_native_cuda.schedule.points import finish_point, reduced
+from kernelyard_native_cuda.schedule.points import Store, finish_point, reduced
 from kernelyard_native_cuda.schedule.reduction import shared_out, threads_for
-from kernelyard_native_cuda.schedule.register_row import RegisterRow, RowShape, along, row_shape
+from kernelyard_native_cuda.schedule.register_row import RegisterRow, RowShape, along, is_along_rows, row_shape
+from kernelyard_native_cuda.schedule.rematerialize import rematerialized
+from kernelyard_native_cuda.schedule.row_loop import each_element
 from kernelyard_native_cuda.schedule.rule import Schedule
 
 MOST_SHARED = 32 << 10  # bytes of rows in shared memory
@@ -118,6 +120,9 @@ def _write(chain: Chain, later: Sequence[Stage], name: str) -> WrittenKernel:
     shape = row_shape([(stage, chain.inner(stage)) for stage in chain.stages], private)
     if shape is not None:
         return _write_in_registers(chain, private, shape, name)
+    if all(is_along_rows(stage, chain.inner(stage)) for stage in chain.stages):
+        chain = Chain(rematerialized(chain.stages, private), chain.shared)
+        private &= _written(chain)
     kernel = Kernel(_written(chain), threads_for(chain.work), _gives_narrow_floats(chain, private))
     kept = _kept_rows(kernel, chain, private)
     point = kernel.define_point(chain.rows, "blockIdx.x")
@@ -223,10 +228,12 @@ def _write_once(
 
 def _write_across(kernel: Kernel, row: Expressions, chain: Chain, stage: Stage) -> None:
     """Write a stage with many points for each row, distributed over the threads."""
-    inner = chain.inner(stage)
-    count = kernel.dim(extent_of(inner))
-    with kernel.writer.block(f"for (long long i = threadIdx.x; i < {count}; i += {kernel.threads})"):
-        axes = kernel.axes_at(kernel.define_point(inner, "i"), inner)
-        here = kernel.expressions({**row.axes, **axes}, row.known, row.kept)
+
+    def finish(here: Expressions, place: str, store: Store | None) -> None:
         first = reduced(kernel, here, stage.first) if stage.reduce else None
-        finish_point(kernel, here, stage, first)
+        finish_point(kernel, here, stage, first, store)
+
+    # What is reduced at each of the points is no row that is read once.
+    blocks = () if stage.reduce else stage.blocks
+    results = [block for block in blocks if block.output not in stage.inside and block.output not in row.kept]
+    each_element(kernel, row, chain.inner(stage), blocks, finish, results)

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard.dims import Dim
-from kernelyard.plugins.codegen_api import ComputeBlock, Declined, Expr, Stage, extent_of, step_along
+from kernelyard.plugins.codegen_api import ComputeBlock, Declined, Stage, extent_of, step_along
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed
 from kernelyard_native_cuda.schedule.machine import Machine
-from kernelyard_native_cuda.schedule.points import finish_point
+from kernelyard_native_cuda.schedule.points import Store, finish_point
+from kernelyard_native_cuda.schedule.row_loop import each_element
 from kernelyard_native_cuda.schedule.rule import Schedule
 
 EXTREMES = {"argmax": "true", "argmin": "false"}  # whether it is the greatest
 LEAST_EXTENT = 32
-MOST_THREADS = 256
+USUAL_THREADS = 256
+MOST_THREADS = 1024
+MOST_EACH = 32  # elements of a thread, before there are more threads than usual
 
 
 def reduction(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
@@ -40,9 +43,11 @@ def _is_worth_it(block: ComputeBlock) -> bool:
 def threads_for(extent: Dim) -> int:
     """Return the number of threads that share that many elements."""
     if not isinstance(extent, int):
-        return MOST_THREADS // 2
+        return USUAL_THREADS // 2
     threads = 32
-    while threads < MOST_THREADS and threads * 4 < extent:
+    while threads < USUAL_THREADS and threads * 4 < extent:
+        threads *= 2
+    while threads < MOST_THREADS and threads * MOST_EACH < extent:
         threads *= 2
     return threads
 
@@ -53,13 +58,13 @@ def shared_out(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
     writer, dtype = kernel.writer, block.output.dtype
     total = writer.fresh("total")
     writer.line(f"{computed(dtype)} {total} = {operations.neutral(block.reducer, dtype)};")
-    count = kernel.dim(extent_of(block.reduce_axes))
-    with writer.block(f"for (long long k = threadIdx.x; k < {count}; k += {kernel.threads})"):
-        point = kernel.define_point(block.reduce_axes, "k")
-        axes = kernel.axes_at(point, block.reduce_axes)
-        inner = kernel.expressions({**outer.axes, **axes}, outer.known, outer.kept)
-        inner.expect(block.body)
-        writer.line(f"{total} = {operations.combined(block.reducer, total, inner.value(block.body), dtype)};")
+
+    def add(here: Expressions, place: str, store: Store | None) -> None:
+        assert block.reducer is not None
+        here.expect(block.body)
+        writer.line(f"{total} = {operations.combined(block.reducer, total, here.value(block.body), dtype)};")
+
+    each_element(kernel, outer, block.reduce_axes, [block], add)
     writer.line(f"{total} = block_reduced<{operations.REDUCERS[block.reducer]}, {kernel.threads}>({total});")
     if block.init is None:
         return total
@@ -75,21 +80,20 @@ def shared_extreme(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> s
     best, place = writer.fresh("best"), writer.fresh("place")
     writer.line(f"{type_} {best} = 0;")
     writer.line(f"long long {place} = -1;")
-    count = kernel.dim(extent_of(block.reduce_axes))
     greatest = EXTREMES[block.reducer]
-    with writer.block(f"for (long long k = threadIdx.x; k < {count}; k += {kernel.threads})"):
-        value = writer.define(type_, _at_point(kernel, outer, block, "k", block.body))
-        comes_first = f"comes_first<{greatest}, {type_}>({value}, k, {best}, {place})"
-        writer.line(f"if ({comes_first}) {best} = {value}, {place} = k;")
+
+    def compare(here: Expressions, at: str, store: Store | None) -> None:
+        here.expect(block.body)
+        value = writer.define(type_, here.value(block.body))
+        comes_first = f"comes_first<{greatest}, {type_}>({value}, {at}, {best}, {place})"
+        writer.line(f"if ({comes_first}) {best} = {value}, {place} = {at};")
+
+    each_element(kernel, outer, block.reduce_axes, [block], compare)
     found = writer.define("long long", f"place_of_first<{greatest}, {kernel.threads}, {type_}>({best}, {place})")
-    return writer.define("long long", _at_point(kernel, outer, block, found, block.arg))
-
-
-def _at_point(kernel: Kernel, outer: Expressions, block: ComputeBlock, point: str, expr: Expr) -> str:
-    axes = kernel.axes_at(kernel.define_point(block.reduce_axes, point), block.reduce_axes)
+    axes = kernel.axes_at(kernel.define_point(block.reduce_axes, found), block.reduce_axes)
     inner = kernel.expressions({**outer.axes, **axes}, outer.known, outer.kept)
-    inner.expect(expr)
-    return inner.value(expr)
+    inner.expect(block.arg)
+    return writer.define("long long", inner.value(block.arg))
 
 
 def _write(stage: Stage, name: str) -> WrittenKernel:

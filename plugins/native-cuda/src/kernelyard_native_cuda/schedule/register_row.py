@@ -66,7 +66,7 @@ def row_shape(stages: Sequence[tuple[Stage, Sequence[IterVar]]], private: frozen
     private: buffers that no other stage touches. None where a row is not of one known length, is too long, or is read
     at other places than it is written.
     """
-    if not all(_is_along_rows(stage, inner) for stage, inner in stages):
+    if not all(is_along_rows(stage, inner) for stage, inner in stages):
         return None
     lines = [(stage, along(stage, inner)) for stage, inner in stages]
     sizes = {axis.extent for _, axis in lines if axis is not None}
@@ -81,7 +81,7 @@ def row_shape(stages: Sequence[tuple[Stage, Sequence[IterVar]]], private: frozen
     return shape if lanes > 1 and shape.pieces * lanes <= MOST_EACH else None
 
 
-def _is_along_rows(stage: Stage, inner: Sequence[IterVar]) -> bool:
+def is_along_rows(stage: Stage, inner: Sequence[IterVar]) -> bool:
     """Return True where one axis inside of a row is longer than 1, if any; that which is reduced, if one is."""
     axes = [axis for axis in (*inner, *stage.reduce) if axis.extent != 1]
     return len(axes) <= 1 and (not stage.reduce or all(axis in stage.reduce for axis in axes))
@@ -92,11 +92,11 @@ def _reads_where_it_writes(lines: Sequence[tuple[Stage, IterVar | None]]) -> boo
     for stage, axis in lines:
         name = axis.name if axis is not None else None
         for load in stage.loads:
-            if load.buffer in written and _place_of(load, name) is None:
+            if load.buffer in written and place_of(load, name) is None:
                 return False
         if axis is not None and not stage.reduce:
             written |= stage.written
-            if any(_place_of(element_at_zeros(block), name) is None for block in stage.blocks):
+            if any(place_of(element_at_zeros(block), name) is None for block in stage.blocks):
                 return False
     return True
 
@@ -122,10 +122,10 @@ def _common_lanes(lines: Sequence[tuple[Stage, IterVar | None]], private: frozen
 def _row_loads(stage: Stage, axis: IterVar) -> list[Load]:
     blocks = stage.blocks[:1] if stage.reduce else stage.blocks
     loads = (load for block in blocks for load in unconditional_loads(block.body, in_indices=True))
-    return [load for load in dict.fromkeys(loads) if _place_of(load, axis.name) is not None]
+    return [load for load in dict.fromkeys(loads) if place_of(load, axis.name) is not None]
 
 
-def _place_of(load: Load, axis: str | None) -> Place | None:
+def place_of(load: Load, axis: str | None) -> Place | None:
     """Return where an element lies, whatever the axis along the row is called; None where it is not along it."""
     if not load.indices or not isinstance(load.indices[-1], Axis) or load.indices[-1].name != axis:
         return None
@@ -182,7 +182,7 @@ class RegisterRow:
                 if block.output in kept and block.output not in self._private:
                     self._put(start, block, kept[block.output])
         for block in stage.blocks:
-            place = _place_of(element_at_zeros(block), axis.name)
+            place = place_of(element_at_zeros(block), axis.name)
             if block.output in kept and place is not None:
                 self._texts[place] = f"{kept[block.output]}[piece][lane]"
 
@@ -212,7 +212,7 @@ class RegisterRow:
         writer, lanes = self._kernel.writer, self._shape.lanes
         new: dict[Load, str] = {}
         for load in _row_loads(stage, axis):
-            place = _place_of(load, axis.name)
+            place = place_of(load, axis.name)
             if place is not None and place not in self._texts:
                 name = new[load] = writer.fresh("row")
                 writer.line(f"Pack<{stored(load.dtype)}, {lanes}> {name}[{self._shape.pieces}];")
@@ -228,7 +228,7 @@ class RegisterRow:
         known: dict[Expr, str] = dict(row.known)
         start = kernel.expressions({**row.axes, axis.name: "start"}, row.known)
         for load in _row_loads(stage, axis):
-            place = _place_of(load, axis.name)
+            place = place_of(load, axis.name)
             assert place is not None
             known[load] = self._texts[place]
         for load, name in new.items():
