@@ -135,6 +135,8 @@ OURS = {
     "many filters": convolution(192, (20,)),
     "strides": convolution(64, (20,), stride=2),
     "strides over large filters": convolution(320, (20,), stride=2),
+    "long sums in groups, strides": convolution(768, (20,), groups=2, stride=2),
+    "long sums in groups of 24 channels": convolution(96, (20,), groups=4, window=63),
     "depthwise along one axis": convolution(32, (20,), groups=32),
     "depthwise along an axis of open length": convolution(32, (symbol("n"),), groups=32),
     "depthwise over an image one element wide": convolution(32, (20, 1), groups=32, window=(5, 1)),
