@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
+from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.ops.interpreter import run
 from kernelyard.testing import assert_offloaded
@@ -43,3 +44,15 @@ def test_layers_of_one_shape_are_one_question(zeros, is_another):
     (found,) = (value.numpy() for value in exe.run({"x": x}).values())
     (expected,) = run(module, {"x": x})
     assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
+
+
+def test_a_symbol_is_not_probed_with_the_size_of_an_empty_neighbour():
+    """Beside a piece of no rows, whose columns are known, another one has as many: 0 is a size that no code is for."""
+    n = dims.symbol("n")
+    b = FunctionBuilder()
+    images = [b.op("nn.relu", b.input(name, shape)) for name, shape in (("x", (1, 8, 0, 16)), ("y", (1, 8, 6, n)))]
+    module = IRModule({"main": b.function(b.op("nn.relu", b.op("concat", *images, axis=2)))})
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", pattern="dnnl.concat")
+    feeds = [np.zeros((1, 8, 0, 16), np.float32), np.arange(768, dtype=np.float32).reshape(1, 8, 6, 16)]
+    np.testing.assert_array_equal(exe(*feeds).numpy(), run(module, feeds)[0])

@@ -123,10 +123,10 @@ def _objection(graph_text: str, symbols: tuple[str, ...], numbers: tuple[_Number
 
 def _may_fit(graph: JSONGraph, symbols: tuple[str, ...], constants: Mapping[str, np.ndarray]) -> bool:
     """Return False where oneDNN refuses the group at all sizes that its symbols may have to take: sizes are not what it
-    minds. Those are 1, which broadcasts, and the known sizes beside them.
+    minds. Those are 1, which broadcasts, and the known sizes beside them but for 0: no symbol is 0 where code runs.
     """
     shapes = [spec.shape for node in graph.nodes for spec in node.outputs]
-    known = {1, *(size for shape in shapes for size in shape if isinstance(size, int))}
+    known = {1, *(size for shape in shapes for size in shape if isinstance(size, int) and size)}
     return any(_is_taken(graph, dict.fromkeys(symbols, size), constants) for size in sorted(known))
 
 
