@@ -480,3 +480,12 @@ def test_without_vnni_it_is_declined(offloading, monkeypatch):
 
     module = offloading.module(build, stored((5, 96)))
     assert_declined(ky.compile(module, backends=["dnnl"]), "dnnl", "numbers", "dnnl.quantized_matmul")
+
+
+def test_weights_of_no_channels_are_declined(offloading):
+    def build(b, x):
+        return finish(b, b.op("matmul", decoded(b, x, SCALES["x"], 3), weight(b, W[:, :0], axis=1)), result="uint8")
+
+    exe = ky.compile(offloading.module(build, stored((5, 96))), backends=["dnnl"])
+    assert_declined(exe, "dnnl", "empty", "dnnl.quantized_matmul")
+    assert exe(np.zeros((5, 96), np.uint8)).numpy().shape == (5, 0)

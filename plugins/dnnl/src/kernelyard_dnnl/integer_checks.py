@@ -80,6 +80,8 @@ def _weight(composite: Composite) -> Refusal | None:
         return Refusal("dtype", "weights of uint8 that are not constant; oneDNN's are int8", at=operand)
     if not isinstance(scale, Constant) or not isinstance(zero, Constant):
         return Refusal("attribute", "scales of weights that are not constants", at=scale)
+    if not scale.data.size or not zero.data.size:
+        return Refusal("empty", "weights of no channels", at=scale)
     if scale.data.size > 1 and decoder.attrs["axis"] % operand.tensor_type.rank != _channels(composite, operand):
         return Refusal("attribute", f"scales of weights along axis {decoder.attrs['axis']}", at=scale)
     if scale.data.size > 1 and composite.kind.node == "conv_transpose" and composite.anchor.attrs["groups"] > 1:
