@@ -118,6 +118,33 @@ def test_weights_and_results_are_the_same_memory_on_both_sides() -> None:
     assert torch.from_dlpack(result).data_ptr() == result.numpy().ctypes.data
 
 
+def test_a_program_of_another_device_than_its_weights_is_read_in_host_memory() -> None:
+    """The device "meta" stands for a GPU's, which a PyTorch without CUDA does not know."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 3)
+            self.register_buffer("offset", torch.ones(3))
+
+        def forward(self, x: Any) -> Any:
+            chosen = torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+            return self.linear(chosen) + self.offset + torch.arange(3)
+
+    x = torch.randn(2, 4)
+    wanted = Model.forward(model := Model(), x).detach().numpy()
+    program = torch.export.export(model, (x,))
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            node.meta["val"] = value.to("meta")
+        if "device" in node.kwargs:
+            node.kwargs = {**node.kwargs, "device": torch.device("meta")}
+    found = ky.compile(program, backends=[])(x.numpy())
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5)
+    assert any(str(node.kwargs.get("device")) == "meta" for node in program.graph.nodes)  # it is as it was
+
+
 def test_reading_a_program_takes_time_in_proportion_to_its_nodes() -> None:
     def calls(layers: int) -> int:
         """How many functions of ours are called while a program is read."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.passes import move_to_device_pass
 from torch.utils import _pytree as pytree
 
 from kernelyard.errors import FrontendError, UnsupportedOperatorError
@@ -26,7 +28,7 @@ _MUTATING = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputK
 def import_program(program: ExportedProgram, options: Mapping[str, Any]) -> IRModule:
     """Return the module of a program. Raises: see `TorchFrontend.import_model`."""
     mutations = _checked(options)
-    program = program.run_decompositions(decompositions())
+    program = on_host(program).run_decompositions(decompositions())
     _check_mutations(program, mutations)
     program.graph_module.graph.eliminate_dead_code()
     shared = Shared(Sizes(symbol_names(program.graph_module.graph)))
@@ -38,6 +40,30 @@ def import_program(program: ExportedProgram, options: Mapping[str, Any]) -> IRMo
     names = {"input_names": tuple(input_names), "output_names": tuple(outputs)}
     main = graph.builder.function(*outputs.values(), attrs=names)
     return IRModule({MAIN: main, **shared.private}, {"metadata": _ranges(shared.sizes, program)})
+
+
+def on_host(program: ExportedProgram) -> ExportedProgram:
+    """Return a program whose tensors lie in host memory: itself, or a copy.
+
+    Of a module that was exported on a GPU the graph and the weights name that device; of one that was moved after its
+    export the weights alone do, and PyTorch decomposes no graph of two devices.
+    """
+    held = (*program.state_dict.values(), *program.constants.values())
+    stated = (node.meta.get("val") for node in program.graph.nodes)
+    if all(each.device.type == "cpu" for each in (*held, *stated) if isinstance(each, torch.Tensor)):
+        return program
+    root = copy.deepcopy(program.graph_module)
+    copied = ExportedProgram(
+        root=root,
+        graph=root.graph,
+        graph_signature=program.graph_signature,
+        state_dict=dict(program.state_dict),
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        constants=dict(program.constants),
+        verifiers=program.verifiers,
+    )
+    return move_to_device_pass(copied, "cpu")
 
 
 def _checked(options: Mapping[str, Any]) -> str:

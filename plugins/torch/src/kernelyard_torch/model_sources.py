@@ -20,8 +20,8 @@ from kernelyard.errors import FrontendError, ModelFormatError, UnsupportedOperat
 
 _WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _environment_lock = threading.Lock()
-# Members of an archive that PyTorch would load by running them: libraries, and pickles of arbitrary objects. PyTorch 2.11
-# has no opaque ones yet.
+# Members of an archive that PyTorch would load by running them: libraries, and pickles of arbitrary objects.
+# PyTorch 2.11 has no opaque ones yet.
 _KINDS_RUN = ("AOTINDUCTOR_DIR", "CUSTOM_OBJ_FILENAME_PREFIX", "OPAQUE_OBJ_FILENAME_PREFIX")
 _RUN_WHEN_LOADED: tuple[str, ...] = tuple(getattr(constants, kind) for kind in _KINDS_RUN if hasattr(constants, kind))
 
