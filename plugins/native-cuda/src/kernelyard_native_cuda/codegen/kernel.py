@@ -11,7 +11,7 @@ from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Buffer, Expr, IterVar
 from kernelyard_cuda.function_info import StepInfo
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
-from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.codegen.types import is_narrow_float, stored
 from kernelyard_native_cuda.codegen.writer import Writer
 
 MOST_INT = (1 << 31) - 1
@@ -63,13 +63,15 @@ def identifier(name: str) -> str:
 
 
 class Kernel:
-    """written: the buffers that it writes. is_approximate: whether its values need be no more exact than narrow floats
-    are, as all that it gives is such."""
+    """written: the buffers that it writes. private: those of them that nobody else reads.
 
-    def __init__(self, written: frozenset[Buffer], threads: int, is_approximate: bool = False) -> None:
+    is_approximate: whether its values need be no more exact than narrow floats are, as all that it gives is such.
+    """
+
+    def __init__(self, written: frozenset[Buffer], threads: int, private: frozenset[Buffer] = frozenset()) -> None:
         self.writer = Writer()
         self.threads = threads
-        self.is_approximate = is_approximate
+        self.is_approximate = all(is_narrow_float(buffer.dtype) for buffer in written - private)
         self._written = written
         self._tensors: dict[Buffer, str] = {}
         self._numbers: dict[Dim, str] = {}

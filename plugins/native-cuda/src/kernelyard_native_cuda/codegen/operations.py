@@ -15,6 +15,7 @@ _FUNCTIONS = {
     "pow": "pow",
     "fmod": "fmod",
 }
+_NARROW = ("exp", "sigmoid", "tanh", "erf")  # cheaper where what a narrow float holds is enough
 _HELPERS = {"min": "least", "max": "most", "mod": "modulo"}
 _INTEGER_HELPERS = {
     "floordiv": "floor_quotient",
@@ -45,8 +46,8 @@ def unary(op: str, x: str, dtype: str, is_approximate: bool = False) -> str:
         return f"(-{x})" if is_float else f"({kind})(0ull - (unsigned long long){x})"
     if not is_float:
         return f"magnitude_of({x})"
-    if op == "exp" and (is_narrow_float(dtype) or (is_approximate and dtype == "float32")):
-        return f"narrow_exp({x})"
+    if op in _NARROW and (is_narrow_float(dtype) or (is_approximate and dtype == "float32")):
+        return f"narrow_{op}({x})"
     one = literal(1.0, dtype)
     if op == "sigmoid":
         return f"({one} / ({one} + {_function('exp', dtype)}(-{x})))"

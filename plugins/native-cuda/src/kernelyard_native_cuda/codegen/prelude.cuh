@@ -117,16 +117,40 @@ __device__ inline float power_of_two(float x) {
 #endif
 #ifdef KERNELYARD_EMULATION
 __device__ inline float narrow_quotient(float a, float b) { return a / b; }
+__device__ inline float narrow_reciprocal(float x) { return 1.0f / x; }
 #else
 __device__ inline float narrow_quotient(float a, float b) {  // to 22 bits
   float value;
   asm("div.full.f32 %0, %1, %2;" : "=f"(value) : "f"(a), "f"(b));
   return value;
 }
+__device__ inline float narrow_reciprocal(float x) {  // to 23 bits
+  float value;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+}
 #endif
+// Functions where as much as a narrow float holds is enough. Near 0, where 1 - (1 - x) has lost x, tanh and erf are lines.
 const float LOG2_E = 1.44269504f;
-// The exponential function where as much as a narrow float holds is enough.
 __device__ inline float narrow_exp(float x) { return power_of_two(x * LOG2_E); }
+__device__ inline float narrow_sigmoid(float x) { return narrow_reciprocal(1.0f + power_of_two(x * -LOG2_E)); }
+__device__ inline float narrow_tanh(float x) {
+  const float size = fabsf(x), far = 1.0f - 2.0f * narrow_reciprocal(1.0f + power_of_two(size * (2.0f * LOG2_E)));
+  return size < 0x1p-7f ? x : copysignf(far, x);
+}
+// -log2(1 - erf(x)) as a polynomial: its error, and that of 1 - erf(x) relative to itself, is below 2^-14 up to x = 4.
+__device__ inline float narrow_erf(float x) {
+  const float size = fabsf(x);
+  float power = 1.05091189e-05f;
+  power = power * size - 3.81922028e-04f;
+  power = power * size + 4.79521909e-03f;
+  power = power * size - 3.30534533e-02f;
+  power = power * size + 1.51574200e-01f;
+  power = power * size + 9.17470735e-01f;
+  power = power * size + 1.62800331f;
+  const float far = 1.0f - power_of_two(power * -size);
+  return size < 0x1p-6f ? x * 1.12837917f : copysignf(far, x);
+}
 template <class T> struct Stored { template <class V> static __device__ T of(V x) { return (T)x; } };
 template <> struct Stored<Half> { static __device__ Half of(float x) { return {half_bits(x)}; } };
 template <> struct Stored<E4M3> {

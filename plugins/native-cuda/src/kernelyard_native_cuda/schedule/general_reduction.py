@@ -26,7 +26,7 @@ from kernelyard.plugins.codegen_api import (
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
-from kernelyard_native_cuda.codegen.types import computed, is_narrow_float
+from kernelyard_native_cuda.codegen.types import computed
 from kernelyard_native_cuda.schedule.contraction import contraction_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import Store, finish_point, reduced
@@ -123,7 +123,7 @@ def _write(chain: Chain, later: Sequence[Stage], name: str) -> WrittenKernel:
     if all(is_along_rows(stage, chain.inner(stage)) for stage in chain.stages):
         chain = Chain(rematerialized(chain.stages, private), chain.shared)
         private &= _written(chain)
-    kernel = Kernel(_written(chain), threads_for(chain.work), _gives_narrow_floats(chain, private))
+    kernel = Kernel(_written(chain), threads_for(chain.work), private)
     kept = _kept_rows(kernel, chain, private)
     point = kernel.define_point(chain.rows, "blockIdx.x")
     row = kernel.expressions(kernel.axes_at(point, chain.rows), kept=kept)
@@ -142,7 +142,7 @@ def _write(chain: Chain, later: Sequence[Stage], name: str) -> WrittenKernel:
 
 
 def _write_in_registers(chain: Chain, private: frozenset[Buffer], shape: RowShape, name: str) -> WrittenKernel:
-    kernel = Kernel(_written(chain), shape.threads, _gives_narrow_floats(chain, private))
+    kernel = Kernel(_written(chain), shape.threads, private)
     row = kernel.expressions(kernel.axes_at(kernel.define_point(chain.rows, "blockIdx.x"), chain.rows))
     registers = RegisterRow(kernel, shape, private)
     for number, stage in enumerate(chain.stages):
@@ -156,11 +156,6 @@ def _write_in_registers(chain: Chain, private: frozenset[Buffer], shape: RowShap
         first = registers.reduced(row, stage) if axis is not None else None
         _write_once(kernel, row, chain, stage, unread, first)
     return kernel.finish(name, extent_of(chain.rows))
-
-
-def _gives_narrow_floats(chain: Chain, private: frozenset[Buffer]) -> bool:
-    """Return True where all that is left of the rows is of at most 16 bits."""
-    return all(is_narrow_float(buffer.dtype) for buffer in _written(chain) - private)
 
 
 def _written(chain: Chain) -> frozenset[Buffer]:
