@@ -131,6 +131,12 @@ def test_weights_are_prefetched_by_tiles_that_read_them_in_order() -> None:
     assert {height for height, each in by_height.items() if each.stream is not None} == {2, 1}
 
 
+@pytest.mark.parametrize(("of_rows", "highest"), [(8, 12), (16, 8)])
+def test_tiles_of_two_digits_are_lower(of_rows: int, highest: int) -> None:
+    plan = plan_of_product(layer((dims.symbol("m"),), Weight(1024, 64), of_rows), AVX512_VNNI)
+    assert plan.tiles[0][1] == highest
+
+
 def test_narrow_tiles_prefetch_the_next_columns() -> None:
     plan = plan_of_product(layer((dims.symbol("m"),), Weight(1024, 128)), AVX512_VNNI, is_packed=True)
     streams = {each.tiles[0][1]: each.stream for each in (plan, *plan.for_fewer_rows)}

@@ -35,6 +35,8 @@ _WORD_OF_WEIGHTS, _WORD_OF_ROW = 0.7, 0.2
 _MOST_UNROLLED = 8
 # Heights of tiles for a number of rows that is known only at run time, each with the fewest rows that it is chosen for.
 _LEAST_ROWS_OF_TILE = {12: 48, 8: 7, 4: 3, 2: 2, 1: 0}
+# Of rows of two digits, tiles of twelve reach 63 to 81 % of the peak of a Zen 4 core, those of eight 80 to 83 %.
+_MOST_ROWS_OF_DIGITS = 8
 # The prefetch distance, in blocks.
 _BLOCKS_AHEAD = 8
 _CACHE_LINE = 64
@@ -73,6 +75,8 @@ def _tiled(loops: Loops, plan: Plan, product: ByteProduct) -> Plan:
     if not rows:
         return _of_height(loops, plan, None, 1, product)
     axis, most = rows[-1], _MOST_SUMS[loops.machine.vector_registers]
+    if plan.dot_product is not None and plan.dot_product.digits is not None:
+        most = min(most, _MOST_ROWS_OF_DIGITS)
     extent = loops.extents[axis]
     if isinstance(extent, int):
         return _of_height(loops, plan, axis, _height(extent, most), product)
