@@ -13,7 +13,7 @@ sanitized() {
 kernels() {
   local seconds=$1
   shift
-  piece "$seconds" "kernels: $*" "$PYTHON" benchmarks/gpu.py --kernels "$@" --minutes 1 --results "$OUT" \
+  piece "$seconds" "kernels: $*" "$PYTHON" benchmarks/gpu.py --kernels "$@" --minutes 1 --rounds 4 --burst 0.04 --results "$OUT" \
     --engines native-cuda kernelyard cublaslt cublaslt-tuned cudnn eager
 }
 
