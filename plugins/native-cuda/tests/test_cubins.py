@@ -27,9 +27,9 @@ pytestmark = [
 ]
 
 
-def check_cubin(functions: dict[str, PrimFunc], arch: str, tf32: bool = False) -> NativeCudaModule:
+def check_cubin(functions: dict[str, PrimFunc], arch: str, **options: bool) -> NativeCudaModule:
     """The functions compiled; every kernel is in the cubin."""
-    module = NativeCudaGenerator().generate(functions, Target("cuda", arch=arch), {"tf32": tf32})
+    module = NativeCudaGenerator().generate(functions, Target("cuda", arch=arch), options)
     assert isinstance(module, NativeCudaModule)
     image = np.frombuffer(module.image.cubins[arch], np.uint8)
     assert [kernel for kernel in module.image.kernels if elf.find_section(image, f".text.{kernel}") is None] == []
@@ -45,7 +45,7 @@ def test_every_tile(monkeypatch, arch, dtype):
         f"tile_{shape.rows}x{shape.columns}": product("mk", "kn", dtype, {"m": rows, "n": 512, "k": 512})
         for rows, shape in by_rows.items()
     }
-    module = check_cubin(functions, arch, tf32=True)
+    module = check_cubin(functions, arch, tf32=True, wgmma=False)
     assert module.image.source.count("// matmul: tensor cores") == len(shapes)
 
 

@@ -133,7 +133,7 @@ LOOPS = {
 @pytest.mark.parametrize("name", LOOPS)
 def test_instructions_of_a_loop_for_each_of_tensor_cores(tmp_path, name):
     make, products, most, most_on_shortest_way = LOOPS[name]
-    code = code_of(make(), tmp_path)
+    code = code_of(make(), tmp_path, wgmma=False)
     assert code.count(*LOCAL_MEMORY) == 0
     loop = code.loop_with("HMMA")
     assert code.count("HMMA", inside=loop) == products
@@ -169,5 +169,5 @@ def test_convolutions_copy_and_store_sixteen_bytes(tmp_path, name):
 
 
 def test_epilogues_of_products_store_sixteen_bytes(tmp_path):
-    code = code_of(product("mk", "kn", "float16", {"m": 4096, "n": 4096, "k": 4096}), tmp_path)
+    code = code_of(product("mk", "kn", "float16", {"m": 4096, "n": 4096, "k": 4096}), tmp_path, wgmma=False)
     assert code.count("STG.E.128") == code.count("STG") > 0
