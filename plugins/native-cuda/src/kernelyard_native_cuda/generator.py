@@ -51,7 +51,7 @@ class NativeCudaGenerator(CodeGenerator):
 
         Option "text": whether the module carries the text beside the cubins, which the emulator needs (True). Option
         "tf32": whether matmuls of float32 may be rounded to tf32, for tensor cores (False).
-        "wgmma": whether products for sm_90 alone run on warp groups (True).
+        "wgmma": whether products and attention for sm_90 alone run on warp groups (True).
         """
         for arch in target.archs:
             _check_arch(arch)

@@ -49,6 +49,10 @@ template <int N> __device__ void wgmma_settle(float (&totals)[N]) {  // what rea
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(totals[i])::"memory");
 }
+template <int N> __device__ void wgmma_settle(unsigned (&factors)[N]) {  // what writes the factors stays behind the wait
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(factors[i])::"memory");
+}
 template <class T, int N, bool A_ALONG, bool B_ALONG>
 __device__ void wgmma(float (&totals)[N / 2], unsigned long long a, unsigned long long b, bool adds);
 // The same where each thread has its elements of a, as mma takes them: pairs of its two rows, at two places of the sum.

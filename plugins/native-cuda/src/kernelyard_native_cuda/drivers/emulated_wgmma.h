@@ -244,5 +244,6 @@ template <int LEFT> static void wgmma_wait() {
   is_fenced[thread] = false;
 }
 template <int N> static void wgmma_settle(float (&)[N]) {}
+template <int N> static void wgmma_settle(unsigned (&)[N]) {}
 template <int MOST> static void take_registers() { emulation_meet(0xffffffffu); }
 template <int MOST> static void give_registers() { emulation_meet(0xffffffffu); }

@@ -44,20 +44,24 @@ def finish_lanes(
     start: str,
     lanes: int,
     first: Callable[[str], str] | None = None,
+    known: Mapping[Expr, str] | None = None,
 ) -> None:
     """Compute the stage's elementwise blocks at `lanes` neighbours from point `start` of `along` on, and store them.
 
-    axes: texts of the other axes. first: the text of the first block's value at a lane, where it is known.
+    axes: texts of the other axes. first: the text of the first block's value at a lane, where it is known. known: texts
+    of expressions that are the same at all lanes.
     """
     writer = kernel.writer
     at_start = {**axes, **kernel.axes_at(start, along)}
     if lanes == 1:
-        here = kernel.expressions(at_start)
+        here = kernel.expressions(at_start, known)
         finish_point(kernel, here, stage, None if first is None else _value(kernel, first("0")))
         return
     outside = kernel.expressions(at_start)
     packs: dict[Load, str] = {}
     for load in _wide_loads(stage, along, lanes, is_first_known=first is not None):
+        if load in (known or {}):
+            continue
         type_ = stored(load.dtype)
         offset = outside.offset(load.buffer, load.indices)
         text = f"pack_at<{lanes}, {type_}>({kernel.tensor(load.buffer)}, {offset})"
@@ -67,8 +71,8 @@ def finish_lanes(
         writer.line(f"Pack<{stored(buffer.dtype)}, {lanes}> {name};")
     writer.line("#pragma unroll")
     with writer.block(f"for (int lane = 0; lane < {lanes}; ++lane)"):
-        known: dict[Expr, str] = {load: from_stored(f"{pack}.at[lane]", load.dtype) for load, pack in packs.items()}
-        here = kernel.expressions(_at_lane(kernel, at_start, along, start, lanes), known)
+        at_lane = {load: from_stored(f"{pack}.at[lane]", load.dtype) for load, pack in packs.items()}
+        here = kernel.expressions(_at_lane(kernel, at_start, along, start, lanes), {**(known or {}), **at_lane})
 
         def store(block: ComputeBlock, value: str) -> None:
             writer.line(f"{results[block.output]}.at[lane] = {to_stored(value, block.output.dtype)};")

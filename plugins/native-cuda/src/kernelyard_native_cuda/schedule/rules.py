@@ -37,10 +37,12 @@ from kernelyard_native_cuda.schedule.split import split_stage
 from kernelyard_native_cuda.schedule.steps import at_step, fresh_symbol
 from kernelyard_native_cuda.schedule.transpose import transpose
 from kernelyard_native_cuda.schedule.wgmma import wgmma
+from kernelyard_native_cuda.schedule.wgmma_attention import wgmma_attention
 
 RULES: tuple[Rule, ...] = (
     sort,
     scan,
+    wgmma_attention,
     attention,
     gemv,
     low_batch_gemv,

@@ -203,7 +203,7 @@ def _write(
     writer, stages = kernel.writer, shape.stages(machine)
     pairs = (("a", it.a, a, shape.rows), ("b", it.b, b, shape.columns))
     left, right = (
-        Side(side, operand, operand.narrow, own, DEPTH, found.along_sum, _tile_type(found, own))
+        Side(side, operand, operand.narrow, own, DEPTH, found.along_sum, tile_type(found, own))
         for side, operand, found, own in pairs
     )
     writer.line(f"typedef WarpGroupTile<{left.type}, {right.type}, {shape.consumers}, {stages}> Tile;")
@@ -227,17 +227,19 @@ def _write(
         writer.line("Tile::Total total;")
         writer.line(f"Tile::multiply(total, at, {steps});")
         _write_slabs(kernel, it, left, right, batch)
-    texts = (_common_text(), wgmma_text.wgmma_text(it.a.narrow.dtype, shape.columns, a.along_sum, b.along_sum))
+    texts = (warp_groups_text(), wgmma_text.wgmma_text(it.a.narrow.dtype, shape.columns, a.along_sum, b.along_sum))
     blocks = dims.minimum(tiles, machine.multiprocessors * shape.blocks)
     return kernel.finish(name, blocks, shape.shared_nbytes(stages), shape.blocks, texts)
 
 
 @cache
-def _common_text() -> str:
+def warp_groups_text() -> str:
+    """Return what all kernels by warp groups use."""
     return WARPGROUPS.read_text(encoding="utf-8")
 
 
-def _tile_type(operand: BulkOperand, own: int) -> str:
+def tile_type(operand: BulkOperand, own: int) -> str:
+    """Return the type of an operand's tiles in the kernel, of so many rows."""
     return f"BulkTile<{stored(operand.buffer.dtype)}, {own}, {str(operand.along_sum).lower()}>"
 
 
