@@ -28,6 +28,7 @@ def draw(*shape: int) -> Any:
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "write a cache": (lambda c, k, p: c.index_copy(1, p, k), lambda: (draw(2, 8, 4), draw(2, 1, 4), torch.tensor([3]))),
+    "shifts": (lambda x: (x << 2, x >> 1, x << x), lambda: (torch.tensor([0, 1, 5], dtype=torch.int32),)),
     "assign slices": (assigned, lambda: (draw(4, 5),)),
     "index two axes apart": (lambda x, i: x[i, :, i], lambda: (draw(4, 3, 4), torch.tensor([3, 1]))),
     "einsum": (lambda a, b: torch.einsum("bhqd,bhkd->bhqk", a, b), lambda: (draw(2, 3, 4, 5), draw(2, 3, 6, 5))),

@@ -31,6 +31,8 @@ BITWISE = {
     "bitwise_xor": ("bitwise_xor", "logical_xor"),
     "bitwise_left_shift": ("left_shift", None),
     "bitwise_right_shift": ("right_shift", None),
+    "__lshift__": ("left_shift", None),
+    "__rshift__": ("right_shift", None),
 }
 LOGICAL = {"logical_and": "logical_and", "logical_or": "logical_or", "logical_xor": "logical_xor"}
 
@@ -69,7 +71,7 @@ for _aten, _name in ARITHMETIC.items():
 for _aten, _name in COMPARISONS.items():
     _both(_aten, _arithmetic(_name))
 for _aten, (_name, _of_bool) in BITWISE.items():
-    overloads = ("Tensor", "Tensor_Scalar") if "shift" in _aten else ("Tensor", "Scalar")
+    overloads = ("Tensor", "Tensor_Scalar") if _aten.endswith("_shift") else ("Tensor", "Scalar")
     _both(_aten, _bitwise(_name, _of_bool), overloads)
 for _aten, _name in LOGICAL.items():
     register(f"aten.{_aten}.default", _logical(_name))
