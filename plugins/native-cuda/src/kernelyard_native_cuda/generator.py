@@ -24,7 +24,7 @@ from kernelyard_native_cuda.schedule.rules import Scheduled, schedule
 
 PRELUDE = Path(__file__).with_name("codegen") / "prelude.cuh"
 TILES = PRELUDE.with_name("tiles.cuh")
-RADIX_SORT = PRELUDE.with_name("radix_sort.cuh")
+SCAN, BITONIC_SORT, RADIX_SORT = map(PRELUDE.with_name, ("scan.cuh", "bitonic_sort.cuh", "radix_sort.cuh"))
 GENERATED = "// --- generated ---"
 LEAST_ARCH = 80
 _ARCH = re.compile(r"sm_([0-9]{2,3})a?\Z")
@@ -62,7 +62,7 @@ class NativeCudaGenerator(CodeGenerator):
             scheduled = schedule(function, f"{identifier(name)}_{number}", machine)
             infos.append(_info(name, scheduled))
             kernels += scheduled.kernels
-        prelude = (path.read_text(encoding="utf-8") for path in (PRELUDE, TILES, RADIX_SORT))
+        prelude = (path.read_text(encoding="utf-8") for path in (PRELUDE, TILES, SCAN, BITONIC_SORT, RADIX_SORT))
         needs = dict.fromkeys(text for kernel in kernels for text in kernel.needs)
         source = "\n".join((*prelude, *needs, GENERATED, *(kernel.text for kernel in kernels)))
         cubins = _cubins(source, target.archs, is_for_one_arch=any(kernel.maps for kernel in kernels))
