@@ -108,6 +108,16 @@ def test_long_rows_have_loads_in_flight(tmp_path, op, least):
     assert sum(name.startswith("LDG.E.128") for name in names[:first_use]) >= least
 
 
+@pytest.mark.parametrize("vectors", [1, 8])
+def test_rows_of_results_are_loaded_before_the_first_is_used(tmp_path, vectors):
+    code = code_of(product("mk", "kn", "float32", {"m": vectors, "n": 11008, "k": 4096}), tmp_path)
+    assert code.count(*LOCAL_MEMORY) == 0
+    names = [code.instructions[place].name for place in code.loop_with("LDG.E.128")]
+    loads = [number for number, name in enumerate(names) if name.startswith("LDG.E.128")]
+    assert len(loads) >= 4
+    assert not any(name.startswith("FFMA") for name in names[: loads[3]])
+
+
 # The tensor cores' instructions of the loop, and how many others there may be for each of them: in all of it, and on the
 # shortest way through it, on which nothing is left to copy and no score is masked.
 LOOPS = {

@@ -237,6 +237,13 @@ template <class Op, int LANES, class T> __device__ T lanes_reduced(T value) {
   return value;
 }
 
+// The values of a warp's lanes that are `APART` from each other combined; each of them gets the result. All lanes must come
+// here.
+template <class Op, int APART, class T> __device__ T groups_reduced(T value) {
+  for (int mask = APART; mask < WARP; mask <<= 1) value = Op::of(value, of_lane_across(value, mask));
+  return value;
+}
+
 // The values of a block's threads combined; every thread gets the result. All threads must come here.
 template <class Op, int THREADS, class T> __device__ T block_reduced(T value) {
   value = lanes_reduced<Op, WARP>(value);

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.plugins.codegen_api import Declined, Expr, IterVar, Stage, unconditional_loads
+from kernelyard.plugins.codegen_api import Declined, Expr, IterVar, Load, Stage, unconditional_loads
 from kernelyard_native_cuda.codegen import operations
-from kernelyard_native_cuda.codegen.expressions import from_stored
+from kernelyard_native_cuda.codegen.expressions import Expressions, from_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.codegen.types import computed, stored
 from kernelyard_native_cuda.schedule.access import access_of, lanes_along, lanes_in
@@ -23,11 +23,16 @@ from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, co
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import FEWEST, contracted, tensor_dtype, tiles_of
 from kernelyard_native_cuda.schedule.points import finish_point
+from kernelyard_native_cuda.schedule.rounds import loaded_values, write_load
 from kernelyard_native_cuda.schedule.rule import Schedule
 from kernelyard_native_cuda.schedule.tile import LEAST_PIECE, PIECE, copied_bytes
 
 WARP = 32
 THREADS = 256
+BLOCKS = 4  # that a multiprocessor needs to read as fast as memory gives
+LINE = 128  # bytes of a line of memory
+AHEAD = 4  # loads of a thread that are on their way at once
+ROOM = 2  # blocks of a multiprocessor: told of it, the compiler has registers for what is on its way
 LEAST_DEPTH = 32
 MOST_VECTORS = 8  # more of them are worth a tile
 
@@ -112,7 +117,7 @@ def blocks_of(it: Product, machine: Machine) -> Dim:
     """Return the number of thread blocks."""
     if it.in_tiles:
         return tiles_of(it.it, machine, has_few_rows=True)
-    a_block = THREADS // _group(it, machine) if it.along_sum else WARP * _lanes_at_once(it, machine)
+    a_block = THREADS // _group(it, machine) if it.along_sum else _threads_across(it, machine) * it.lanes
     return dims.ceildiv(it.many.extent, a_block) * it.it.batches
 
 
@@ -177,32 +182,23 @@ def _write_along_sum(it: Product, name: str, machine: Machine) -> WrittenKernel:
 
 # --- along the results ------------------------------------------------------------------------------------------------
 def _write_along_results(it: Product, name: str, machine: Machine) -> WrittenKernel:
-    lanes = _lanes_at_once(it, machine)
-    it = replace(it, lanes=lanes)
-    stage, warps, columns = it.it.stage, THREADS // WARP, WARP * lanes
+    across, lanes = _threads_across(it, machine), it.lanes
+    stage, warps, columns = it.it.stage, THREADS // WARP, across * lanes
     kernel = Kernel(stage.written, THREADS)
     writer, type_ = kernel.writer, computed(stage.first.output.dtype)
     blocks = dims.ceildiv(it.many.extent, columns)
-    writer.line(f"const int warp = threadIdx.x / {WARP}, first = threadIdx.x % {WARP} * {lanes};")
+    writer.line(f"const int group = threadIdx.x / {across}, first = threadIdx.x % {across} * {lanes};")
     writer.line(f"const long long start = blockIdx.x % {kernel.dim(blocks)} * {columns}, own = start + first;")
     batch = kernel.axes_at(writer.define("long long", f"blockIdx.x / {kernel.dim(blocks)}"), it.it.batch)
     writer.line(f"{type_} total[{it.count}][{lanes}] = {{}};")
+    _write_sums(kernel, it, batch, THREADS // across)
     writer.line(f"SHARED({type_}, partial, {warps * columns});")
-    is_there = f"own < {kernel.dim(it.many.extent)}"
-    writer.line("#pragma unroll 4")
-    with writer.block(f"for (long long k = warp; {is_there} && k < {kernel.dim(it.it.depth)}; k += {warps})"):
-        at_k = {**batch, **kernel.axes_at("k", it.it.reduce)}
-        at_own = {**at_k, **kernel.axes_at("own", it.many.own)}
-        matrix = _packs(kernel, it, it.many, at_own, it.many.own)
-        with _vectors(kernel, it):
-            vector = kernel.axes_at("vector", it.few.own)
-            writer.line("#pragma unroll")
-            with writer.block(f"for (int i = 0; i < {lanes}; ++i)"):
-                moved = at_own if lanes == 1 else {**at_own, **kernel.axes_at("(own + i)", it.many.own)}
-                _add(kernel, it, {**moved, **vector}, matrix, "total[vector][i]")
     with _vectors(kernel, it):
         writer.line("#pragma unroll")
-        writer.line(f"for (int i = 0; i < {lanes}; ++i) partial[warp * {columns} + first + i] = total[vector][i];")
+        with writer.block(f"for (int i = 0; i < {lanes}; ++i)"):
+            writer.line(f"const {type_} value = groups_reduced<Sum, {across}>(total[vector][i]);")
+            place = f"threadIdx.x / {WARP} * {columns} + first + i"
+            writer.line(f"if (threadIdx.x % {WARP} < {across}) partial[{place}] = value;")
         writer.line("__syncthreads();")
         with writer.block(f"for (int at = threadIdx.x; at < {columns}; at += {THREADS})"):
             writer.line("const long long result = start + at;")
@@ -215,21 +211,39 @@ def _write_along_results(it: Product, name: str, machine: Machine) -> WrittenKer
                 axes = {**batch, **kernel.axes_at("vector", it.few.own), **kernel.axes_at("result", it.many.own)}
                 _finish(kernel, it, axes, "sum")
         writer.line("__syncthreads();")
-    return kernel.finish(name, blocks * it.it.batches)
+    return kernel.finish(name, blocks * it.it.batches, room_for=ROOM)
 
 
-def _lanes_at_once(it: Product, machine: Machine) -> int:
-    lanes = it.lanes
-    while lanes > 1 and not _fills(it, lanes, machine):
-        lanes //= 2
-    return lanes
+def _write_sums(kernel: Kernel, it: Product, batch: Mapping[str, str], groups: int) -> None:
+    """Write each thread's part of the sums: groups of threads take turns at rows of the matrix."""
+    writer = kernel.writer
+    loads = _packed(it, it.many, it.many.own)
+
+    def at_turn() -> Expressions:
+        return kernel.expressions({**batch, **kernel.axes_at("k", it.it.reduce), **kernel.axes_at("own", it.many.own)})
+
+    type_, load = write_load(kernel, loads, it.lanes, "k", at_turn)
+    with writer.block(f"const auto use = [&](long long k, const {type_}& loaded)"):
+        at_k = {**batch, **kernel.axes_at("k", it.it.reduce)}
+        with _vectors(kernel, it):
+            vector = kernel.axes_at("vector", it.few.own)
+            writer.line("#pragma unroll")
+            with writer.block(f"for (int i = 0; i < {it.lanes}; ++i)"):
+                here = {**at_k, **kernel.axes_at("(own + i)", it.many.own), **vector}
+                _add(kernel, it, here, loaded_values(loads, "i"), "total[vector][i]")
+    writer.line(";")
+    end = f"own < {kernel.dim(it.many.extent)} ? {kernel.dim(it.it.depth)} : 0ll"
+    writer.line(f"in_rounds<{AHEAD}, {type_}>(group, {end}, {groups}, {load}, use);")
 
 
-def _fills(it: Product, lanes: int, machine: Machine) -> bool:
-    """Return True if blocks fill all multiprocessors, or each thread has no more than one round of loads."""
+def _threads_across(it: Product, machine: Machine) -> int:
+    """Return how many threads share a row of the matrix: whole lines of memory, and so few that blocks are many."""
+    nbytes = it.lanes * dtypes.itemsize(loads_of(it.many.expr)[0].dtype)
     results: Dim = it.many.extent * it.it.batches
-    is_least = lanes * dtypes.itemsize(loads_of(it.many.expr)[0].dtype) <= 4
-    return is_least or not isinstance(results, int) or results >= machine.multiprocessors * WARP * lanes
+    wanted, across = machine.multiprocessors * BLOCKS, WARP
+    while across * nbytes > LINE and isinstance(results, int) and results < wanted * across * it.lanes:
+        across //= 2
+    return across
 
 
 # --- both -------------------------------------------------------------------------------------------------------------
@@ -248,20 +262,21 @@ def _packs(
     kernel: Kernel, it: Product, operand: Operand, axes: Mapping[str, str], along: Sequence[IterVar]
 ) -> dict[Expr, str]:
     """Return vector loads of an operand's neighbouring elements: the text of each load at lane `i`."""
-    if it.lanes == 1:
-        return {}
-    extents = {axis.name: axis.extent for axis in it.it.stage.first.axes}
     here = kernel.expressions(axes)
     found: dict[Expr, str] = {}
-    for load in unconditional_loads(operand.expr, in_indices=True):
-        access = access_of(load)
-        if access is None or lanes_along(access, along, extents, it.lanes) < it.lanes:
-            continue
+    for load in _packed(it, operand, along) if it.lanes > 1 else ():
         type_ = stored(load.dtype)
         text = f"pack_at<{it.lanes}, {type_}>({kernel.tensor(load.buffer)}, {here.offset(load.buffer, load.indices)})"
         pack = kernel.writer.define(f"Pack<{type_}, {it.lanes}>", text)
         found[load] = from_stored(f"{pack}.at[i]", load.dtype)
     return found
+
+
+def _packed(it: Product, operand: Operand, along: Sequence[IterVar]) -> list[Load]:
+    """Return what an operand reads with `lanes` neighbours at a time."""
+    extents = {axis.name: axis.extent for axis in it.it.stage.first.axes}
+    accesses = map(access_of, unconditional_loads(operand.expr, in_indices=True))
+    return [each.load for each in accesses if each and lanes_along(each, along, extents, it.lanes) >= it.lanes]
 
 
 def _add(kernel: Kernel, it: Product, axes: Mapping[str, str], known: dict[Expr, str], total: str) -> None:

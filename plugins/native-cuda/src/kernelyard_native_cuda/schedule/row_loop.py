@@ -28,6 +28,7 @@ from kernelyard_native_cuda.schedule.access import is_multiple, lanes_in, offset
 from kernelyard_native_cuda.schedule.lanes import MOST_LANES, PIECE
 from kernelyard_native_cuda.schedule.points import Store
 from kernelyard_native_cuda.schedule.register_row import place_of
+from kernelyard_native_cuda.schedule.rounds import loaded_values, write_load
 
 LEAST_EXTENT = 512  # of a row that is worth it
 MOST_AHEAD = 4  # loads of a thread that are on their way at once
@@ -141,14 +142,18 @@ def _write_wide(kernel: Kernel, outer: Expressions, axes: Sequence[IterVar], row
     head = writer.define("long long", head)
     packs = writer.define("long long", f"({count} - {head}) / {lanes}")
     point = _write_point(kernel, row, at, body)
-    type_, load = _write_load(kernel, row, at, head)
+
+    def at_pack() -> Expressions:
+        return at(writer.define("long long", f"{head} + pack * {lanes}"))
+
+    type_, load = write_load(kernel, row.loads, lanes, "pack", at_pack)
     use = writer.fresh("use")
     with writer.block(f"const auto {use} = [&](long long pack, const {type_}& loaded)"):
         writer.line(f"const long long start = {head} + pack * {lanes};")
         for number, block in enumerate(row.results):
             writer.line(f"Pack<{stored(block.output.dtype)}, {lanes}> result{number};")
         writer.line("#pragma unroll")
-        values = [from_stored(f"loaded.at{n}.at[lane]", load.dtype) for n, load in enumerate(row.loads)]
+        values = list(loaded_values(row.loads, "lane").values())
         taken = [f"result{number}.at[lane]" for number in range(len(row.results))]
         writer.line(f"for (int lane = 0; lane < {lanes}; ++lane) {_call(point, 'start + lane', values, taken)};")
         for number, block in enumerate(row.results):
@@ -191,21 +196,3 @@ def _write_point(kernel: Kernel, row: WideRow, at: Callable[..., Expressions], b
         body(here, "k", store)
     kernel.writer.line(";")
     return name
-
-
-def _write_load(kernel: Kernel, row: WideRow, at: Callable[..., Expressions], head: str) -> tuple[str, str]:
-    """Write the function that loads a pack of each tensor; the name of what it returns, and its own."""
-    writer, lanes = kernel.writer, row.lanes
-    type_, name = writer.fresh("Loaded"), writer.fresh("load")
-    members = (f"Pack<{stored(load.dtype)}, {lanes}> at{number};" for number, load in enumerate(row.loads))
-    writer.line(f"struct {type_} {{ {' '.join(members)} }};")
-    with writer.block(f"const auto {name} = [&](long long pack)"):
-        here = at(writer.define("long long", f"{head} + pack * {lanes}"))
-        packs = [
-            f"pack_at<{lanes}, {stored(load.dtype)}>({kernel.tensor(load.buffer)}, "
-            f"{here.offset(load.buffer, load.indices)})"
-            for load in row.loads
-        ]
-        writer.line(f"return {type_}{{{', '.join(packs)}}};")
-    writer.line(";")
-    return type_, name

@@ -23,7 +23,7 @@ from kernelyard_native_cuda.codegen.operations import REDUCERS
 from kernelyard_native_cuda.codegen.types import is_narrow_float
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
 from kernelyard_native_cuda.schedule.fallback import THREADS
-from kernelyard_native_cuda.schedule.gemv import blocks_of, product_in
+from kernelyard_native_cuda.schedule.gemv import BLOCKS, blocks_of, product_in
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import tiles_of
 from kernelyard_native_cuda.schedule.reduction import EXTREMES
@@ -33,10 +33,9 @@ MULTIPLE = 64  # that a part's depth is of, so that its elements are aligned as 
 MOST_PARTS = 32
 LEAST_PART = 512  # elements of which the place of an extreme is found first
 MOST_PARTS_OF_EXTREMES = 64
-GEMV_BLOCKS = 4  # that a multiprocessor needs to read as fast as memory gives
 MOST_PARTS_OF_COLUMNS = 64
 LEAST_ROWS = 32  # of a part of columns
-COLUMN_BLOCKS = 4  # as GEMV_BLOCKS
+COLUMN_BLOCKS = 4  # as BLOCKS of gemv
 PART = "part"
 
 
@@ -133,7 +132,7 @@ def _blocks(it: Contraction, machine: Machine) -> tuple[Dim, int]:
     product = product_in(it, machine)
     if isinstance(product, Declined):
         return (tiles_of(it, machine), machine.multiprocessors) if it.a.own else (1, 0)
-    wanted = machine.multiprocessors * (1 if product.in_tiles else GEMV_BLOCKS)
+    wanted = machine.multiprocessors * (1 if product.in_tiles else BLOCKS)
     return blocks_of(product, machine), wanted
 
 
