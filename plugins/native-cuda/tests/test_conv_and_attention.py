@@ -103,8 +103,13 @@ LARGE: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 
 
 def channels_last_convolution(name: str, dtype: str) -> PrimFunc:
-    """A convolution between permutations, as one function; its filters are in the order in which they are read."""
+    """One of those, as one function; its filters are in the order in which they are read."""
     x, w, attributes, *_ = {**CHANNELS_LAST, **LARGE}[name]
+    return between_permutations(x, w, dtype, **attributes)
+
+
+def between_permutations(x: tuple[Any, ...], w: tuple[int, ...], dtype: str, **attributes: Any) -> PrimFunc:
+    """A convolution between permutations."""
     rank = len(x)
     b = FunctionBuilder()
     first = b.op("permute_dims", b.input("x", x, dtype), axes=to_first(rank))

@@ -172,10 +172,20 @@ def test_loops_of_warp_groups(tmp_path, monkeypatch, shape, order):
 
 @pytest.mark.parametrize("name", ["of 64 channels", "of 128 channels, strided"])
 def test_convolutions_copy_and_store_sixteen_bytes(tmp_path, name):
-    code = code_of(channels_last_convolution(name, "float16"), tmp_path)
+    code = code_of(channels_last_convolution(name, "float16"), tmp_path, wgmma=False)
     assert code.count("LDGSTS.E.BYPASS.LTC128B.128", "LDGSTS.E.BYPASS.128") == code.count("LDGSTS") > 0
     assert code.count("STG.E.128") == code.count("STG") > 0
     assert code.count("LDG.") == 0
+
+
+@pytest.mark.parametrize("name", ["of 64 channels", "of 256 channels"])
+def test_loops_of_convolutions_by_warp_groups(tmp_path, name):
+    code = code_of(channels_last_convolution(name, "float16"), tmp_path, wgmma=True)
+    assert code.count(*LOCAL_MEMORY) == 0
+    loop = code.loop_with("HGMMA")
+    assert len(loop) / code.count("HGMMA", inside=loop) <= 20
+    assert code.count("LDS", "STS", "LDG", "BAR", inside=loop) == 0
+    assert code.count("STG.E.128") == code.count("STG") > 0
 
 
 def test_epilogues_of_products_store_sixteen_bytes(tmp_path):

@@ -34,6 +34,7 @@ __device__ inline void mbarrier_wait(unsigned place, unsigned parity) {
 BULK_COPY(2, "2d", "%3, %4", "r"(at[0]), "r"(at[1]))
 BULK_COPY(3, "3d", "%3, %4, %5", "r"(at[0]), "r"(at[1]), "r"(at[2]))
 BULK_COPY(4, "4d", "%3, %4, %5, %6", "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]))
+BULK_COPY(5, "5d", "%3, %4, %5, %6, %7", "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]))
 #undef BULK_COPY
 
 // A matrix in lines of 128 bytes, eight of which are swizzled together. leading, stride: bytes from eight lines to the next,
@@ -169,6 +170,7 @@ template <class A_, class B_, int CONSUMERS_, int STAGES_> struct WarpGroupTile 
   }
   // copies(base, full, step): starts the copies of a step to a place, and has them tell an mbarrier.
   template <class Copies> static __device__ void fill(At& at, int steps, Copies copies) {
+#pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       at.expect(STAGE);
       copies(at.stage * STAGE, at.full(), step);

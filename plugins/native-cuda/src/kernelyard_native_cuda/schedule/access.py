@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import (
     Axis,
+    Binary,
     Buffer,
     Const,
     Expr,
@@ -42,6 +43,15 @@ def access_of(expr: Expr) -> Access | None:
         both = expr.condition if inner.condition is None else expr.condition & inner.condition
         return Access(inner.load, both)
     return Access(expr) if isinstance(expr, Load) and all(map(is_index, expr.indices)) else None
+
+
+def conjuncts(condition: Expr) -> Iterator[Expr]:
+    """Return the conditions all of which must hold for one to hold."""
+    if isinstance(condition, Binary) and condition.op == "and":
+        yield from conjuncts(condition.a)
+        yield from conjuncts(condition.b)
+    else:
+        yield condition
 
 
 def is_multiple(dim: Dim, number: int) -> bool:

@@ -38,6 +38,7 @@ from kernelyard_native_cuda.schedule.steps import at_step, fresh_symbol
 from kernelyard_native_cuda.schedule.transpose import transpose
 from kernelyard_native_cuda.schedule.wgmma import wgmma
 from kernelyard_native_cuda.schedule.wgmma_attention import wgmma_attention
+from kernelyard_native_cuda.schedule.wgmma_conv import wgmma_conv
 
 RULES: tuple[Rule, ...] = (
     sort,
@@ -46,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     attention,
     gemv,
     low_batch_gemv,
+    wgmma_conv,
     conv,
     wgmma,
     matmul,

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
@@ -118,15 +119,9 @@ def wgmma(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | De
 
 def by_warp_groups(it: Contraction, name: str, machine: Machine) -> Schedule | Declined:
     """Return the kernel of a contraction, or why there is none."""
-    if not machine.has_wgmma:
-        return Declined("the target is not sm_90 alone, or the option wgmma is off")
-    dtype = tensor_dtype(it, machine)
-    if dtype not in MAP_DTYPES:
-        return Declined("the operands are not both float16, or bfloat16, and summed up in float32")
-    if not isinstance(it.depth, int) or it.depth < LEAST:
-        return Declined(f"the sum is not known to have {LEAST} elements")
-    if min(usual(it.a.extent), usual(it.b.extent)) < LEAST:
-        return Declined(f"there are fewer than {LEAST} rows or columns")
+    declined = why_not_by_warp_groups(it, machine)
+    if declined is not None:
+        return declined
     a, b = bulk_operand(it.a, it), bulk_operand(it.b, it)
     if isinstance(a, Declined):
         return a
@@ -134,8 +129,21 @@ def by_warp_groups(it: Contraction, name: str, machine: Machine) -> Schedule | D
         return b
     shape = choose(it, machine)
     count = shape.stages(machine)
-    reason = f"warp groups on {dtype}, tiles of {shape.rows}x{shape.columns}, {count} stages by TMA"
-    return Schedule(1, _write(it, a, b, shape, name, machine), reason)
+    reason = f"warp groups on {it.a.narrow.dtype}, tiles of {shape.rows}x{shape.columns}, {count} stages by TMA"
+    return Schedule(1, write_kernel(MatrixTiling(it, a, b, shape), shape, name, machine), reason)
+
+
+def why_not_by_warp_groups(it: Contraction, machine: Machine) -> Declined | None:
+    """Return why warp groups do not multiply two operands, however these lie in memory; None where they may."""
+    if not machine.has_wgmma:
+        return Declined("the target is not sm_90 alone, or the option wgmma is off")
+    if tensor_dtype(it, machine) not in MAP_DTYPES:
+        return Declined("the operands are not both float16, or bfloat16, and summed up in float32")
+    if not isinstance(it.depth, int) or it.depth < LEAST:
+        return Declined(f"the sum is not known to have {LEAST} elements")
+    if min(usual(it.a.extent), usual(it.b.extent)) < LEAST:
+        return Declined(f"there are fewer than {LEAST} rows or columns")
+    return None
 
 
 def choose(it: Contraction, machine: Machine) -> GroupShape:
@@ -196,20 +204,73 @@ def _batch_indices(it: Contraction, operand: Operand, offset: Affine) -> list[tu
 
 
 # --- the kernel -------------------------------------------------------------------------------------------------------
-def _write(
-    it: Contraction, a: BulkOperand, b: BulkOperand, shape: GroupShape, name: str, machine: Machine
-) -> WrittenKernel:
+class Tiling(Protocol):
+    """How a contraction is shared out to tiles. steps: of the sum of each."""
+
+    it: Contraction
+    a: Side
+    b: Side
+
+    @property
+    def steps(self) -> Dim: ...
+
+    def write_tile(self, kernel: Kernel, number: str) -> dict[str, str]:
+        """Write where the tile of a number begins, `a_start` and `b_start`; return the texts of the batch axes."""
+        ...
+
+    def write_copies(self, kernel: Kernel, batch: Mapping[str, str]) -> None:
+        """Write `copies(base, full, step)`, which starts the copies of both operands."""
+        ...
+
+    def write_row(self, kernel: Kernel) -> str:
+        """Write `a_own` for a `row` of a part `down` the tile; return the condition that it and `b_own` are there."""
+        ...
+
+
+class MatrixTiling:
+    """Tiles of operands whose rows and elements of the sum are evenly spaced: see `Tiling`."""
+
+    def __init__(self, it: Contraction, a: BulkOperand, b: BulkOperand, shape: GroupShape) -> None:
+        self.it = it
+        self.operands = (a, b)
+        pairs = (("a", it.a, a, shape.rows), ("b", it.b, b, shape.columns))
+        self.a, self.b = (
+            Side(side, operand, operand.narrow, own, DEPTH, found.along_sum, tile_type(found, own))
+            for side, operand, found, own in pairs
+        )
+
+    @property
+    def steps(self) -> Dim:
+        return dims.ceildiv(self.it.depth, DEPTH)
+
+    def write_tile(self, kernel: Kernel, number: str) -> dict[str, str]:
+        """See `Tiling`."""
+        return write_place(kernel, self.it, self.a, self.b, number)
+
+    def write_copies(self, kernel: Kernel, batch: Mapping[str, str]) -> None:
+        """See `Tiling`."""
+        (a, b), start = self.operands, "base"
+        with kernel.writer.block("const auto copies = [&](unsigned base, unsigned full, int step)"):
+            for type_, side, operand in (("Tile::A", self.a, a), ("Tile::B", self.b, b)):
+                own, k = f"(int){side.name}_start", f"step * {DEPTH}"
+                write_bulk_copies(kernel, operand, type_, side.tile, start, own, k, batch)
+                start = "base + Tile::A::BYTES"
+        kernel.writer.line(";")
+
+    def write_row(self, kernel: Kernel) -> str:
+        """See `Tiling`."""
+        kernel.writer.line("const long long a_own = a_start + Tile::row_of(down, row);")
+        return inside_tiles(kernel, self.it, self.a, self.b)
+
+
+def write_kernel(tiling: Tiling, shape: GroupShape, name: str, machine: Machine) -> WrittenKernel:
+    """Return the kernel of a contraction."""
+    it, a, b = tiling.it, tiling.a, tiling.b
     kernel = Kernel(it.stage.written, shape.threads)
     writer, stages = kernel.writer, shape.stages(machine)
-    pairs = (("a", it.a, a, shape.rows), ("b", it.b, b, shape.columns))
-    left, right = (
-        Side(side, operand, operand.narrow, own, DEPTH, found.along_sum, tile_type(found, own))
-        for side, operand, found, own in pairs
-    )
-    writer.line(f"typedef WarpGroupTile<{left.type}, {right.type}, {shape.consumers}, {stages}> Tile;")
-    tiles = left.tiles * right.tiles * it.batches
+    writer.line(f"typedef WarpGroupTile<{a.type}, {b.type}, {shape.consumers}, {stages}> Tile;")
+    tiles = a.tiles * b.tiles * it.batches
     head = f"for (long long number = blockIdx.x; number < {kernel.dim(tiles)}; number += gridDim.x)"
-    steps = dims.ceildiv(it.depth, DEPTH)
     give, take = shape.registers
     writer.line("Tile::start();")
     writer.line("Tile::At at;")
@@ -217,19 +278,19 @@ def _write(
         writer.line(f"give_registers<{give}>();")
         writer.line("if (threadIdx.x != 0) return;")
         with writer.block(head):
-            batch = write_place(kernel, it, left, right, "number")
-            _write_copies(kernel, batch, ("Tile::A", left, a), ("Tile::B", right, b))
-            writer.line(f"Tile::fill(at, {steps}, copies);")
+            tiling.write_copies(kernel, tiling.write_tile(kernel, "number"))
+            writer.line(f"Tile::fill(at, {tiling.steps}, copies);")
         writer.line("return;")
     writer.line(f"take_registers<{take}>();")
     with writer.block(head):
-        batch = write_place(kernel, it, left, right, "number")
+        batch = tiling.write_tile(kernel, "number")
         writer.line("Tile::Total total;")
-        writer.line(f"Tile::multiply(total, at, {steps});")
-        _write_slabs(kernel, it, left, right, batch)
-    texts = (warp_groups_text(), wgmma_text.wgmma_text(it.a.narrow.dtype, shape.columns, a.along_sum, b.along_sum))
+        writer.line(f"Tile::multiply(total, at, {tiling.steps});")
+        _write_slabs(kernel, tiling, batch)
+    products = wgmma_text.wgmma_text(it.a.narrow.dtype, shape.columns, a.along_sum, b.along_sum)
     blocks = dims.minimum(tiles, machine.multiprocessors * shape.blocks)
-    return kernel.finish(name, blocks, shape.shared_nbytes(stages), shape.blocks, texts)
+    needs = (warp_groups_text(), products)
+    return kernel.finish(name, blocks, shape.shared_nbytes(stages), shape.blocks, needs)
 
 
 @cache
@@ -241,18 +302,6 @@ def warp_groups_text() -> str:
 def tile_type(operand: BulkOperand, own: int) -> str:
     """Return the type of an operand's tiles in the kernel, of so many rows."""
     return f"BulkTile<{stored(operand.buffer.dtype)}, {own}, {str(operand.along_sum).lower()}>"
-
-
-def _write_copies(kernel: Kernel, batch: Mapping[str, str], *operands: tuple[str, Side, BulkOperand]) -> None:
-    """Write `copies(base, full, step)`, which starts the copies of both operands."""
-    writer, start = kernel.writer, "base"
-    with writer.block("const auto copies = [&](unsigned base, unsigned full, int step)"):
-        for type_, side, operand in operands:
-            write_bulk_copies(
-                kernel, operand, type_, side.tile, start, f"(int){side.name}_start", f"step * {DEPTH}", batch
-            )
-            start = "base + Tile::A::BYTES"
-    writer.line(";")
 
 
 def write_bulk_copies(
@@ -277,9 +326,10 @@ def write_bulk_copies(
     writer.line(");")
 
 
-def _write_slabs(kernel: Kernel, it: Contraction, a: Side, b: Side, batch: dict[str, str]) -> None:
+def _write_slabs(kernel: Kernel, tiling: Tiling, batch: dict[str, str]) -> None:
     """Write the epilogue through shared memory, so that neighbours in memory belong to one thread."""
-    writer, lanes = kernel.writer, lanes_of(it.stage, it.b.own)
+    it, writer = tiling.it, kernel.writer
+    lanes = lanes_of(it.stage, it.b.own)
     across = SLAB_COLUMNS // lanes
     writer.line("#pragma unroll")
     with writer.block("for (int slab = 0; slab < Tile::DOWN * Tile::SLABS_ACROSS; ++slab)"):
@@ -289,8 +339,7 @@ def _write_slabs(kernel: Kernel, it: Contraction, a: Side, b: Side, batch: dict[
         with writer.block(f"for (int part = 0; part < {across // 2}; ++part)"):
             writer.line("const int unit = part * WARP + threadIdx.x % WARP;")
             writer.line(f"const int row = unit / {across}, column = unit % {across} * {lanes};")
-            writer.line("const long long a_own = a_start + Tile::row_of(down, row);")
             writer.line(f"const long long b_own = b_start + right * {SLAB_COLUMNS} + column;")
-            with writer.block(f"if ({inside_tiles(kernel, it, a, b)})"):
+            with writer.block(f"if ({tiling.write_row(kernel)})"):
                 writer.line(f"const auto sums = Tile::Results::at<{lanes}>(row, column);")
                 finish_sums(kernel, it, batch, lanes, "sums.at[{}]")

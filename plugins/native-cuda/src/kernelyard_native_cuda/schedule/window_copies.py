@@ -7,14 +7,14 @@ for each of their elements.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelyard import dtypes
-from kernelyard.plugins.codegen_api import Affine, Axis, Binary, Expr, IterVar, axes_of, offset_of
+from kernelyard.plugins.codegen_api import Affine, Axis, Expr, IterVar, axes_of, offset_of
 from kernelyard_native_cuda.codegen.kernel import MOST_INT, Kernel
 from kernelyard_native_cuda.codegen.types import stored
-from kernelyard_native_cuda.schedule.access import Access, access_of
+from kernelyard_native_cuda.schedule.access import Access, access_of, conjuncts
 from kernelyard_native_cuda.schedule.contraction import Contraction, merged_axes, names_of
 from kernelyard_native_cuda.schedule.tile import Side, inside, lanes_of_copies, runs_along_sum
 
@@ -130,20 +130,12 @@ def window_copies(it: Contraction, side: Side, threads: int) -> WindowCopies | N
     offset, summed = offset_of(access.load.buffer, access.load.indices), names_of(it.reduce)
     if any(axes_of(atom) & summed and not isinstance(atom, Axis) for atom, _ in offset.terms):
         return None
-    conditions = list(_conjuncts(access.condition)) if access.condition is not None else []
+    conditions = list(conjuncts(access.condition)) if access.condition is not None else []
     taps = _taps_of(conditions, it.reduce)
     if taps is None:
         return None
     of_rows = tuple(each for each in conditions if not axes_of(each) & summed)
     return WindowCopies(it, side, threads, access, lanes, offset, of_rows, taps)
-
-
-def _conjuncts(condition: Expr) -> Iterator[Expr]:
-    if isinstance(condition, Binary) and condition.op == "and":
-        yield from _conjuncts(condition.a)
-        yield from _conjuncts(condition.b)
-    else:
-        yield condition
 
 
 def _taps_of(conditions: Sequence[Expr], summed: Sequence[IterVar]) -> tuple[Taps, ...] | None:
