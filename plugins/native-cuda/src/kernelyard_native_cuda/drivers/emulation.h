@@ -353,6 +353,9 @@ template <int N, class T> static Pack<T, N> pack_at(emulation::Global<const T> p
   memcpy(all.at, p.read(i, N), sizeof all.at);
   return all;
 }
+template <int N, class T> static Pack<T, N> pack_at(emulation::Global<T> p, long long i) {  // of what a kernel writes, too
+  return pack_at<N, T>(emulation::Global<const T>{p.data, p.size, p.touched, p.name}, i);
+}
 template <int N, class T> static void put_pack(emulation::Global<T> p, long long i, Pack<T, N> all) {
   if ((size_t)p.place(i) % alignof(Pack<T, N>)) emulation::fail("elements are written at once that are not aligned", i, p.size);
   for (int lane = 0; lane < N; ++lane) p[i + lane] = all.at[lane];
