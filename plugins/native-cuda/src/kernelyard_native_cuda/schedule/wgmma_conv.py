@@ -176,10 +176,7 @@ def wgmma_conv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule
 
 
 def choose(it: Contraction, machine: Machine) -> tuple[GroupShape, tuple[int, ...]]:
-    """Return the shape whose waves of tiles take least, and the box of its rows.
-
-    A multiprocessor multiplies 32 rows and columns of a step while it is brought half a row of an operand.
-    """
+    """Return the shape whose waves of tiles take least, and the box of its rows."""
 
     def tiles(shape: GroupShape, box: tuple[int, ...]) -> int:
         boxes = prod(-(-usual(axis.extent) // size) for axis, size in zip(it.a.own, box, strict=True))
@@ -188,8 +185,7 @@ def choose(it: Contraction, machine: Machine) -> tuple[GroupShape, tuple[int, ..
     def cost(choice: tuple[GroupShape, tuple[int, ...]]) -> tuple[int, int, int]:
         shape, box = choice
         number = tiles(shape, box)
-        time = max(shape.rows * shape.columns, 64 * (shape.rows + shape.columns))
-        return -(-number // machine.multiprocessors) * time, number * time, -box[-1]
+        return -(-number // machine.multiprocessors) * shape.step_time, number * shape.step_time, -box[-1]
 
     return min(((shape, box) for shape in SHAPES for box in boxes_of(it.a.own, shape.rows)), key=cost)
 
