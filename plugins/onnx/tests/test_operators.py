@@ -254,6 +254,7 @@ CASES = [
     # --- normalization ---
     case("BatchNormalization", image, fixed={"g": f(3), "b": f(3), "m": f(3), "v": np.abs(f(3))}, epsilon=1e-3),
     case("BatchNormalization", image, fixed={"g": f(3), "b": f(3), "m": f(3), "v": np.abs(f(3))}, opset=8),
+    case("BatchNormalization", f(4), fixed={"g": f(1), "b": f(1), "m": f(1), "v": np.abs(f(1))}, opset=15),
     case("LayerNormalization", f(2, 3, 4), fixed={"g": f(4), "b": f(4)}),
     case("LayerNormalization", f(2, 3, 4), fixed={"g": f(3, 4)}, axis=1),
     case("InstanceNormalization", image, fixed={"g": f(3), "b": f(3)}),

@@ -49,7 +49,9 @@ def _inferred(node: Node) -> Expr:
         node.reject("it has statistics per element (spatial = 0)")
     x = node.input(0)
     parameters = [node.cast(node.input(index), node.dtype(x)) for index in range(1, 5)]
-    return node.op("nn.batch_norm", x, *parameters, epsilon=float(node.attr("epsilon", 1e-5)), axis=1)
+    images = node.reshape(x, (*node.shape(x), 1)) if node.rank(x) == 1 else x  # a vector has one channel
+    normal = node.op("nn.batch_norm", images, *parameters, epsilon=float(node.attr("epsilon", 1e-5)), axis=1)
+    return node.reshape(normal, node.shape(x)) if node.rank(x) == 1 else normal
 
 
 @converter("LayerNormalization")  # of opset 17; onnxruntime's optimizers wrote it before the standard had it
