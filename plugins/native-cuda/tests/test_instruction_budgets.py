@@ -180,7 +180,7 @@ def test_convolutions_copy_and_store_sixteen_bytes(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["of 64 channels", "of 256 channels"])
 def test_loops_of_convolutions_by_warp_groups(tmp_path, name):
-    code = code_of(channels_last_convolution(name, "float16"), tmp_path, wgmma=True)
+    code = code_of(channels_last_convolution(name, "float16"), tmp_path, wgmma_convolutions=True)
     assert code.count(*LOCAL_MEMORY) == 0
     loop = code.loop_with("HGMMA")
     assert len(loop) / code.count("HGMMA", inside=loop) <= 20

@@ -8,19 +8,24 @@ import numpy as np
 import pytest
 
 from kernelyard.dims import symbol
+from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.transform.layout.convert_layout import to_last
 from kernelyard_native_cuda.drivers.emulator import Checks
+from kernelyard_native_cuda.generator import NativeCudaGenerator
+from kernelyard_native_cuda.runtime import NativeCudaModule
 from kernelyard_native_cuda.schedule import wgmma_conv
+from kernelyard_native_cuda.schedule.machine import machine_of
 from kernelyard_native_cuda.schedule.rules import schedule
 from kernelyard_native_cuda.schedule.wgmma import GroupShape
 
 from .conftest import check_kernel
 from .test_conv_and_attention import between_permutations, channels_last_convolution
 from .test_rules import whole
-from .test_wgmma import HOPPER, generate, multiprocessors, no_compiler  # noqa: F401  a fixture
+from .test_wgmma import multiprocessors, no_compiler  # noqa: F401  a fixture
 
 B = symbol("b")
+HOPPER = machine_of(["sm_90"], allows_wgmma=True, allows_wgmma_convolutions=True)
 SMALL, WIDE, TALL = GroupShape(64, 64, 1), GroupShape(128, 128, 2), GroupShape(256, 128, 2)
 # Images, filters, attributes, the shape, and the box of its rows.
 CONVOLUTIONS: dict[str, tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any], GroupShape, tuple[int, ...]]] = {
@@ -63,7 +68,8 @@ def test_boxes(emulator, monkeypatch, name, dtype):
     monkeypatch.setattr(wgmma_conv, "choose", lambda it, machine: (shape, box))
     monkeypatch.setattr(emulator, "checks", Checks(tensors=True, order=1))
     function = convolution(name, dtype)
-    module = generate({"f": function})
+    module = NativeCudaGenerator().generate({"f": function}, Target("cuda", arch="sm_90"), {"wgmma_convolutions": True})
+    assert isinstance(module, NativeCudaModule)
     assert module.image.source.count("// wgmma_conv: implicit GEMM by warp groups") == 1
     filters = whole(*w, dtype=dtype).transpose(to_last(len(w)))
     for b in (1, 3) if B in x else (1,):
@@ -99,4 +105,11 @@ def test_boxes_of_resnet_waste_little(name):
 def test_other_convolutions_say_why(x, w, attributes, words):
     choices = schedule(between_permutations(x, w, "float16", **attributes), "f", HOPPER).choices
     assert words in dict(choices[0])["wgmma_conv"]
+    assert choices[0][-1][0] == "conv"
+
+
+def test_they_are_off_unless_an_option_says_otherwise():
+    function = channels_last_convolution("of 256 channels", "float16")
+    choices = schedule(function, "f", machine_of(["sm_90"], allows_wgmma=True)).choices
+    assert "the option wgmma_convolutions is off" in dict(choices[0])["wgmma_conv"]
     assert choices[0][-1][0] == "conv"

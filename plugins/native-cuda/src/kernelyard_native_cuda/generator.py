@@ -52,12 +52,14 @@ class NativeCudaGenerator(CodeGenerator):
         Option "text": whether the module carries the text beside the cubins, which the emulator needs (True). Option
         "tf32": whether matmuls of float32 may be rounded to tf32, for tensor cores (False).
         "wgmma": whether products and attention for sm_90 alone run on warp groups (True).
+        "wgmma_convolutions": whether convolutions for sm_90 alone do, too (False).
         """
         for arch in target.archs:
             _check_arch(arch)
         infos: list[FunctionInfo] = []
         kernels: list[WrittenKernel] = []
-        machine = machine_of(target.archs, _option(options, "tf32", False), _option(options, "wgmma", True))
+        defaults = {"tf32": False, "wgmma": True, "wgmma_convolutions": False}
+        machine = machine_of(target.archs, *(_option(options, name, default) for name, default in defaults.items()))
         for number, (name, function) in enumerate(functions.items()):
             scheduled = schedule(function, f"{identifier(name)}_{number}", machine)
             infos.append(_info(name, scheduled))

@@ -15,13 +15,15 @@ HOPPER = (9, 0)
 class Machine:
     """multiprocessors: of a usual GPU of the architecture. shared: bytes of shared memory of a multiprocessor, of which
     a block may have all but one KiB. allows_tf32: matmuls of float32 may be rounded to tf32, for tensor cores.
-    has_wgmma: code is to be for sm_90a alone, with its bulk copies and products by warp groups.
+    has_wgmma: code is to be for sm_90a alone, with its bulk copies and products by warp groups. has_wgmma_convolutions:
+    convolutions are to be such products.
     """
 
     multiprocessors: int
     shared: int
     allows_tf32: bool = False
     has_wgmma: bool = False
+    has_wgmma_convolutions: bool = False
 
     @property
     def shared_for_block(self) -> int:
@@ -50,7 +52,12 @@ _MACHINES = {
 ANY_MACHINE = Machine(108, 100 * KIB)
 
 
-def machine_of(archs: Sequence[str], allows_tf32: bool = False, allows_wgmma: bool = False) -> Machine:
+def machine_of(
+    archs: Sequence[str],
+    allows_tf32: bool = False,
+    allows_wgmma: bool = False,
+    allows_wgmma_convolutions: bool = False,
+) -> Machine:
     """Return the features common to some architectures; an unknown one has those of the newest known before it.
 
     Example:
@@ -59,7 +66,8 @@ def machine_of(archs: Sequence[str], allows_tf32: bool = False, allows_wgmma: bo
     """
     found = [_machine_of(arch) for arch in archs] or [ANY_MACHINE]
     has_wgmma = allows_wgmma and bool(archs) and all(capability_of(arch) == HOPPER for arch in archs)
-    return Machine(min(m.multiprocessors for m in found), min(m.shared for m in found), allows_tf32, has_wgmma)
+    multiprocessors, shared = min(m.multiprocessors for m in found), min(m.shared for m in found)
+    return Machine(multiprocessors, shared, allows_tf32, has_wgmma, has_wgmma and allows_wgmma_convolutions)
 
 
 def _machine_of(arch: str) -> Machine:

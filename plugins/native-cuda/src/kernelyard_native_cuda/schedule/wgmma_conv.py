@@ -154,6 +154,8 @@ def wgmma_conv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule
     it = contraction_of(stages[0])
     if it is None or not it.a.own or not it.b.own:
         return Declined("the stage is not a contraction of two operands with data reuse")
+    if not machine.has_wgmma_convolutions:
+        return Declined("the target is not sm_90 alone, or the option wgmma_convolutions is off")
     declined = why_not_by_warp_groups(it, machine)
     if declined is not None:
         return declined
