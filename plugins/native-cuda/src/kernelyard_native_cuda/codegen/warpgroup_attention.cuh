@@ -29,10 +29,6 @@ template <class Queries_, class Keys_, class Values_, int PARTS_, int CONSUMERS_
     }
     __syncthreads();
   }
-  // The number of the block's tile in a round: back and forth, so that the sums of their lengths are much the same.
-  static __device__ long long number(long long round) {
-    return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-  }
   // The number of the thread's warp group, the same in all of it as far as the compiler knows. All lanes must come here.
   static __device__ int consumer() { return of_lane(consumer_warp() / 4, 0); }
   static __device__ int row_of(int row) { return consumer_warp() * 16 + row; }
@@ -61,70 +57,54 @@ template <class Queries_, class Keys_, class Values_, int PARTS_, int CONSUMERS_
   static __device__ void attend(Sums& all, At& at, int steps, int whole, const int (&last)[2], float factor, Score score) {
     float scores[COLUMNS / 2], scales[2];
     unsigned weights[STEPS][4];
-    start_sums(all);
+    for (int half = 0; half < 2; ++half) all.largest[half] = __int_as_float(0xff800000), all.total[half] = 0.0f;
     at.queries.wait();
-    StageRing keys = at.stages, values;
-    keys.wait();
-    multiply_queries(scores, keys.stage * STAGE);
+    at.stages.wait();
+    multiply_queries(scores, at.stages.stage * STAGE);
     wgmma_wait<0>();
     wgmma_settle(scores);
-    keys.release();
+    at.stages.release();
     at.stages.next();
-    bool is_first = true;
     int step = steps - 1;
     if (step < whole) weigh<true>(all, scales, scores, step, last, factor, score);
     else weigh<false>(all, scales, scores, step, last, factor, score);
-    const auto advance = [&] {
-      finish_values(all, weights, values, !is_first);
-      is_first = false;
-      scale(all, scales);
-      pack(weights, scores);
-      keys = at.stages, at.stages.next();
-      values = at.stages, at.stages.next();
-      keys.wait();
-      multiply_queries(scores, keys.stage * STAGE);
-      values.wait();
-      multiply_values(all, weights, values.stage * STAGE);
-      wgmma_wait<1>();
-      wgmma_settle(scores);
-      keys.release();
-    };
-    // What a step ends with is at the start of the next: ptxas moves a wait ahead of exponentials, but not out of a loop.
-#pragma unroll 1
-    for (; step > whole; --step) {
-      advance();
-      weigh<false>(all, scales, scores, step - 1, last, factor, score);
-    }
-#pragma unroll 1
-    for (; step > 0; --step) {
-      advance();
-      weigh<true>(all, scales, scores, step - 1, last, factor, score);
-    }
+    pack(weights, scores);
+    for (; step > whole; --step) advance<false>(all, scores, weights, at, step, step + 1 < steps, last, factor, score);
+    for (; step > 0; --step) advance<true>(all, scores, weights, at, step, step + 1 < steps, last, factor, score);
     at.queries.release();
     at.queries.next();
-    finish_values(all, weights, values, !is_first);
-    scale(all, scales);
-    pack(weights, scores);
-    values = at.stages, at.stages.next();
-    values.wait();
-    multiply_values(all, weights, values.stage * STAGE);
-    finish_values(all, weights, values, true);
+    at.stages.wait();
+    multiply_values(all, weights, at.stages.stage * STAGE, steps > 1);
+    wgmma_wait<0>();
+    wgmma_settle(all.weighted);
+    at.stages.release();
+    at.stages.next();
     for (int half = 0; half < 2; ++half) all.total[half] = lanes_reduced<Sum, 4>(all.total[half]);
   }
-  static __device__ void start_sums(Sums& all) {
-#pragma unroll
-    for (int i = 0; i < WIDE / 2; ++i) all.weighted[i] = 0.0f;
-    for (int half = 0; half < 2; ++half) all.largest[half] = __int_as_float(0xff800000), all.total[half] = 0.0f;
-  }
-  static __device__ void finish_values(Sums& all, unsigned (&weights)[STEPS][4], const StageRing& values, bool is_under_way) {
+  // Adds the values of a step, and makes the weights of the next, whose products run at the same time.
+  template <bool IS_WHOLE, class Score>
+  static __device__ void advance(Sums& all, float (&scores)[COLUMNS / 2], unsigned (&weights)[STEPS][4], At& at, int step,
+                                 bool adds, const int (&last)[2], float factor, Score score) {
+    float scales[2];
+    const StageRing keys = at.stages;
+    at.stages.next();
+    const StageRing values = at.stages;
+    at.stages.next();
+    keys.wait();
+    multiply_queries(scores, keys.stage * STAGE);
+    values.wait();
+    multiply_values(all, weights, values.stage * STAGE, adds);
+    wgmma_wait<1>();
+    wgmma_settle(scores);
+    keys.release();
+    weigh<IS_WHOLE>(all, scales, scores, step - 1, last, factor, score);
     wgmma_wait<0>();
     wgmma_settle(all.weighted);
     settle(weights);
-    if (is_under_way) values.release();
-  }
-  static __device__ void scale(Sums& all, const float (&scales)[2]) {
+    values.release();
 #pragma unroll
     for (int i = 0; i < WIDE / 2; ++i) all.weighted[i] *= scales[i / 2 % 2];
+    pack(weights, scores);
   }
   static __device__ void multiply_queries(float (&scores)[COLUMNS / 2], unsigned keys) {
     const int row = consumer() * 64;
@@ -136,13 +116,14 @@ template <class Queries_, class Keys_, class Values_, int PARTS_, int CONSUMERS_
                                                              Keys::matrix(keys + k / 4 * Keys::BYTES, 0, k % 4), k > 0);
     wgmma_commit();
   }
-  static __device__ void multiply_values(Sums& all, unsigned (&weights)[STEPS][4], unsigned values) {
+  static __device__ void multiply_values(Sums& all, unsigned (&weights)[STEPS][4], unsigned values, bool adds) {
     wgmma_settle(all.weighted);
     settle(weights);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < STEPS; ++k)
-      wgmma<T, WIDE, Values::ALONG_SUM>(all.weighted, weights[k], Values::matrix(values + k / 4 * Values::BYTES, 0, k % 4), true);
+      wgmma<T, WIDE, Values::ALONG_SUM>(all.weighted, weights[k], Values::matrix(values + k / 4 * Values::BYTES, 0, k % 4),
+                                        adds || k > 0);
     wgmma_commit();
   }
   static __device__ void settle(unsigned (&weights)[STEPS][4]) {

@@ -126,7 +126,7 @@ def _write(plan: Plan, stages: int, name: str, machine: Machine) -> WrittenKerne
     writer.line(f"typedef WarpGroupAttention<{tiles}, {plan.depth // DEPTH}, {CONSUMERS}, {stages}> Tile;")
     rows = dims.ceildiv(it.queries.extent, ROWS)
     count = rows * it.products.batches
-    head = f"for (long long round = 0, number; (number = Tile::number(round)) < {kernel.dim(count)}; ++round)"
+    head = f"for (long long number = blockIdx.x; number < {kernel.dim(count)}; number += gridDim.x)"
     give, take = REGISTERS
     writer.line("Tile::start();")
     writer.line("Tile::At at;")
