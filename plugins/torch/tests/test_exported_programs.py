@@ -258,6 +258,13 @@ def test_all_unsupported_operators_are_listed_with_their_lines() -> None:
     assert "test_exported_programs.py:" in text
 
 
+@pytest.mark.parametrize("function", [torch.linalg.inv, torch.linalg.cholesky])
+def test_operators_that_check_for_errors_as_they_run_are_listed(function: Any) -> None:
+    with pytest.raises(UnsupportedOperatorError, match="there is no converter for it") as caught:
+        ky.compile(export(function, torch.eye(3)))
+    assert "aten.linalg_" in str(caught.value)
+
+
 def test_random_numbers_are_drawn_anew_in_each_call() -> None:
     def function(x: Any) -> Any:
         return x + torch.rand(x.shape[0], 50), x + torch.randn(x.shape[0], 50), torch.randperm(x.shape[0])

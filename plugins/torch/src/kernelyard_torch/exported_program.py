@@ -151,6 +151,8 @@ def _outputs(graph: GraphImporter, program: ExportedProgram) -> dict[str, Expr]:
     named: dict[str, Expr] = {}
     late: dict[str, Expr] = {}
     for spec, given in zip(specs, graph.outputs(), strict=True):
+        if spec.kind is OutputKind.TOKEN:  # it keeps the order of effects, such as checks of errors
+            continue
         result = graph.tensor(given)
         if spec.kind in _MUTATING:
             if result is not None:
