@@ -304,12 +304,25 @@ def test_vectors_times_rows_of_results_are_tiles_on_tensor_cores(emulator, dtype
 
 
 @pytest.mark.parametrize(
-    ("order", "dtype", "n"),
-    [(("mk", "nk"), "float16", 200), (("mk", "kn"), "float32", 200), (("mk", "kn"), "float16", 201)],
+    ("order", "dtype", "n", "rows"),
+    [
+        (("mk", "nk"), "float16", 200, 1),
+        (("mk", "nk"), "float16", 200, 4),
+        (("mk", "kn"), "float32", 200, 1),
+        (("mk", "kn"), "float16", 201, 1),
+    ],
 )
-def test_other_vectors_are_multiplied_without_tiles(order, dtype, n):
-    function = product(*order, dtype, {"m": 1, "n": n, "k": 136})
+def test_other_vectors_are_multiplied_without_tiles(order, dtype, n, rows):
+    function = product(*order, dtype, {"m": rows, "n": n, "k": 136})
     assert "Tile" not in schedule(function, "kernel", ANY_MACHINE).kernels[0].text
+
+
+@pytest.mark.parametrize("rows", [5, 8])
+def test_more_than_a_few_vectors_by_rows_along_the_sum_are_a_tile(emulator, rows):
+    sizes = {"m": rows, "n": 200, "k": 136}
+    function = product("mk", "nk", "float16", sizes)
+    assert ", 16, 64, true>, SwizzledTile<" in schedule(function, "kernel", ANY_MACHINE).kernels[0].text
+    check_equal(emulator, generate({"kernel": function}), "kernel", function, inputs_of(("mk", "nk"), "float16", sizes))
 
 
 def test_few_results_of_long_sums_have_a_block_each(emulator):

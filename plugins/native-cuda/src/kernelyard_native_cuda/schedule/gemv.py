@@ -35,6 +35,9 @@ AHEAD = 4  # loads of a thread that are on their way at once
 ROOM = 2  # blocks of a multiprocessor: told of it, the compiler has registers for what is on its way
 LEAST_DEPTH = 32
 MOST_VECTORS = 8  # more of them are worth a tile
+MOST_ALONG_SUM = (
+    4  # vectors: read again for each piece of a matrix that runs along the sum, more take longer than a tile
+)
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,12 @@ def product_of(it: Product, machine: Machine) -> Product | Declined:
 
 
 def _suits_tiles(it: Product, machine: Machine) -> bool:
-    """Return True where tensor cores multiply a matrix along whose rows the results lie, both operands being copied to
-    shared memory as they are.
+    """Return True where tensor cores multiply a matrix along whose rows the results lie, or one along the sum by more than
+    a few vectors, both operands being copied to shared memory as they are.
     """
     is_narrow = tensor_dtype(it.it, machine) in ("float16", "bfloat16")
-    if it.along_sum or it.many is not it.it.b or not is_narrow:
+    are_few = it.few.extent != it.count or it.count <= MOST_ALONG_SUM
+    if (it.along_sum and are_few) or it.many is not it.it.b or not is_narrow:
         return False
     widths = (copied_bytes(it.it, operand) for operand in (it.it.a, it.it.b))
     return all(width >= least for width, least in zip(widths, (LEAST_PIECE, PIECE), strict=True))
