@@ -58,6 +58,26 @@ def test_bias_and_activation_in_each_layout(machine: Any, dtype: str, stages: tu
         assert_allclose(np.asarray(machine(exe)(*feeds).numpy()), evaluate(module, feeds)[0])
 
 
+def test_convolutions_of_one_image_read_it_channels_last(machine: Any) -> None:
+    """As a residual block that makes images smaller has them: no permutation is a step of its own."""
+
+    def build(b: FunctionBuilder) -> Var:
+        x = b.op("nn.relu", conv(b, "float16"))
+        left = b.op("nn.relu", b.op("nn.conv2d", x, numbers(8, 8, 3, 3, dtype="float16"), padding=(1, 1, 1, 1)))
+        return b.op("add", left, b.op("nn.conv2d", x, numbers(8, 8, 1, 1, dtype="float16", seed=1)))
+
+    module = module_of(build)
+    exe = compiled(module)
+    assert_offloaded(exe, "cudnn", "cudnn.conv2d", at_least=3)
+    _, left, right = (region.ops for region in exe.report.regions)
+    assert left[:2] == right[:2] == ("permute_dims", "nn.conv2d")
+    assert {*left, *right} <= {"permute_dims", "nn.conv2d", "nn.relu", "add"}
+    assert not any("permute" in step.symbol for step in exe.main.steps[1:-1])
+    for sizes in SIZES:
+        feeds = feeds_of(module, **sizes)
+        assert_allclose(np.asarray(machine(exe)(*feeds).numpy()), evaluate(module, feeds)[0])
+
+
 @pytest.mark.parametrize(
     "stages", [("bias", "residual", "nn.relu"), ("bias", "nn.silu"), ("residual", "nn.relu")], ids=str
 )

@@ -16,7 +16,6 @@ from kernelyard.plugins.api import (
     Constant,
     ConvertLayout,
     DeadCodeElimination,
-    EliminateCommonSubexpr,
     Expr,
     Function,
     FusionPattern,
@@ -210,9 +209,12 @@ class CudnnBackend(Backend):
         return fusion_patterns(Checks(target, self._options.tf32))
 
     def prepare(self, module: IRModule) -> IRModule:
-        """Let images of narrow floats, or of all, lie channels-last between convolutions."""
+        """Let images of narrow floats, or of all, lie channels-last between convolutions.
+
+        Convolutions of one image have permutations of their own: a pattern takes one that nobody else reads.
+        """
         ops = _to_convert(module, self._options.layout)
-        steps = (ConvertLayout(ops), Canonicalize(), EliminateCommonSubexpr(), DeadCodeElimination())
+        steps = (ConvertLayout(ops), Canonicalize(), DeadCodeElimination())
         return Sequential(steps, "channels_last")(module) if ops else module
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:

@@ -94,8 +94,8 @@ def product_of(it: Product, machine: Machine) -> Product | Declined:
 
 
 def _suits_tiles(it: Product, machine: Machine) -> bool:
-    """Return True where tensor cores multiply a matrix along whose rows the results lie, or one along the sum by more than
-    a few vectors, both operands being copied to shared memory as they are.
+    """Return True where tensor cores multiply: a matrix along whose rows the results lie, or one along the sum by more
+    than a few vectors, where both operands are copied to shared memory as they are.
     """
     is_narrow = tensor_dtype(it.it, machine) in ("float16", "bfloat16")
     are_few = it.few.extent != it.count or it.count <= MOST_ALONG_SUM
