@@ -64,6 +64,16 @@ def test_a_chain_is_converted_once_in_and_once_out(check):
     assert sum(op.startswith("fused") for op in outside) == 3
 
 
+def test_tokens_that_a_model_transposes_are_no_channels_last_signals(check):
+    """Patches as tokens: nothing is moved over the exchange of their axes, and no sum behind it is transposed."""
+    b = FunctionBuilder()
+    patches = b.op("reshape", conv(b, b.input("x", SHAPE)), shape=(2, 4, 36))
+    tokens = b.op("add", b.op("permute_dims", patches, axes=(0, 2, 1)), b.input("positions", (2, 36, 4)))
+    after = check(CONVERT, b.function(b.op("add", tokens, b.op("nn.gelu", tokens))))
+    sums = [b.value for b in after.bindings if isinstance(b.value, Call) and b.value.op_name == "add"]
+    assert [value.tensor_type.shape for value in sums] == [(2, 36, 4)] * 2
+
+
 @pytest.mark.parametrize("bias", [(4, 1, 1), (1, 4, 1, 1), (1, 1, 1, 6), (6,), ()], ids=str)
 @pytest.mark.parametrize("is_constant", [True, False])
 def test_operands_that_broadcast_are_transposed_too(check, bias, is_constant):

@@ -78,22 +78,23 @@ class _Converter(FunctionMutator):
         self._dtypes = dtypes
         self._following = following
         self._converted: dict[Expr, Expr] = {}
+        self._own: set[Expr] = set()
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call) or not isinstance(value.op, Op) or not isinstance(value.type, TensorType):
             return value
         rank = value.type.rank
         if self._becomes_last(value, rank):
-            first = self.emit(_permuted(self._last(value.args[0], rank), to_first(rank)))
+            first = self.emit(self._first(self._last(value.args[0], rank), rank))
             result = self.emit(Call(value.op, [first, *value.args[1:]], value.attrs), var.name, var.origin)
-            return _permuted(self.emit(_permuted(result, to_last(rank))), to_first(rank))
+            return self._first(self.emit(_permuted(result, to_last(rank))), rank)
         if value.op.name == "permute_dims" and value.attrs["axes"] == to_last(rank):
             return self._below(value.args[0], rank) or value  # what the model does itself is done already
         return self._moved_over(var, value, rank) or value
 
     def _becomes_last(self, call: Call, rank: int) -> bool:
         if call.op_name in self._following:
-            return self._below(call.args[0], rank) is not None
+            return self._is_converted(call.args[0], rank)
         return call.op_name in self._ops and (self._dtypes is None or call.tensor_type.dtype in self._dtypes)
 
     def _moved_over(self, var: Var, call: Call, rank: int) -> Expr | None:
@@ -101,14 +102,28 @@ class _Converter(FunctionMutator):
         order.
         """
         movable = _MOVABLE.get(call.op_name)
-        if movable is None or not any(self._below(arg, rank) for arg in call.args):
+        if movable is None or not any(self._is_converted(arg, rank) for arg in call.args):
             return None
         attrs = movable(call, rank)
         if attrs is None:
             return None
         moved = call.args[:1] if call.op_name in _FIRST_OPERAND_ONLY else call.args
         operands = [*(self._last(arg, rank) for arg in moved), *call.args[len(moved) :]]
-        return _permuted(self.emit(Call(call.op, operands, attrs), var.name, var.origin), to_first(rank))
+        return self._first(self.emit(Call(call.op, operands, attrs), var.name, var.origin), rank)
+
+    def _is_converted(self, operand: Expr, rank: int) -> bool:
+        """Return True for the channels-first form of a channels-last value.
+
+        Of rank 3 it has to be one of ours: exchanging two axes is either permutation, and what transformers do with
+        their tokens.
+        """
+        return self._below(operand, rank) is not None and (rank > 3 or self.value_of(operand) in self._own)
+
+    def _first(self, last: Expr, rank: int) -> Expr:
+        """Return the channels-first form of a channels-last value."""
+        made = _permuted(last, to_first(rank))
+        self._own.add(made)
+        return made
 
     def _below(self, operand: Expr, rank: int) -> Expr | None:
         """Return the channels-last value that an operand is the channels-first form of."""
