@@ -147,6 +147,38 @@ def stacked(b: FunctionBuilder, axis: int = 2, order: tuple[int, int, int] = (0,
     return b.op("nn.attention", q, k, v)
 
 
+@pytest.mark.parametrize("length", [5, symbol("s")])
+def test_what_vision_transformers_permute_before_they_split_is_read_where_it_lies(check: Any, length: Any) -> None:
+    def build(b: FunctionBuilder) -> Var:
+        rows = b.op("reshape", b.input("x", (2, length, 48), "float16"), shape=(2, length, 3, 2, 8))
+        split = b.op("split", b.op("permute_dims", rows, axes=(2, 0, 3, 1, 4)), axis=0, sections=(1, 1, 1))
+        heads = (b.op("reshape", b.get(split, index), shape=(2, 2, length, 8)) for index in range(3))
+        return b.op("nn.attention", *(b.op("permute_dims", each, axes=(0, 2, 1, 3)) for each in heads))
+
+    check(build, "cudnn.attention.BS3NH", sizes=({"s": 5}, {"s": 9}) if length != 5 else ({},))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "axis"),
+    [
+        ((2, 5, 2, 3, 8), (3, 0, 2, 1, 4), 0),  # not the first factor of the columns
+        ((2, 5, 3, 16), (0, 1, 3, 2), 3),  # what is split lies innermost
+    ],
+)
+def test_other_pieces_are_what_they_were(machine: Any, shape: Any, axes: Any, axis: int) -> None:
+    def build(b: FunctionBuilder) -> Var:
+        rows = b.op("reshape", b.input("x", (2, 5, 48), "float16"), shape=shape)
+        split = b.op("split", b.op("permute_dims", rows, axes=axes), axis=axis, sections=(1, 1, 1))
+        heads = (b.op("reshape", b.get(split, index), shape=(2, 5, 2, 8)) for index in range(3))
+        return b.op("nn.attention", *heads)
+
+    module = module_of(build)
+    exe = compiled(module)
+    assert {"cudnn.attention"} == {each.pattern.removesuffix(".BS3NH") for each in exe.report.regions}
+    feeds = feeds_of(module)
+    assert_allclose(np.asarray(machine(exe)(*feeds).numpy()), evaluate(module, feeds)[0])
+
+
 def test_pieces_in_another_order_begin_elsewhere(check: Any) -> None:
     check(lambda b: stacked(b, order=(2, 0, 1)), "cudnn.attention.BS3NH")
 

@@ -48,6 +48,7 @@ from kernelyard_cudnn.reading import (
     read_convolution,
 )
 from kernelyard_cudnn.runtime import CudnnRuntime
+from kernelyard_cudnn.split_columns import SplitColumns
 
 LAYOUTS = AUTO, FIRST, LAST = ("auto", "first", "last")
 OPTIONS = ("layout", "plan_for", "tf32", "tune")
@@ -209,13 +210,14 @@ class CudnnBackend(Backend):
         return fusion_patterns(Checks(target, self._options.tf32))
 
     def prepare(self, module: IRModule) -> IRModule:
-        """Let images of narrow floats, or of all, lie channels-last between convolutions.
+        """Let queries, keys and values be columns of their product, and images of narrow floats, or of all, lie
+        channels-last between convolutions.
 
         Convolutions of one image have permutations of their own: a pattern takes one that nobody else reads.
         """
         ops = _to_convert(module, self._options.layout)
-        steps = (ConvertLayout(ops), Canonicalize(), DeadCodeElimination())
-        return Sequential(steps, "channels_last")(module) if ops else module
+        convert = (ConvertLayout(ops),) if ops else ()
+        return Sequential((SplitColumns(), *convert, Canonicalize(), DeadCodeElimination()), "prepare")(module)
 
     def codegen(self, regions: Sequence[Region], options: Mapping[str, Any]) -> RuntimeModule:
         """Return the regions as one runtime module.
