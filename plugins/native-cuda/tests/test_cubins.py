@@ -78,8 +78,9 @@ def test_attention(arch, dtype, size):
         causal: attention((2, n, 8, size), (2, n + 7, 2, size), (2, n + 7, 2, size), dtype, causal)
         for causal in ("none", "bottom_right")
     }
-    module = check_cubin(functions, arch)
-    assert module.image.source.count("// attention:") == 2
+    rule = "wgmma_attention" if arch == "sm_90" else "attention"
+    assert check_cubin(functions, arch).image.source.count(f"// {rule}:") == 2
+    assert check_cubin(functions, arch, wgmma=False).image.source.count("// attention:") == 2
 
 
 def test_convolutions_and_epilogues(arch):

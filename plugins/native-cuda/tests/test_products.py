@@ -176,9 +176,11 @@ def test_every_rule_asked_says_why_it_does_not_apply():
     assert [rule for rule, _ in asked] == [
         "sort",
         "scan",
+        "wgmma_attention",
         "attention",
         "gemv",
         "low_batch_gemv",
+        "wgmma_conv",
         "conv",
         "wgmma",
         "matmul",

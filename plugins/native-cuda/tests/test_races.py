@@ -114,18 +114,18 @@ SUM = (lower("sum", f32(3, 200), axes=(1,)), random(3, 200), {})
 
 
 @pytest.mark.parametrize(
-    ("case", "old", "new"),
+    ("case", "old", "number", "new"),
     [
-        (SOFTMAX, "i += 128", "i += 64"),
-        (SUM, "if (threadIdx.x == 0)", ""),
+        (SOFTMAX, "long long edge = threadIdx.x;", 3, "long long edge = threadIdx.x / 2;"),
+        (SUM, "if (threadIdx.x == 0)", 1, ""),
     ],
-    ids=["steps that overlap", "a result that all write"],
+    ids=["an element that two write", "a result that all write"],
 )
-def test_mutants_that_give_the_right_numbers_are_found(recording, monkeypatch, case, old, new):
+def test_mutants_that_give_the_right_numbers_are_found(recording, monkeypatch, case, old, number, new):
     """Threads that write the same value twice: no number shows it."""
     function, x, sizes = case
     module = generate({"kernel": function})
-    changed = mutated(module, old, 1, new, GENERATED)
+    changed = mutated(module, old, number, new, GENERATED)
     run_on(recording, module, "kernel", [x], sizes)
     with pytest.raises(ExecutionError, match="a race on element"):
         run_on(recording, changed, "kernel", [x], sizes)
