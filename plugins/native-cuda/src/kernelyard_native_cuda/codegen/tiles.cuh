@@ -49,6 +49,19 @@ __device__ inline unsigned as_tf32(unsigned bits) {
   return rounded;
 }
 #endif
+
+// `N` neighbours of four bytes each; of eight, some threads read the second half first: from other banks.
+template <int N, class T> __device__ Pack<T, N> slab_pack(unsigned place) {
+  const int FEW = N < 4 ? N : 4;
+  const int turn = N == 8 ? threadIdx.x / 4 % 2 : 0;
+  const auto one = shared_at<Pack<T, FEW>>(place + turn * 16);
+  if constexpr (N <= 4) return one;
+  const auto other = shared_at<Pack<T, FEW>>(place + (1 - turn) * 16);
+  Pack<T, N> all;
+#pragma unroll
+  for (int lane = 0; lane < N; ++lane) all.at[lane] = (lane < 4) == (turn == 0) ? one.at[lane % 4] : other.at[lane % 4];
+  return all;
+}
 #ifdef KERNELYARD_EMULATION
 template <class T> static unsigned narrow_pair(float first, float second) {
   return Stored<T>::of(first).bits | (unsigned)Stored<T>::of(second).bits << 16;
@@ -171,16 +184,7 @@ template <class A_, class B_, int WARPS_A, int WARPS_B> struct TensorTile {
                    Pack<Element, 2>{{slab[j][half * 2], slab[j][half * 2 + 1]}});
   }
   template <int N> static __device__ Pack<Element, N> slab_at(int row, int column) {
-    const int FEW = N < 4 ? N : 4;
-    const int turn = N == 8 ? threadIdx.x / 4 % 2 : 0;  // some threads read their second half first: from other banks
-    const unsigned place = (unsigned)(row * SLAB_LINE + column) * (unsigned)sizeof(Element);
-    const auto one = shared_at<Pack<Element, FEW>>(place + turn * 16);
-    if constexpr (N <= 4) return one;
-    const auto other = shared_at<Pack<Element, FEW>>(place + (1 - turn) * 16);
-    Pack<Element, N> all;
-#pragma unroll
-    for (int lane = 0; lane < N; ++lane) all.at[lane] = (lane < 4) == (turn == 0) ? one.at[lane % 4] : other.at[lane % 4];
-    return all;
+    return slab_pack<N, Element>((unsigned)(row * SLAB_LINE + column) * (unsigned)sizeof(Element));
   }
 };
 

@@ -133,16 +133,7 @@ template <unsigned BASE> struct Slabs {
     __syncwarp();
   }
   template <int N> static __device__ Pack<float, N> at(int row, int column) {
-    const int FEW = N < 4 ? N : 4;
-    const int turn = N == 8 ? threadIdx.x / 4 % 2 : 0;  // some threads read their second half first: from other banks
-    const unsigned first = place(row, column);
-    const auto one = shared_at<Pack<float, FEW>>(first + turn * 16);
-    if constexpr (N <= 4) return one;
-    const auto other = shared_at<Pack<float, FEW>>(first + (1 - turn) * 16);
-    Pack<float, N> all;
-#pragma unroll
-    for (int lane = 0; lane < N; ++lane) all.at[lane] = (lane < 4) == (turn == 0) ? one.at[lane % 4] : other.at[lane % 4];
-    return all;
+    return slab_pack<N, float>(place(row, column));
   }
 };
 
