@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.target import Target
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.interpreter import evaluate
 from kernelyard.transform import FuseTransposeMatmul
 from kernelyard_native_cuda import generator
 from kernelyard_native_cuda.drivers.emulator import Checks
-from kernelyard_native_cuda.generator import NativeCudaGenerator
 from kernelyard_native_cuda.runtime import NativeCudaModule
 from kernelyard_native_cuda.schedule import wgmma_attention
 from kernelyard_native_cuda.schedule.machine import machine_of
@@ -20,18 +18,12 @@ from kernelyard_native_cuda.schedule.rules import schedule
 
 from .conftest import assert_close, check_kernel, run_on
 from .test_conv_and_attention import N, attention, numbers
-from .test_wgmma import multiprocessors, no_compiler
+from .test_wgmma import generate, multiprocessors, no_compiler
 
 __all__ = ["no_compiler"]  # every test's: the emulator takes text alone
 
 
 HOPPER = machine_of(["sm_90"], allows_wgmma=True)
-
-
-def generate(functions: dict[str, PrimFunc]) -> NativeCudaModule:
-    module = NativeCudaGenerator().generate(functions, Target("cuda", arch="sm_90"), {})
-    assert isinstance(module, NativeCudaModule)
-    return module
 
 
 def by_warp_groups(functions: dict[str, PrimFunc]) -> NativeCudaModule:

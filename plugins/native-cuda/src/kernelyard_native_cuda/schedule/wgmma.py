@@ -6,7 +6,8 @@ multiply. The epilogue of one tile overlaps with the copies of the next. Elsewhe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -278,17 +279,9 @@ def write_kernel(tiling: Tiling, shape: GroupShape, name: str, machine: Machine)
     writer.line(f"typedef WarpGroupTile<{a.type}, {b.type}, {shape.consumers}, {stages}> Tile;")
     tiles = a.tiles * b.tiles * it.batches
     head = f"for (long long number = blockIdx.x; number < {kernel.dim(tiles)}; number += gridDim.x)"
-    give, take = shape.registers
-    writer.line("Tile::start();")
-    writer.line("Tile::At at;")
-    with writer.block("if (is_producer())"):
-        writer.line(f"give_registers<{give}>();")
-        writer.line("if (threadIdx.x != 0) return;")
-        with writer.block(head):
-            tiling.write_copies(kernel, tiling.write_tile(kernel, "number"))
-            writer.line(f"Tile::fill(at, {tiling.steps}, copies);")
-        writer.line("return;")
-    writer.line(f"take_registers<{take}>();")
+    with write_producer(kernel, shape.registers, head):
+        tiling.write_copies(kernel, tiling.write_tile(kernel, "number"))
+        writer.line(f"Tile::fill(at, {tiling.steps}, copies);")
     with writer.block(head):
         batch = tiling.write_tile(kernel, "number")
         writer.line("Tile::Total total;")
@@ -298,6 +291,25 @@ def write_kernel(tiling: Tiling, shape: GroupShape, name: str, machine: Machine)
     blocks = dims.minimum(tiles, machine.multiprocessors * shape.blocks)
     needs = (warp_groups_text(), products)
     return kernel.finish(name, blocks, shape.shared_nbytes(stages), shape.blocks, needs)
+
+
+@contextmanager
+def write_producer(kernel: Kernel, registers: tuple[int, int], head: str) -> Iterator[None]:
+    """Write the thread that starts copies for each tile of a block; what is written within it is done for one. What is
+    written after it is what the consumers do.
+
+    registers: of each thread of the producer's group, and of each consumer. head: the loop over tiles.
+    """
+    writer, (give, take) = kernel.writer, registers
+    writer.line("Tile::start();")
+    writer.line("Tile::At at;")
+    with writer.block("if (is_producer())"):
+        writer.line(f"give_registers<{give}>();")
+        writer.line("if (threadIdx.x != 0) return;")
+        with writer.block(head):
+            yield
+        writer.line("return;")
+    writer.line(f"take_registers<{take}>();")
 
 
 @cache

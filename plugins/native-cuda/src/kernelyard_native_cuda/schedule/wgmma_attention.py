@@ -31,6 +31,7 @@ from kernelyard_native_cuda.schedule.wgmma import (
     tile_type,
     warp_groups_text,
     write_bulk_copies,
+    write_producer,
 )
 
 ATTENTION = Path(wgmma_text.__file__).with_name("warpgroup_attention.cuh")
@@ -127,18 +128,10 @@ def _write(plan: Plan, stages: int, name: str, machine: Machine) -> WrittenKerne
     rows = dims.ceildiv(it.queries.extent, ROWS)
     count = rows * it.products.batches
     head = f"for (long long number = blockIdx.x; number < {kernel.dim(count)}; number += gridDim.x)"
-    give, take = REGISTERS
-    writer.line("Tile::start();")
-    writer.line("Tile::At at;")
-    with writer.block("if (is_producer())"):
-        writer.line(f"give_registers<{give}>();")
-        writer.line("if (threadIdx.x != 0) return;")
-        with writer.block(head):
-            batch = _write_place(kernel, plan)
-            _write_copies(kernel, plan, batch)
-            writer.line("Tile::fill(at, steps, copy_queries, copy_keys, copy_values);")
-        writer.line("return;")
-    writer.line(f"take_registers<{take}>();")
+    with write_producer(kernel, REGISTERS, head):
+        batch = _write_place(kernel, plan)
+        _write_copies(kernel, plan, batch)
+        writer.line("Tile::fill(at, steps, copy_queries, copy_keys, copy_values);")
     with writer.block(head):
         batch = _write_place(kernel, plan)
         factor = _write_scores(kernel, plan, batch)

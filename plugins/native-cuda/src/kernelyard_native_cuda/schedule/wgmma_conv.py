@@ -72,7 +72,7 @@ class ImageDim:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has a whole number of strides."""
+        """Return True where it has a whole number of strides."""
         return self.stride == 1 or (is_multiple(self.size, self.stride) and isinstance(self.tap.constant, int))
 
     def starts(self, start: str, taps: Mapping[str, str]) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ class Windows:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether TMA can copy it: no box begins or ends among the channels of a place in a stride."""
+        """Return True where TMA can copy it: no box begins or ends among the channels of a place in a stride."""
         is_whole = all(each.is_whole for each in self.dims) and (
             not self.is_strided or is_multiple(self.channels, DEPTH)
         )
@@ -125,7 +125,7 @@ class Windows:
 
     @property
     def is_strided(self) -> bool:
-        """Whether pixels are strided: the place in a stride and the channels are one dim of the map."""
+        """Return True for strided pixels: the place in a stride and the channels are one dim of the map."""
         return self.dims[-1].stride > 1
 
 
