@@ -66,7 +66,7 @@ def taken(name, build, *inputs, rough=False, options=None, **sizes):
 
 
 def right_of_float8(exe, module, dtype, **sizes):
-    """What the GPU gives is within a step of the result's dtype, and what tensor cores drop of a sum, of the exact one."""
+    """Hold what the GPU gives to within a step of the result's dtype, and what tensor cores drop of a sum, of the exact one."""
     feeds = feeds_of(module, **sizes)
     x, w, *scales = (each.astype(np.float64) for each in feeds)
     scale = np.prod([each.item() for each in scales])

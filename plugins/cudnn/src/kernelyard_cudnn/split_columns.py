@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from kernelyard.dims import Dim, Shape
+from kernelyard.dims import Shape
 from kernelyard.plugins.api import (
     Call,
     Expr,
@@ -35,11 +35,15 @@ class SplitColumns(FunctionPass):
 
 
 class _Stacked(NamedTuple):
-    """What is split: whole columns of a tensor. y: it. axis: of its columns. shape: of a piece before it is permuted.
-    axes: the permutation of that. place: the axis of 1 that a piece has behind it."""
+    """Columns of a tensor that are split.
+
+    y: the tensor. axis, width: of the columns, and those of a piece. shape: of a piece before it is permuted. axes: the
+    permutation of that. place: where a piece has an axis of 1 behind it.
+    """
 
     y: Expr
     axis: int
+    width: int
     shape: Shape
     axes: tuple[int, ...]
     place: int
@@ -59,8 +63,7 @@ class _Splitter(FunctionMutator):
             return value
         assert isinstance(split, Call)
         if value.tuple_value not in self._pieces:
-            sections = (math.prod(_known(stacked.shape[stacked.axis :])),) * len(split.attrs["sections"])
-            attrs = {"sections": sections, "axis": stacked.axis}
+            attrs = {"sections": (stacked.width,) * len(split.attrs["sections"]), "axis": stacked.axis}
             self._pieces[value.tuple_value] = self.emit(Call(split.op, [stacked.y], attrs), var.name, var.origin)
         piece = self.emit(TupleGetItem(self._pieces[value.tuple_value], value.index), var.name, var.origin)
         shaped = self.emit(Call(get_op("reshape"), [piece], {"shape": stacked.shape}), var.name, var.origin)
@@ -79,11 +82,8 @@ class _Splitter(FunctionMutator):
         y, shape, axes = reshape.args[0], reshape.tensor_type.shape, permutation.attrs["axes"]
         place, rows = split.attrs["axis"], y.tensor_type.shape[:-1]
         axis = axes[place]
-        if axis != len(rows) or shape[:axis] != rows or not all(isinstance(dim, int) for dim in shape[axis:]):
+        factors = [dim for dim in shape[axis + 1 :] if isinstance(dim, int)]
+        if axis != len(rows) or shape[:axis] != rows or len(factors) != len(shape) - axis - 1:
             return None
         rest = tuple(each - (each > axis) for each in axes if each != axis)
-        return _Stacked(y, axis, (*shape[:axis], *shape[axis + 1 :]), rest, place)
-
-
-def _known(shape: tuple[Dim, ...]) -> list[int]:
-    return [dim for dim in shape if isinstance(dim, int)]
+        return _Stacked(y, axis, math.prod(factors), (*shape[:axis], *shape[axis + 1 :]), rest, place)
