@@ -29,3 +29,9 @@ def test_symbolic_dims_are_fine():
 def test_a_dtype_must_be_known():
     with pytest.raises(UnknownDtypeError, match="float31"):
         TensorType((1,), "float31")
+
+
+def test_a_size_has_a_limit():
+    assert TensorType((dims.MAX_DIM,), "float32").nbytes == 4 * dims.MAX_DIM
+    with pytest.raises(IRError, match="size is too large"):
+        TensorType((3, dims.MAX_DIM + 1), "float32")

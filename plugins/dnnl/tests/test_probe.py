@@ -56,3 +56,15 @@ def test_a_symbol_is_not_probed_with_the_size_of_an_empty_neighbour():
     assert_offloaded(exe, "dnnl", pattern="dnnl.concat")
     feeds = [np.zeros((1, 8, 0, 16), np.float32), np.arange(768, dtype=np.float32).reshape(1, 8, 6, 16)]
     np.testing.assert_array_equal(exe(*feeds).numpy(), run(module, feeds)[0])
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [("tanh", {}), ("nn.softmax", {"axis": 1}), ("sum", {"axes": (1,)}), ("permute_dims", {"axes": (1, 0)})],
+)
+def test_sizes_that_no_memory_holds_are_decided(op, attrs):
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op(op, b.input("x", (dims.MAX_DIM, dims.MAX_DIM)), **attrs))})
+    report = ky.explain(module, backends=["dnnl"])
+    assert not report.violations
+    assert {declined.code for declined in report.declined} <= {"reference-implementation", "neighbours"}

@@ -1,6 +1,7 @@
 """Symbolic sizes: dims, their normal form and text, and tables of dims that are evaluated together."""
 
 from kernelyard.dims.dim_table import DimTable as DimTable
+from kernelyard.dims.expression import MAX_DIM as MAX_DIM
 from kernelyard.dims.expression import Atom as Atom
 from kernelyard.dims.expression import Bounds as Bounds
 from kernelyard.dims.expression import Dim as Dim

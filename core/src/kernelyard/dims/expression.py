@@ -20,6 +20,7 @@ from kernelyard.records import record
 
 Dim: TypeAlias = "int | SymbolicDim"
 Shape: TypeAlias = "tuple[Dim, ...]"
+MAX_DIM = 1 << 48  # the largest size of an axis: no machine has memory for more
 Bounds: TypeAlias = "tuple[int, int | None]"  # the least and the largest value of a size; None where it is open
 Monomial: TypeAlias = "tuple[Atom, ...]"
 

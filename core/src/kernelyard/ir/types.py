@@ -15,7 +15,8 @@ from kernelyard.errors import IRError
 class TensorType:
     """A tensor: `shape` is a tuple of dims, `dtype` a dtype name.
 
-    Raises: IRError for a dim that is negative or neither an int nor symbolic, UnknownDtypeError.
+    Raises: IRError for a dim that is negative, larger than `dims.MAX_DIM`, or neither an int nor symbolic;
+    UnknownDtypeError.
 
     Example:
         >>> TensorType((dims.symbol("n"), 3), "float32")
@@ -36,6 +37,8 @@ class TensorType:
                 )
             if isinstance(dim, int) and dim < 0:
                 raise IRError("a size is negative", found=f"{dim} in {self.shape}", expected="0 or more")
+            if isinstance(dim, int) and dim > dims.MAX_DIM:
+                raise IRError("a size is too large", found=f"{dim} in {self.shape}", expected=f"{dims.MAX_DIM} at most")
 
     @property
     def rank(self) -> int:

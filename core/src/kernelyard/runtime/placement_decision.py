@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from kernelyard.dims import MAX_DIM
 from kernelyard.records import record
-from kernelyard.runtime.abi.spec import MAX_DIM, Fields, corrupted, is_int
+from kernelyard.runtime.abi.spec import Fields, corrupted, is_int
 from kernelyard.runtime.text_table import aligned, fold
 
 SCHEMA = 1

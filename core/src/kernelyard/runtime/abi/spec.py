@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kernelyard import dims, dtypes
-from kernelyard.dims import Dim, Shape
+from kernelyard.dims import MAX_DIM, Dim, Shape
 from kernelyard.errors import ArtifactCorruptedError, ParseError, ShapeError
 from kernelyard.records import NamedTuple, record
 
 MAX_RANK = 32
 MAX_ITEMS = 1 << 20
-MAX_DIM = 1 << 48
 HEXADECIMAL = frozenset("0123456789abcdef")
 
 T = TypeVar("T")
