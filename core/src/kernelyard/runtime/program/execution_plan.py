@@ -10,6 +10,7 @@ from types import MappingProxyType
 from kernelyard import dims
 from kernelyard.dims import DimTable
 from kernelyard.errors import InputShapeError, ShapeError
+from kernelyard.runtime.abi.memory import align
 from kernelyard.runtime.abi.solve_symbols import DimValues, solve_symbols
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.program.memory_plan import Lifetime, MemoryPlan, MemoryPlanner
@@ -43,7 +44,7 @@ class ProgramMemory:
 
     def plan(self, nbytes: Sequence[int]) -> MemoryPlan:
         """Return the offsets of `registers`, which take so many bytes each."""
-        sizes = list(nbytes)
+        sizes = [align(each) for each in nbytes]  # a slot is as large
         if self._placed is not None:
             places, plan = self._placed
             if all(map(le, sizes, places)):
