@@ -288,6 +288,32 @@ def test_regions_of_any_number_of_members_have_all_of_them_where_nobody_wants_th
     subprocess.run([sys.executable, "-c", NEVER_CONTENDED], timeout=60, check=True)
 
 
+SHORT = """
+import ctypes, threading, time
+from kernelyard.runtime.jit import thread_pool as pool
+# A worker that is awake stays so for the time of this test, and one that sleeps is not woken by a preemption.
+pool._CONSTANTS.update(SPIN_NS={spin}, CONTENDED_NS=0, MAX_CONTENDED_NS=0)
+Member = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+parallel = ctypes.CFUNCTYPE(None, Member, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+parallel = parallel(pool.thread_pool().for_kernels["GOMP_parallel"])
+def members(flags=pool.ALONE_IF_ASLEEP):
+    seen = []
+    parallel(Member(lambda _: seen.append(1)), None, 2, flags)
+    time.sleep({pause})
+    return len(seen)
+"""
+ASLEEP = "assert [members() for _ in range(9)] == [1, 1, 1, 2] * 2 + [1], 'each fourth wakes a worker'"
+AWAKE = "assert [members(0), members(), members(), members()] == [2, 2, 2, 2], 'a worker that is awake takes part'"
+
+
+@pytest.mark.parametrize(
+    ("spin", "pause", "expected"), [(0, 0.05, ASLEEP), (1 << 60, 0, AWAKE)], ids=["asleep", "awake"]
+)
+def test_short_regions_have_one_member_where_all_workers_sleep(spin: int, pause: float, expected: str) -> None:
+    command = [sys.executable, "-c", SHORT.format(spin=spin, pause=pause) + expected]
+    subprocess.run(command, timeout=60, check=True)
+
+
 # --- libraries --------------------------------------------------------------------------------------------------------
 def test_a_library_without_openmp_is_left_alone() -> None:
     assert not share_thread_pool(ctypes.CDLL("libm.so.6"))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kernelyard import dims
 from kernelyard.ir import TensorType
+from kernelyard.runtime.api import ALONE_IF_ASLEEP
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import unary
 from kernelyard_native_cpu import _native
@@ -29,11 +30,13 @@ class Pool:
     def __init__(self) -> None:
         self.order: Order = range
         self.teams: list[int] = []
+        self.flags: list[int] = []
         self._number = 0
         self._callbacks = (PARALLEL(self._parallel), NUMBER(lambda: self.teams[-1]), NUMBER(lambda: self._number))
 
     def _parallel(self, member: int, context: int, count: int, flags: int) -> None:
         self.teams.append(count)
+        self.flags.append(flags)
         for number in self.order(count):
             self._number = number
             MEMBER(member)(context)
@@ -85,3 +88,15 @@ def test_one_thread_does_the_tasks_of_those_that_sleep(softmax, call_kernel, poo
     pool.order = lambda _: (awake,)
     _check(softmax, call_kernel, 1000, 4)
     assert pool.teams == [4]
+
+
+@pytest.mark.parametrize(
+    ("rows", "teams", "flags"), [(16, [], []), (2048, [4], [ALONE_IF_ASLEEP]), (8192, [4], [0])], ids=str
+)
+def test_only_work_that_takes_long_wakes_threads(compile_function, call_kernel, pool, rows, teams, flags):
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((rows, 64), "float32"))
+    module = compile_function(b.finish((b.compute((rows, 64), lambda i, j: unary("exp", x[i, j])),)))
+    data = np.random.default_rng(rows).random((rows, 64), np.float32)
+    np.testing.assert_allclose(call_kernel(module, "kernel", [data], {}, threads=4)[0], np.exp(data), rtol=1e-5)
+    assert (pool.teams, pool.flags) == (teams, flags)

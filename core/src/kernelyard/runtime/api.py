@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.jit.linking import compile_text as compile_text
     from kernelyard.runtime.jit.linking import link as link
     from kernelyard.runtime.jit.shared_pool import share_thread_pool as share_thread_pool
+    from kernelyard.runtime.jit.thread_pool import ALONE_IF_ASLEEP as ALONE_IF_ASLEEP
     from kernelyard.runtime.jit.thread_pool import thread_pool as thread_pool
     from kernelyard.runtime.jit.toolchain import Toolchain as Toolchain
     from kernelyard.runtime.lru import LRU as LRU
@@ -124,7 +125,7 @@ _HOME = {
     "kernelyard.runtime.installed.processor": "cpu_facts cpu_flags",
     "kernelyard.runtime.jit.linking": "Code compile_text link",
     "kernelyard.runtime.jit.shared_pool": "share_thread_pool",
-    "kernelyard.runtime.jit.thread_pool": "thread_pool",
+    "kernelyard.runtime.jit.thread_pool": "ALONE_IF_ASLEEP thread_pool",
     "kernelyard.runtime.jit.toolchain": "Toolchain",
     "kernelyard.runtime.lru": "CacheInfo LRU sum_infos",
     "kernelyard.runtime.modules.bindable": "BindableModule",

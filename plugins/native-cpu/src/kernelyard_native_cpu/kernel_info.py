@@ -11,10 +11,11 @@ from typing import Any
 from kernelyard.dims import Dim
 from kernelyard.runtime.api import Fields, NamedTuple, TensorSpec, align, corrupted, read_dim
 
-# Waking a thread of the pool takes a microsecond while it spins, tens once it sleeps; each must have so much to do.
-NANOSECONDS_PER_THREAD = 10_000
+# A thread of the pool joins in a microsecond while it spins, in tens once it sleeps; each must have so much to do.
 # In a loop over steps it still spins since the step before.
-NANOSECONDS_PER_THREAD_IN_STEPS = 3_000
+NANOSECONDS_PER_THREAD, NANOSECONDS_PER_AWAKE_THREAD = 10_000, 3_000
+# Who wakes a thread loses 15 us, and it comes 30 us later: what takes less than this in all is left to threads awake.
+LEAST_NANOSECONDS_TO_WAKE = 60_000
 
 
 class Variant(NamedTuple):
@@ -49,9 +50,15 @@ class GroupInfo(NamedTuple):
         return 1, 0
 
     @property
+    def is_short(self) -> bool:
+        """True for what is known to take less time than waking a thread, and is not done step by step."""
+        times = [points * time for points, time in self.work if isinstance(points, int)]
+        return not self.in_steps and len(times) == len(self.work) and sum(times) < LEAST_NANOSECONDS_TO_WAKE
+
+    @property
     def nanoseconds_per_thread(self) -> int:
-        """The work that a thread is worth waking for."""
-        return NANOSECONDS_PER_THREAD_IN_STEPS if self.in_steps else NANOSECONDS_PER_THREAD
+        """The work that a thread is worth calling for."""
+        return NANOSECONDS_PER_AWAKE_THREAD if self.in_steps or self.is_short else NANOSECONDS_PER_THREAD
 
 
 class LocalInfo(NamedTuple):

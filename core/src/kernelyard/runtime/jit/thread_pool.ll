@@ -20,6 +20,7 @@
 @default_threads = internal global i32 1
 @contended_until = internal global i64 0, align 64 ; nanoseconds of the monotonic clock
 @contended_period = internal global i64 0, align 8 ; doubled where preemptions go on
+@left_asleep = internal global i32 0, align 64     ; short regions for which no worker was woken
 @looked_at = internal global i64 0, align 8        ; when a thread that started regions last asked whether it was preempted
 @naps = internal global i32 0, align 64            ; grows when workers that nap are called
 @nappers = internal global i32 0, align 4
@@ -432,25 +433,47 @@ define void @GOMP_parallel(ptr %function, ptr %data, i32 %threads, i32 %flags) {
   ret void
 }
 
-; The same for a function whose members meet at GOMP_barrier or not at all. A flag says that it takes any number of
-; members: while others want the cores it has one, as those that meet would wait for each other's turns again and again.
+; The same for a function whose members meet at GOMP_barrier or not at all. Flags say that it takes any number of members,
+; and when it has one.
 define void @kernelyard_parallel(ptr %function, ptr %data, i32 %threads, i32 %flags) {
-entry:
-  %flag = and i32 %flags, ${ALONE_IF_CONTENDED}
-  %is_fixed = icmp eq i32 %flag, 0
-  br i1 %is_fixed, label %begin, label %judge
-judge:
-  %clock = call i64 @now()
-  %until = load atomic i64, ptr @contended_until monotonic, align 8
-  %contended = icmp ult i64 %clock, %until
-  %fewer = select i1 %contended, i32 1, i32 %threads
-  br label %begin
-begin:
-  %size = phi i32 [ %threads, %entry ], [ %fewer, %judge ]
+  %size = call i32 @members_worth(i32 %threads, i32 %flags)
   call void @start(ptr %function, ptr %data, i32 %size, i1 false)
   call void %function(ptr %data)
   call void @GOMP_parallel_end()
   ret void
+}
+
+; members_worth(threads, flags): one while others want the cores, as members that meet would wait for each other's turns again
+; and again, or one where all workers sleep and the region is shorter than waking them. Each fourth region of that kind does
+; wake them: where one follows the other, they then stay awake.
+define internal i32 @members_worth(i32 %threads, i32 %flags) {
+entry:
+  %contention = and i32 %flags, ${ALONE_IF_CONTENDED}
+  %sleep = and i32 %flags, ${ALONE_IF_ASLEEP}
+  %heeds_contention = icmp ne i32 %contention, 0
+  br i1 %heeds_contention, label %judge, label %next
+judge:
+  %clock = call i64 @now()
+  %until = load atomic i64, ptr @contended_until monotonic, align 8
+  %contended = icmp ult i64 %clock, %until
+  br i1 %contended, label %one, label %next
+next:
+  %heeds_sleep = icmp ne i32 %sleep, 0
+  br i1 %heeds_sleep, label %look, label %all
+look:
+  %sleepers = load atomic i32, ptr @sleepers monotonic, align 4
+  %workers = load atomic i32, ptr @workers monotonic, align 4
+  %some_awake = icmp slt i32 %sleepers, %workers
+  br i1 %some_awake, label %all, label %asleep
+asleep:
+  %earlier = atomicrmw add ptr @left_asleep, i32 1 monotonic
+  %place = and i32 %earlier, 3
+  %is_due = icmp eq i32 %place, 3
+  br i1 %is_due, label %all, label %one
+all:
+  ret i32 %threads
+one:
+  ret i32 1
 }
 
 ; recruit(): a worker for each member of all teams, where a team cannot go on without each of its members

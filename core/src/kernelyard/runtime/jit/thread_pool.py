@@ -50,11 +50,12 @@ _FROM_C = (
 )
 # By machine: the instruction that tells a processor of a spinning loop, and the number of futex(2).
 _MACHINES = {"x86_64": ("@llvm.x86.sse2.pause()", 202), "aarch64": ("@llvm.aarch64.hint(i32 1)", 98)}
-# A flag of kernels' GOMP_parallel, which libgomp ignores: the function takes any number of members, and has one
-# while others want the cores.
-ALONE_IF_CONTENDED = 1 << 8
+# Flags of kernels' GOMP_parallel, which libgomp ignores: the function takes any number of members, and has one while
+# others want the cores, or where all workers sleep, as it is shorter than waking one.
+ALONE_IF_CONTENDED, ALONE_IF_ASLEEP = 1 << 8, 1 << 9
 _CONSTANTS = {
     "ALONE_IF_CONTENDED": ALONE_IF_CONTENDED,
+    "ALONE_IF_ASLEEP": ALONE_IF_ASLEEP,
     "TEAMS": 256,  # regions at the same time, at most; further ones wait for one to end
     "SPIN_NS": 250_000,  # longer than the time between two kernels, or from one call in a loop to the next
     "CONTENDED_SPIN_NS": 2_000,  # while others want the cores

@@ -76,7 +76,7 @@ class _KernelWriter:
             text, info = self._group_writer(group, plans).write(f"{self.name}.{number}")
             texts += [text, member(f"{self.name}.{number}")]
             infos.append(info)
-        texts.append(entry_function(self.name, tuple(self._loops())))
+        texts.append(entry_function(self.name, tuple(self._loops(infos))))
         function = self.function
         info = KernelInfo(
             self.symbol,
@@ -88,10 +88,10 @@ class _KernelWriter:
         )
         return GeneratedKernel("\n".join(texts), info)
 
-    def _loops(self) -> Iterator[GroupLoop]:
+    def _loops(self, infos: Sequence[GroupInfo]) -> Iterator[GroupLoop]:
         """Yield the groups by the step axis that they share, in order."""
         for step, numbered in groupby(enumerate(self.groups), lambda each: each[1].step):
-            groups = tuple(number for number, _ in numbered)
+            groups = tuple((number, infos[number].is_short) for number, _ in numbered)
             if step is None:
                 yield GroupLoop(groups)
             elif isinstance(step.extent, int):

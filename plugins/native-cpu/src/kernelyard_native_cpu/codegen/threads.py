@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kernelyard.runtime.api import ALONE_IF_ASLEEP
+
 # The smallest piece is this part of a range: smaller ones are shared more evenly, but each has its cost.
 _SMALLEST = 8
 # Where each thread's next task stands: on a cache line of its own.
@@ -44,10 +46,10 @@ def _loads(*names: str) -> str:
     return "\n".join(f"  %{name} = load {FIELDS[name]}, ptr %{name}.at, align 8" for name in names)
 
 
-# share_out: every thread's range is untouched; the pool runs the group's `member`.
+# share_out: every thread's range is untouched; the pool runs the group's `member`, by these flags.
 # take_tasks: what one thread does of a group: pieces of its own range, then of those after it. In every other step of a
 # recurrence it begins at the end of a range: the last pieces of the step before are in its cache.
-FUNCTIONS = f"""define internal void @share_out(ptr %context, ptr %member) #0 {{
+FUNCTIONS = f"""define internal void @share_out(ptr %context, ptr %member, i32 %flags) #0 {{
 entry:
 {_places()}
 {_loads("tasks", "threads")}
@@ -66,7 +68,7 @@ next:
   br i1 %more, label %next, label %run
 run:
   %count = trunc i64 %threads to i32
-  call void @GOMP_parallel(ptr %member, ptr %context, i32 %count, i32 0)
+  call void @GOMP_parallel(ptr %member, ptr %context, i32 %count, i32 %flags)
   ret void
 }}
 
@@ -135,10 +137,12 @@ def member(name: str) -> str:
 
 
 class GroupLoop(NamedTuple):
-    """Groups that are run in turn, for each step of a loop if they share one. steps: how many, as a number, or where it
-    stands in the table of numbers."""
+    """Groups that are run in turn, for each step of a loop if they share one.
 
-    groups: Sequence[int]
+    groups: by number, with `GroupInfo.is_short`. steps: how many, or where that stands in the table of numbers.
+    """
+
+    groups: Sequence[tuple[int, bool]]
     steps: int = 1
     steps_place: int | None = None
 
@@ -189,9 +193,9 @@ def _steps(name: str, number: int, loop: GroupLoop) -> list[str]:
     ]
 
 
-def _groups(name: str, groups: Sequence[int], step: str) -> list[str]:
+def _groups(name: str, groups: Sequence[tuple[int, bool]], step: str) -> list[str]:
     lines: list[str] = []
-    for g in groups:
+    for g, is_short in groups:
         lines += [
             f"  %pt{g} = getelementptr i64, ptr %dims, i64 {2 * g}",
             f"  %threads{g} = load i64, ptr %pt{g}",
@@ -205,7 +209,7 @@ def _groups(name: str, groups: Sequence[int], step: str) -> list[str]:
             f"many{g}:",
             f"  store i64 %tasks{g}, ptr %tasks.at, align 8",
             f"  store i64 %threads{g}, ptr %threads.at, align 8",
-            f"  call void @share_out(ptr %context, ptr @{name}.{g}.thread)",
+            f"  call void @share_out(ptr %context, ptr @{name}.{g}.thread, i32 {ALONE_IF_ASLEEP if is_short else 0})",
             f"  br label %done{g}",
             f"done{g}:",
         ]
