@@ -36,8 +36,8 @@ from kernelyard.plugins.api import (
     is_op,
     wildcard,
 )
-from kernelyard.plugins.manager import get_manager
-from kernelyard.plugins.manifest import Manifest
+from kernelyard.plugins.discovery.manager import get_manager
+from kernelyard.plugins.interfaces.manifest import Manifest
 from kernelyard.runtime.api import (
     BindContext,
     BoundCall,

@@ -23,7 +23,7 @@ import kernelyard.ops
 from kernelyard import dims
 from kernelyard.driver.session.import_model import import_model
 from kernelyard.ir import FunctionBuilder, IRModule, Var
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.transform.pass_infra.instruments import TimingInstrument
 from kernelyard.transform.pass_infra.pass_base import PassContext
 from kernelyard_native_cpu import _native, generator

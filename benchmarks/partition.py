@@ -23,7 +23,7 @@ from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.settings import PlacementSettings
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.target import Target
 
 SIZES = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000)

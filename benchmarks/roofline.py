@@ -31,7 +31,7 @@ from kernelyard.driver.session.import_model import import_model
 from kernelyard.errors import ShapeError
 from kernelyard.ir import Call, Constant, Function, GlobalVar, IRModule, Op
 from kernelyard.ir.types import tensors_of
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.runtime.abi.solve_symbols import solve_symbols
 from kernelyard.transform.pipelines import get_pipeline
 

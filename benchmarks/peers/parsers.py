@@ -19,8 +19,8 @@ from kernelyard.dims import symbol
 from kernelyard.driver.session.import_model import import_model
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import FunctionBuilder, IRModule, parse_module, to_text
-from kernelyard.plugins.manager import get_manager
-from kernelyard.plugins.manifest import parse_manifest
+from kernelyard.plugins.discovery.manager import get_manager
+from kernelyard.plugins.interfaces.manifest import parse_manifest
 from kernelyard.runtime.artifact.container import Member, pack_container, read_container
 from kernelyard.runtime.execute.executable import TensorInfo
 from kernelyard.runtime.jit.object_code import ObjectCode, UnlinkableError

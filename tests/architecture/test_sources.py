@@ -17,7 +17,7 @@ from repository import CORE, DISTRIBUTIONS, INSTALLED, PLUGINS, ROOT, TEMPLATE, 
 from kernelyard.errors import KernelyardError
 from kernelyard.plugins import hookspecs
 from kernelyard.plugins.hookspecs import HOOK_OF_PART
-from kernelyard.plugins.manifest import read_manifest
+from kernelyard.plugins.interfaces.manifest import read_manifest
 from kernelyard.target import Target
 
 MAX_LINES_OF_FILE = 400

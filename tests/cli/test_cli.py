@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 
 import kernelyard as ky
 from kernelyard.cli.main import COMMANDS, main
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.runtime.jit.c_compiler import COMPILERS
 
 WITH_MODEL = ("bench", "compile", "explain", "inspect", "run")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from kernelyard.plugins import hookimpl
-from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.plugins.frontend import Frontend
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.plugins.hookspecs import HOOK_OF_PART
-from kernelyard.plugins.manager import get_manager
-from kernelyard.plugins.manifest import Manifest
+from kernelyard.plugins.interfaces.backend import Backend
+from kernelyard.plugins.interfaces.code_generator import CodeGenerator
+from kernelyard.plugins.interfaces.frontend import Frontend
+from kernelyard.plugins.interfaces.manifest import Manifest
 
 Install = Callable[..., None]
 PARTS = {"backend": Backend, "code_generator": CodeGenerator, "frontend": Frontend}

@@ -20,7 +20,7 @@ from kernelyard.codegen.json_serializer import JSONSerializer, KernelNode
 from kernelyard.errors import ArtifactCorruptedError, ToolchainError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.patterns import FusionPattern, is_op, wildcard
-from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.interfaces.backend import Backend
 from kernelyard.runtime.abi.native_unit import Header, NativeUnit, SharedLibrary
 from kernelyard.runtime.jit import c_compiler
 from kernelyard.runtime.modules import c_source

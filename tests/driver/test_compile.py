@@ -17,8 +17,8 @@ from kernelyard import dims, errors
 from kernelyard.ir import Function, FunctionBuilder, IRModule
 from kernelyard.patterns import Accept, Answer, Match
 from kernelyard.patterns.cost import Cost
-from kernelyard.plugins.frontend import Frontend
-from kernelyard.plugins.manager import PluginManager, get_manager
+from kernelyard.plugins.discovery.manager import PluginManager, get_manager
+from kernelyard.plugins.interfaces.frontend import Frontend
 from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, evaluate
 from kernelyard.transform.partition.region import Region
 

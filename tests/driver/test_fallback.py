@@ -11,9 +11,9 @@ from kernelyard import dims, errors
 from kernelyard.ir import Call, Function, FunctionBuilder, IRModule, get_op
 from kernelyard.ir.visitor import RewriteWith
 from kernelyard.patterns import FusionPattern, is_op, wildcard
-from kernelyard.plugins.backend import Unavailable
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
+from kernelyard.plugins.interfaces.backend import Unavailable
+from kernelyard.plugins.interfaces.code_generator import CodeGenerator
 from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, evaluate
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)

@@ -11,7 +11,7 @@ import kernelyard as ky
 import kernelyard.ops
 from kernelyard.errors import DeviceError
 from kernelyard.ir import FunctionBuilder, IRModule, Var
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.testing import assert_allclose, evaluate
 
 pytest.importorskip("kernelyard_native_cuda", reason="kernelyard-native-cuda is not installed")

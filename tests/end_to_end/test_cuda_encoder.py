@@ -16,7 +16,7 @@ import kernelyard.ops
 from kernelyard.dims import symbol
 from kernelyard.errors import DeviceError
 from kernelyard.ir import FunctionBuilder, IRModule, Var
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 
 pytest.importorskip("kernelyard_native_cuda", reason="kernelyard-native-cuda is not installed")

@@ -14,7 +14,7 @@ from kernelyard.errors import CodegenError
 from kernelyard.ir import Call, GlobalVar, IRModule, TupleGetItem
 from kernelyard.ops.interpreter import call_function
 from kernelyard.patterns import Accept, Answer, Decline, FusionPattern, Match, is_op
-from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.interfaces.backend import Backend
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.partition.region import Region

@@ -12,9 +12,9 @@ from kernelyard.patterns.cost import Cost
 from kernelyard.placement.partition import partition
 from kernelyard.placement.policy import LeastCost, TakeAll
 from kernelyard.placement.recorder import Recorder
-from kernelyard.placement.roofline import BYTES_PER_SECOND
 from kernelyard.placement.settings import PlacementSettings
-from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.plugins.interfaces.code_generator import CodeGenerator
+from kernelyard.plugins.support.roofline import BYTES_PER_SECOND
 from kernelyard.target import Target
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.transform.layout.agree_border_layouts import BorderLayouts

@@ -15,7 +15,7 @@ from kernelyard.placement.partition import partition
 from kernelyard.placement.policy import Assigned, LeastCost, TakeAll, node_key, order_backends
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.settings import PlacementSettings
-from kernelyard.plugins.code_generator import CodeGenerator
+from kernelyard.plugins.interfaces.code_generator import CodeGenerator
 from kernelyard.target import Target
 from kernelyard.testing.reference import assert_same_meaning
 

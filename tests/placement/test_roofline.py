@@ -6,7 +6,7 @@ import numpy as np
 
 from kernelyard.dims import Dim, floordiv, symbol
 from kernelyard.ir import Call, FunctionBuilder
-from kernelyard.placement.roofline import bytes_of, flops_of
+from kernelyard.plugins.support.roofline import bytes_of, flops_of
 
 N = symbol("n")
 

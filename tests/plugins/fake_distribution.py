@@ -19,7 +19,7 @@ from kernelyard.plugins import hookimpl
 
 @hookimpl
 def kernelyard_backend():
-    from kernelyard.plugins.backend import Backend
+    from kernelyard.plugins.interfaces.backend import Backend
 
     class Null(Backend):
         name = "{name}"

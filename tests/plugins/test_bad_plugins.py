@@ -104,6 +104,6 @@ def test_it_is_contained(site: Path, name: str) -> None:
 
 def test_a_slow_import_costs_only_those_who_need_it(site: Path) -> None:
     install_bad(site, "slow-import")
-    code = "import sys; from kernelyard.plugins.manager import PluginManager; PluginManager().get('good', 'backend')"
+    code = "import sys; from kernelyard.plugins.discovery.manager import PluginManager; PluginManager().get('good', 'backend')"
     done = python(site, f"{code}\nassert not any('slow_import' in name for name in sys.modules)")
     assert done.returncode == 0, done.stderr

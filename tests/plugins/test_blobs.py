@@ -15,7 +15,7 @@ import kernelyard as ky
 from kernelyard.cli.main import main
 from kernelyard.errors import PerformanceWarning
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 
 PLUGIN = """
 import os

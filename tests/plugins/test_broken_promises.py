@@ -14,7 +14,7 @@ from fake_distribution import MANIFEST, install
 import kernelyard as ky
 from kernelyard.errors import PluginContractError
 from kernelyard.ir import FunctionBuilder, IRModule, to_text
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 
 # An honest backend that takes nn.relu, for the rows to change.
 PLUGIN = """

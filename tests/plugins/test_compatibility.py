@@ -15,7 +15,7 @@ import pytest
 import kernelyard as ky
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 
 KEPT = Path(__file__).parent / "kept_2_0"

@@ -17,7 +17,7 @@ from kernelyard.cli.main import main
 from kernelyard.dims import symbol
 from kernelyard.errors import ArtifactError, ExecutionError
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 
 PLUGIN = """
 from functools import partial

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from kernelyard.errors import PluginTimeoutError
-from kernelyard.plugins import guard
-from kernelyard.plugins.guard import Countdown, progress, waits_for_processors, within_time
+from kernelyard.plugins.sandbox import guard
+from kernelyard.plugins.sandbox.guard import Countdown, progress, waits_for_processors, within_time
 
 
 @pytest.fixture

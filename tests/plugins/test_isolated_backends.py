@@ -20,7 +20,7 @@ from kernelyard.cli.main import main
 from kernelyard.dims import symbol
 from kernelyard.errors import OptionError, PluginContractError, UnknownBackendError
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 
 # Takes nn.relu and add, and notes in which process it is asked what.
 PLUGIN = """

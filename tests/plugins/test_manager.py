@@ -13,13 +13,13 @@ from fake_distribution import GOOD_PLUGIN, MANIFEST, install
 
 from kernelyard.errors import BackendUnavailableError, PluginError, UnknownBackendError
 from kernelyard.plugins import hookimpl
-from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.plugins.frontend import Frontend
-from kernelyard.plugins.guard import guarded
+from kernelyard.plugins.discovery.manager import BackendInfo, PluginManager, blocked, get_manager
 from kernelyard.plugins.hookspecs import HOOK_OF_PART
-from kernelyard.plugins.manager import BackendInfo, PluginManager, blocked, get_manager
-from kernelyard.plugins.manifest import Manifest, parse_manifest
+from kernelyard.plugins.interfaces.backend import Backend
+from kernelyard.plugins.interfaces.code_generator import CodeGenerator
+from kernelyard.plugins.interfaces.frontend import Frontend
+from kernelyard.plugins.interfaces.manifest import Manifest, parse_manifest
+from kernelyard.plugins.sandbox.guard import guarded
 from kernelyard.runtime.abi.runtime_halves import runtime_entry_points
 
 
@@ -105,7 +105,7 @@ BROKEN = {
     "unavailable": (
         GOOD_PLUGIN.replace(
             "def patterns",
-            "def probe(self):\n            from kernelyard.plugins.backend import Unavailable\n            return Unavailable('libacme.so is missing', 'pip install acme')\n\n        def patterns",
+            "def probe(self):\n            from kernelyard.plugins.interfaces.backend import Unavailable\n            return Unavailable('libacme.so is missing', 'pip install acme')\n\n        def patterns",
         ),
         MANIFEST,
         "unavailable",

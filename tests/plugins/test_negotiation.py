@@ -13,8 +13,9 @@ import pytest
 from fake_distribution import GOOD_PLUGIN, MANIFEST, install
 
 from kernelyard.errors import BackendUnavailableError
-from kernelyard.plugins import manager, manifest
-from kernelyard.plugins.manager import PluginManager
+from kernelyard.plugins.discovery import manager
+from kernelyard.plugins.discovery.manager import PluginManager
+from kernelyard.plugins.interfaces import manifest
 from kernelyard.runtime.abi import api_range as runtime_api
 from kernelyard.runtime.abi.runtime_halves import Requirement, find_loader, runtime_entry_points
 

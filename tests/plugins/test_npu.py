@@ -19,7 +19,7 @@ from kernelyard import dims
 from kernelyard.cli.commands.doctor import command as doctor
 from kernelyard.errors import BackendUnavailableError, DeviceError
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.runtime.api import Part
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 from kernelyard.testing.conformance.place import device_of, plugins_for

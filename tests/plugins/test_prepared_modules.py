@@ -14,7 +14,7 @@ import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import ExecutionError
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 
 PLUGIN = """
 import os, json

@@ -13,7 +13,7 @@ import kernelyard as ky
 from kernelyard.dims import symbol
 from kernelyard.errors import NoImplementationError, PerformanceWarning
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 
 PLUGIN = """

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fake_distribution import GOOD_PLUGIN, install
 
-from kernelyard.plugins.worker_process import Crashed, Hung, Worker, cause
+from kernelyard.plugins.sandbox.worker_process import Crashed, Hung, Worker, cause
 
 PROBE = "def probe(self):\n            {}\n\n        def patterns"
 IN_PROBE = GOOD_PLUGIN.replace("def patterns", PROBE)
@@ -191,7 +191,9 @@ def test_processes_that_start_together(site: Path) -> None:
 
 def test_only_what_is_needed_is_probed(site: Path, imports: Path) -> None:
     done = python(
-        site, "-c", "from kernelyard.plugins.manager import PluginManager; PluginManager().get('good', 'backend')"
+        site,
+        "-c",
+        "from kernelyard.plugins.discovery.manager import PluginManager; PluginManager().get('good', 'backend')",
     )
     assert done.returncode == 0, done.stderr
     assert not list(imports.iterdir())

@@ -34,7 +34,7 @@ _HOME = {
     "Tensor": "kernelyard.runtime.device.tensor",
     "Tuning": "kernelyard.driver.measured_placement",
     "Target": "kernelyard.target",
-    "backends": "kernelyard.plugins.manager",
+    "backends": "kernelyard.plugins.discovery.manager",
     "cpu": "kernelyard.runtime.device.device",
     "cuda": "kernelyard.runtime.device.device",
     "device": "kernelyard.runtime.device.device",
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from kernelyard.driver.measured_placement import Tuning as Tuning
     from kernelyard.driver.session.choose_pipeline import get_default_pipeline as get_default_pipeline
     from kernelyard.ir import IRModule as IRModule
-    from kernelyard.plugins.manager import backends as backends
+    from kernelyard.plugins.discovery.manager import backends as backends
     from kernelyard.runtime.artifact.kyar import load as load
     from kernelyard.runtime.device.device import cpu as cpu
     from kernelyard.runtime.device.device import cuda as cuda

@@ -9,7 +9,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.errors import BackendUnavailableError
-from kernelyard.plugins.manager import backends, get_manager
+from kernelyard.plugins.discovery.manager import backends, get_manager
 from kernelyard.testing.offload_bench import module_of
 from kernelyard_cublas.backend import CublasBackend
 from kernelyard_cublas.libraries import load_library, refusal, version_text

@@ -15,7 +15,7 @@ from kernelyard.codegen.json_serializer import JSONSerializer, KernelNode
 from kernelyard.errors import ArtifactCorruptedError, CodegenError, DeviceError, ToolchainError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.patterns import FusionPattern, is_op, wildcard
-from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.interfaces.backend import Backend
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode
 from kernelyard.testing import assert_offloaded

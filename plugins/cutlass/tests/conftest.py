@@ -12,7 +12,7 @@ import pytest
 
 import kernelyard as ky
 import kernelyard.ops
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.testing.offload_bench import OffloadBench, skip_without
 from kernelyard_cutlass.backend import CutlassBackend
 from kernelyard_cutlass.runtime import CutlassModule

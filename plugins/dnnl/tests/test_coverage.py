@@ -11,7 +11,7 @@ import pytest
 import kernelyard as ky
 from kernelyard.driver.session.precision import cpu_flags
 from kernelyard.placement.partition import partition
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.testing import assert_allclose, evaluate
 from kernelyard_dnnl.patterns import fusion_patterns
 from kernelyard_dnnl.post_ops import BINARY, UNARY

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 import kernelyard as ky
 from kernelyard.ir import Call, Constant
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.runtime.program.flatten_control_flow import flatten_control_flow
 
 from .conftest import function_of

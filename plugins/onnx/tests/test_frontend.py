@@ -14,7 +14,7 @@ from onnx import helper
 
 from kernelyard.dims import symbol
 from kernelyard.ir.verify import verify
-from kernelyard.plugins.manifest import read_manifest
+from kernelyard.plugins.interfaces.manifest import read_manifest
 from kernelyard_onnx import plugin, registry
 from kernelyard_onnx.frontend import ONNXFrontend
 from kernelyard_onnx.importer import import_model

@@ -22,7 +22,7 @@ from onnxruntime.quantization import (
 import kernelyard as ky
 from kernelyard.errors import ModelFormatError
 from kernelyard.ir import Call, Function, IRModule
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.transform.pipelines import get_pipeline
 
 RNG = np.random.default_rng(5)

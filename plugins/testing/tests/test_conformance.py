@@ -16,7 +16,7 @@ from fake_distribution import install
 
 import kernelyard as ky
 from kernelyard.errors import DeviceError, PluginError, UnknownBackendError
-from kernelyard.plugins.worker_process import Worker
+from kernelyard.plugins.sandbox.worker_process import Worker
 from kernelyard.testing import assert_offloaded
 from kernelyard.testing.conformance.bench import Bench, Differs
 from kernelyard.testing.conformance.cases import LEVELS, all_cases

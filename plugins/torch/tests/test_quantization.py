@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 from torch.nn import functional as F  # noqa: E402, N812
 
 import kernelyard as ky  # noqa: E402
-from kernelyard.plugins.manager import get_manager  # noqa: E402
+from kernelyard.plugins.discovery.manager import get_manager  # noqa: E402
 
 pytest.importorskip("torch.ao.quantization.fx._decomposed", reason="it declares the operators")
 Q = torch.ops.quantized_decomposed

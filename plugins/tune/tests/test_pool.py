@@ -29,7 +29,7 @@ from kernelyard.driver.compile import request_to_tune
 from kernelyard.driver.measured_placement import TuneRequest, read_placements
 from kernelyard.driver.placement_cache import CACHE
 from kernelyard.ir import FunctionBuilder, IRModule, to_text
-from kernelyard.plugins.worker_process import python_main
+from kernelyard.plugins.sandbox.worker_process import python_main
 from kernelyard.runtime.placement_decision import PlacementDecision, Timing
 from kernelyard_tune.candidates import whole_candidates
 from kernelyard_tune.errors import MeasuringError, PoolError, TuneError

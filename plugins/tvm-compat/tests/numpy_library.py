@@ -13,7 +13,7 @@ from kernelyard.codegen.json_serializer import JSONSerializer, KernelNode
 from kernelyard.ir import Call, Function
 from kernelyard.patterns import FusionPattern
 from kernelyard.patterns.composite import captured_operands
-from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.interfaces.backend import Backend
 from kernelyard.runtime.abi.module import BoundCall
 from kernelyard.runtime.modules.json_runtime import JSONRuntime
 

@@ -21,7 +21,7 @@ from kernelyard.errors import DeviceError, ToolchainError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.ops.samples import floats
 from kernelyard.patterns import FusionPattern, is_op
-from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.interfaces.backend import Backend
 from kernelyard.runtime.abi.native_unit import Header
 from kernelyard.runtime.jit import c_compiler
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate

@@ -23,7 +23,7 @@ from kernelyard.errors import CodegenError, ToolchainError
 from kernelyard.ir import Call, FunctionBuilder, IRModule, Var, verify
 from kernelyard.patterns import Accept, Decline
 from kernelyard.patterns.op_rules import register_op_rule, unregister_op_rules
-from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.interfaces.backend import Backend
 from kernelyard.runtime.jit.c_compiler import COMPILERS
 from kernelyard.testing import assert_offloaded
 from kernelyard.transform import BindParams

@@ -17,7 +17,7 @@ from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule, Var
 from kernelyard.ir.verify import verify
 from kernelyard.patterns.op_rules import accept_all, register_op_rule, unregister_op_rules
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.target import Target
 from kernelyard.testing.reference import evaluate
 from kernelyard.transform.interprocedural.bind_params import BindParams

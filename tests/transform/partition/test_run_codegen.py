@@ -123,7 +123,7 @@ def test_codegens_of_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = InterpretedBackend("one", ["sin"]), InterpretedBackend("two", ["tanh"])
     found = {backend.name: backend for backend in (one, two)}
     manager = SimpleNamespace(get=lambda name, part: found[name] if part == "backend" else None)
-    monkeypatch.setattr("kernelyard.plugins.manager.get_manager", lambda: manager)
+    monkeypatch.setattr("kernelyard.plugins.discovery.manager.get_manager", lambda: manager)
     module = network()
     compiled = verify(RunCodegen()(partition(module, [one, two])))
     assert [name for name in called(compiled) if name.startswith("extern")] == ["extern one_0", "extern two_0"]

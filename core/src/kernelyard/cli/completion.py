@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import click
 
 from kernelyard.driver.session.precision import PRECISIONS
-from kernelyard.plugins.manager import get_manager
-from kernelyard.plugins.manifest import Manifest
+from kernelyard.plugins.discovery.manager import get_manager
+from kernelyard.plugins.interfaces.manifest import Manifest
 
 OF_LISTS = ("backend", "code_generator")  # parts whose names a list of backends may have
 

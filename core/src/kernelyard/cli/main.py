@@ -144,7 +144,7 @@ def main(ctx: click.Context, plugins: tuple[str, ...], isolate: tuple[str, ...],
 
         ctx.with_resource(verbose_log())
     if plugins:
-        from kernelyard.plugins.manager import blocked
+        from kernelyard.plugins.discovery.manager import blocked
 
         wrong = [plugin for plugin in plugins if not plugin.startswith("no:")]
         if wrong:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from kernelyard.errors import BackendUnavailableError, KernelyardError, PluginError
 from kernelyard.patterns.registry import FusionPattern
-from kernelyard.plugins import sandbox_probe
-from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.guard import guarded
-from kernelyard.plugins.manager import BackendInfo, get_manager
+from kernelyard.plugins.discovery.manager import BackendInfo, get_manager
+from kernelyard.plugins.interfaces.backend import Backend
+from kernelyard.plugins.sandbox import sandbox_probe
+from kernelyard.plugins.sandbox.guard import guarded
 from kernelyard.runtime.abi.api_range import RUNTIME_API, check_runtime_api
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.device.device import GROUP, device_kinds

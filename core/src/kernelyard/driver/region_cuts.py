@@ -21,8 +21,8 @@ from kernelyard.patterns.language.constructors import is_op
 from kernelyard.patterns.registry import FusionPattern
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
-from kernelyard.placement.roofline import nbytes_of
-from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.interfaces.backend import Backend
+from kernelyard.plugins.support.roofline import nbytes_of
 from kernelyard.runtime.text_table import aligned, amount
 from kernelyard.target import Target
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import os
 
     from kernelyard.driver.session.session import CompileSession, Options
-    from kernelyard.plugins.frontend import ModelSpecializer
+    from kernelyard.plugins.interfaces.frontend import ModelSpecializer
     from kernelyard.runtime.device.device import Device
     from kernelyard.runtime.device.tensor import Tensor
     from kernelyard.runtime.execute.call_limit import Cancellation

@@ -12,8 +12,8 @@ from kernelyard.records import record
 class Cost:
     """Estimate of what a match or a region costs the plugin that states it; `placement/policy.py` compares them.
 
-    seconds: one call on one core of the target, at the rates of `kernelyard.placement.roofline`; None where the plugin
-    would rather yield the work than guess. is_sure: it was measured on such targets; what is not displaces
+    seconds: one call on one core of the target, at the rates of `kernelyard.plugins.support.roofline`; None where
+    the plugin would rather yield the work than guess. is_sure: it was measured on such targets; what is not displaces
     nothing. reason: a sentence for reports, why it takes so long or so short.
 
     Example:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, TupleGetItem, Var, operands
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import CODEGEN
-from kernelyard.placement.roofline import BYTES_PER_SECOND, nbytes_of
+from kernelyard.plugins.support.roofline import BYTES_PER_SECOND, nbytes_of
 from kernelyard.transform.partition.region import Region
 
 if TYPE_CHECKING:
-    from kernelyard.plugins.backend import Backend
+    from kernelyard.plugins.interfaces.backend import Backend
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
 from kernelyard.patterns.matching.match_result import Match
 from kernelyard.placement.recorder import Recorder, node_label
-from kernelyard.placement.roofline import bytes_of, flops_of
+from kernelyard.plugins.support.roofline import bytes_of, flops_of
 from kernelyard.runtime.report import Node, Reason
 from kernelyard.runtime.report_words import NO_MATCH, VIEW, VM
 

@@ -19,9 +19,9 @@ from kernelyard.placement.near_misses import record_near_misses
 from kernelyard.placement.prune import RegionAcceptance, merge_regions
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.settings import PlacementSettings
-from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.guard import within_time
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
+from kernelyard.plugins.interfaces.backend import Backend
+from kernelyard.plugins.sandbox.guard import within_time
 from kernelyard.target import Target, as_target
 from kernelyard.transform.partition.snapshot import Snapshot
 from kernelyard.transform.pipelines import get_pipeline, match

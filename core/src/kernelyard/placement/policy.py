@@ -21,14 +21,14 @@ from kernelyard.patterns.cost import Cost
 from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.registry import Accept, Answer, Decline
 from kernelyard.placement.recorder import node_label
-from kernelyard.placement.roofline import calls_of
+from kernelyard.plugins.support.roofline import calls_of
 from kernelyard.records import record
 from kernelyard.target import Target
 from kernelyard.transform.partition.region import Region
 
 if TYPE_CHECKING:
-    from kernelyard.plugins.backend import Backend
-    from kernelyard.plugins.code_generator import CodeGenerator
+    from kernelyard.plugins.interfaces.backend import Backend
+    from kernelyard.plugins.interfaces.code_generator import CodeGenerator
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from kernelyard.patterns.registry import Accept, Answer, Decline, FusionPattern
 from kernelyard.placement.borders import Borders, regions_of
 from kernelyard.placement.policy import Policy, TakeAll
 from kernelyard.placement.recorder import Recorder
-from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.interfaces.backend import Backend
 from kernelyard.transform.partition.fuse_ops_by_pattern import CHECK_ERROR, FailedCheck
 from kernelyard.transform.partition.region import Region
 from kernelyard.transform.pipelines import merge

@@ -90,32 +90,32 @@ if TYPE_CHECKING:
     from kernelyard.patterns.registry import Answer as Answer
     from kernelyard.patterns.registry import Decline as Decline
     from kernelyard.patterns.registry import FusionPattern as FusionPattern
-    from kernelyard.placement.roofline import bytes_of as bytes_of
-    from kernelyard.placement.roofline import calls_of as calls_of
-    from kernelyard.placement.roofline import composites_of as composites_of
-    from kernelyard.placement.roofline import flops_of as flops_of
-    from kernelyard.placement.roofline import nbytes_of as nbytes_of
-    from kernelyard.placement.roofline import roofline_seconds as roofline_seconds
-    from kernelyard.plugins.backend import Backend as Backend
-    from kernelyard.plugins.backend import Unavailable as Unavailable
-    from kernelyard.plugins.frontend import Frontend as Frontend
-    from kernelyard.plugins.frontend import ModelSpecializer as ModelSpecializer
-    from kernelyard.plugins.frontend import Specialization as Specialization
-    from kernelyard.plugins.guard import progress as progress
     from kernelyard.plugins.hookspecs import hookimpl as hookimpl
-    from kernelyard.plugins.op_emitter import OpEmitter as OpEmitter
-    from kernelyard.plugins.op_emitter import Operand as Operand
-    from kernelyard.plugins.op_emitter import Problem as Problem
-    from kernelyard.plugins.op_emitter import RejectedError as RejectedError
-    from kernelyard.plugins.op_emitter import unsupported as unsupported
-    from kernelyard.plugins.op_emitter import window_table as window_table
-    from kernelyard.plugins.quantization_scheme import DYNAMIC as DYNAMIC
-    from kernelyard.plugins.quantization_scheme import INT4_WEIGHTS as INT4_WEIGHTS
-    from kernelyard.plugins.quantization_scheme import INT8_WEIGHTS as INT8_WEIGHTS
-    from kernelyard.plugins.quantization_scheme import SCHEMES as SCHEMES
-    from kernelyard.plugins.quantization_scheme import STATIC as STATIC
-    from kernelyard.plugins.quantization_scheme import QuantizationScheme as QuantizationScheme
-    from kernelyard.plugins.recurrent_direction import RecurrentDirection as RecurrentDirection
+    from kernelyard.plugins.interfaces.backend import Backend as Backend
+    from kernelyard.plugins.interfaces.backend import Unavailable as Unavailable
+    from kernelyard.plugins.interfaces.frontend import Frontend as Frontend
+    from kernelyard.plugins.interfaces.frontend import ModelSpecializer as ModelSpecializer
+    from kernelyard.plugins.interfaces.frontend import Specialization as Specialization
+    from kernelyard.plugins.interfaces.quantization_scheme import DYNAMIC as DYNAMIC
+    from kernelyard.plugins.interfaces.quantization_scheme import INT4_WEIGHTS as INT4_WEIGHTS
+    from kernelyard.plugins.interfaces.quantization_scheme import INT8_WEIGHTS as INT8_WEIGHTS
+    from kernelyard.plugins.interfaces.quantization_scheme import SCHEMES as SCHEMES
+    from kernelyard.plugins.interfaces.quantization_scheme import STATIC as STATIC
+    from kernelyard.plugins.interfaces.quantization_scheme import QuantizationScheme as QuantizationScheme
+    from kernelyard.plugins.sandbox.guard import progress as progress
+    from kernelyard.plugins.support.op_emitter import OpEmitter as OpEmitter
+    from kernelyard.plugins.support.op_emitter import Operand as Operand
+    from kernelyard.plugins.support.op_emitter import Problem as Problem
+    from kernelyard.plugins.support.op_emitter import RejectedError as RejectedError
+    from kernelyard.plugins.support.op_emitter import unsupported as unsupported
+    from kernelyard.plugins.support.op_emitter import window_table as window_table
+    from kernelyard.plugins.support.recurrent_direction import RecurrentDirection as RecurrentDirection
+    from kernelyard.plugins.support.roofline import bytes_of as bytes_of
+    from kernelyard.plugins.support.roofline import calls_of as calls_of
+    from kernelyard.plugins.support.roofline import composites_of as composites_of
+    from kernelyard.plugins.support.roofline import flops_of as flops_of
+    from kernelyard.plugins.support.roofline import nbytes_of as nbytes_of
+    from kernelyard.plugins.support.roofline import roofline_seconds as roofline_seconds
     from kernelyard.target import Target as Target
     from kernelyard.transform.interprocedural.bind_params import BindParams as BindParams
     from kernelyard.transform.layout.agree_border_layouts import BORDER_LAYOUT as BORDER_LAYOUT
@@ -164,14 +164,16 @@ _HOME = {
     "kernelyard.patterns.registry": "Accept Answer Decline FusionPattern",
     "kernelyard.codegen.c_source_codegen": "CSourceCodegen CTensor static_shape",
     "kernelyard.codegen.json_serializer": "JSONSerializer KernelNode plain",
-    "kernelyard.placement.roofline": "bytes_of calls_of composites_of flops_of nbytes_of roofline_seconds",
-    "kernelyard.plugins.backend": "Backend Unavailable",
-    "kernelyard.plugins.frontend": "Frontend ModelSpecializer Specialization",
-    "kernelyard.plugins.guard": "progress",
+    "kernelyard.plugins.support.roofline": "bytes_of calls_of composites_of flops_of nbytes_of roofline_seconds",
+    "kernelyard.plugins.interfaces.backend": "Backend Unavailable",
+    "kernelyard.plugins.interfaces.frontend": "Frontend ModelSpecializer Specialization",
+    "kernelyard.plugins.sandbox.guard": "progress",
     "kernelyard.plugins.hookspecs": "hookimpl",
-    "kernelyard.plugins.op_emitter": "OpEmitter Operand Problem RejectedError unsupported window_table",
-    "kernelyard.plugins.quantization_scheme": "DYNAMIC INT4_WEIGHTS INT8_WEIGHTS SCHEMES STATIC QuantizationScheme",
-    "kernelyard.plugins.recurrent_direction": "RecurrentDirection",
+    "kernelyard.plugins.support.op_emitter": "OpEmitter Operand Problem RejectedError unsupported window_table",
+    "kernelyard.plugins.interfaces.quantization_scheme": (
+        "DYNAMIC INT4_WEIGHTS INT8_WEIGHTS SCHEMES STATIC QuantizationScheme"
+    ),
+    "kernelyard.plugins.support.recurrent_direction": "RecurrentDirection",
     "kernelyard.target": "Target",
     "kernelyard.transform.layout.agree_border_layouts": "BORDER_LAYOUT BorderLayouts",
     "kernelyard.transform.partition.attach_extern_modules": "AttachExternModules",

@@ -15,7 +15,7 @@ from kernelyard.lazy import lazy_names
 if TYPE_CHECKING:
     from kernelyard.dims.c_text import C_FUNCTIONS as C_FUNCTIONS
     from kernelyard.dims.c_text import to_c as to_c
-    from kernelyard.plugins.code_generator import CodeGenerator as CodeGenerator
+    from kernelyard.plugins.interfaces.code_generator import CodeGenerator as CodeGenerator
     from kernelyard.tir.analysis import Affine as Affine
     from kernelyard.tir.analysis import affine_of as affine_of
     from kernelyard.tir.analysis import axes_of as axes_of
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "kernelyard.dims.c_text": "C_FUNCTIONS to_c",
-    "kernelyard.plugins.code_generator": "CodeGenerator",
+    "kernelyard.plugins.interfaces.code_generator": "CodeGenerator",
     "kernelyard.tir.analysis": "Affine affine_of axes_of offset_of step_along unconditional_loads used_as_values",
     "kernelyard.tir.buffer": "Buffer",
     "kernelyard.tir.byte_products": "ByteProduct PER_WORD byte_product",

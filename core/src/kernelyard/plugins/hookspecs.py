@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from kernelyard.plugins.backend import Backend
-    from kernelyard.plugins.code_generator import CodeGenerator
-    from kernelyard.plugins.frontend import Frontend
+    from kernelyard.plugins.interfaces.backend import Backend
+    from kernelyard.plugins.interfaces.code_generator import CodeGenerator
+    from kernelyard.plugins.interfaces.frontend import Frontend
 
 PROJECT = "kernelyard"
 API_VERSION = "2.1"

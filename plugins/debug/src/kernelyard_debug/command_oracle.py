@@ -17,7 +17,7 @@ from types import MappingProxyType
 import onnx
 
 from kernelyard.errors import KernelyardError
-from kernelyard.plugins.worker_process import cause
+from kernelyard.plugins.sandbox.worker_process import cause
 from kernelyard_debug.case import Case
 from kernelyard_debug.errors import DebugError
 from kernelyard_debug.outcome import AGREES, COMMAND, CRASH, ERROR, HANG, UNUSABLE, Outcome

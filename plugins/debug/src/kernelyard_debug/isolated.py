@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import IO, Any, Generic, TypeVar
 
 from kernelyard.errors import KernelyardError
-from kernelyard.plugins.worker_process import cause
+from kernelyard.plugins.sandbox.worker_process import cause
 from kernelyard_debug.errors import IsolationError
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from kernelyard.dims import Dim
 from kernelyard.driver.session.import_model import import_model
 from kernelyard.driver.session.options import check_options
 from kernelyard.errors import InputNameError
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.runtime.array_files import read_array_file
 from kernelyard.transform.pass_infra.pass_base import PassContext
 from kernelyard.transform.pipelines import get_pipeline

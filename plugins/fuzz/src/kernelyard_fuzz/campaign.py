@@ -18,7 +18,7 @@ import numpy as np
 import kernelyard as ky
 from kernelyard.ir import to_text
 from kernelyard.patterns import FusionPattern
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard_debug.isolated import Announce, Died, Failed, Finished, isolated
 from kernelyard_fuzz.chooser import SeededChooser
 from kernelyard_fuzz.configuration import Configuration, random_configuration

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.target import Target
 from kernelyard.transform.compile_pipeline import CompilePipeline, default_pipeline
 from kernelyard_fuzz.chooser import Chooser

@@ -15,7 +15,7 @@ from kernelyard.ir import Call, Constant, Expr, Function, FunctionBuilder, IRMod
 from kernelyard.ir.types import TensorType, TupleType, tensors_of
 from kernelyard.patterns import FusionPattern
 from kernelyard.patterns.language.pattern import Pattern
-from kernelyard.placement.roofline import flops_of
+from kernelyard.plugins.support.roofline import flops_of
 from kernelyard.records import NamedTuple
 from kernelyard_fuzz.bins import LARGEST
 

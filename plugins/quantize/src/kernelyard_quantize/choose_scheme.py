@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from kernelyard.driver.session.choose_backends import choose_backends
 from kernelyard.driver.session.choose_target import choose_target
 from kernelyard.errors import did_you_mean
-from kernelyard.plugins.manager import get_manager
-from kernelyard.plugins.quantization_scheme import INT8_WEIGHTS, SCHEMES, QuantizationScheme
+from kernelyard.plugins.discovery.manager import get_manager
+from kernelyard.plugins.interfaces.quantization_scheme import INT8_WEIGHTS, SCHEMES, QuantizationScheme
 from kernelyard_quantize.errors import QuantizationError
 from kernelyard_quantize.instrumented import Compilation
 

@@ -10,7 +10,7 @@ import numpy as np
 from kernelyard.ir import Call, Constant, Expr, Function, Var
 from kernelyard.ir.visitor import definitions
 from kernelyard.patterns.dequantized import CONVOLUTIONS, PRODUCTS
-from kernelyard.plugins.quantization_scheme import QuantizationScheme
+from kernelyard.plugins.interfaces.quantization_scheme import QuantizationScheme
 
 FLOAT = "float32"
 # The least and the largest number of their result are numbers of their operands: one scale serves both.
@@ -50,7 +50,7 @@ def find_layers(function: Function, scheme: QuantizationScheme) -> tuple[Layer, 
     Example:
         >>> import kernelyard.ops
         >>> from kernelyard.ir import FunctionBuilder
-        >>> from kernelyard.plugins.quantization_scheme import STATIC
+        >>> from kernelyard.plugins.interfaces.quantization_scheme import STATIC
         >>> b = FunctionBuilder()
         >>> y = b.op("matmul", b.input("x", (2, 4)), np.eye(4, dtype=np.float32))
         >>> [layer.axis for layer in find_layers(b.function(y), STATIC)]

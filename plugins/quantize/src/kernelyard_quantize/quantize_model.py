@@ -12,8 +12,8 @@ from kernelyard.driver.session.options import check_options
 from kernelyard.errors import OptionError
 from kernelyard.ir import Function, IRModule
 from kernelyard.ir.verify import verify
-from kernelyard.plugins.manager import get_manager
-from kernelyard.plugins.quantization_scheme import QuantizationScheme
+from kernelyard.plugins.discovery.manager import get_manager
+from kernelyard.plugins.interfaces.quantization_scheme import QuantizationScheme
 from kernelyard.target import Target
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_quantize.calibrate import calibrate

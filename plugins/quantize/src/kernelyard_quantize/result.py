@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelyard.ir import IRModule
-from kernelyard.plugins.quantization_scheme import QuantizationScheme
+from kernelyard.plugins.interfaces.quantization_scheme import QuantizationScheme
 from kernelyard.runtime.text_table import aligned
 from kernelyard_quantize.measure import LayerError
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from kernelyard.plugins.worker_process import cause
+from kernelyard.plugins.sandbox.worker_process import cause
 from kernelyard_serve.errors import ModelNotReadyError, ServeSetupError
 from kernelyard_serve.worker_connection import Answer, WorkerConnection, WorkerLostError, request_bytes
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kernelyard.plugins.worker_process import Crashed, Hung, Worker, python_main
+from kernelyard.plugins.sandbox.worker_process import Crashed, Hung, Worker, python_main
 from kernelyard.runtime.installed.distributions import CORE, installed
 from kernelyard.runtime.installed.processor import processor
 from kernelyard_tune.errors import MeasuringError

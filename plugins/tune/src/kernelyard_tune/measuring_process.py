@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from kernelyard.plugins.worker_process import leave_no_core_file, private_streams
+from kernelyard.plugins.sandbox.worker_process import leave_no_core_file, private_streams
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 

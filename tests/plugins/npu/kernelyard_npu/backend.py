@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelyard.codegen.json_serializer import JSONSerializer, KernelNode
 from kernelyard.patterns import FusionPattern, is_op, wildcard
 from kernelyard.patterns.composite import captured_operands
-from kernelyard.plugins.backend import Backend
+from kernelyard.plugins.interfaces.backend import Backend
 from kernelyard_npu.runtime import NpuRuntime
 
 

@@ -11,8 +11,8 @@ import click
 from kernelyard.cli.options import json_option
 from kernelyard.cli.output import print_json, say
 from kernelyard.driver.session.choose_backends import order_of_auto
-from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.manager import BackendInfo, backends, get_manager
+from kernelyard.plugins.discovery.manager import BackendInfo, backends, get_manager
+from kernelyard.plugins.interfaces.backend import Backend
 from kernelyard.runtime.text_table import aligned
 
 COLORS = {"active": "green", "unavailable": "yellow", "blocked": "yellow", "incompatible": "red", "broken": "red"}

@@ -16,10 +16,10 @@ from kernelyard.cli.options import json_option
 from kernelyard.cli.output import print_json, say, terminal_width
 from kernelyard.cli.plugin_faults import faults_of, notes_of, runtime_half_faults
 from kernelyard.errors import PluginError
-from kernelyard.plugins import sandbox_probe
-from kernelyard.plugins.guard import guarded
+from kernelyard.plugins.discovery.manager import BackendInfo, backends, get_manager
 from kernelyard.plugins.hookspecs import API_VERSION
-from kernelyard.plugins.manager import BackendInfo, backends, get_manager
+from kernelyard.plugins.sandbox import sandbox_probe
+from kernelyard.plugins.sandbox.guard import guarded
 from kernelyard.runtime.abi.runtime_halves import runtime_entry_points
 from kernelyard.runtime.export import get_include
 from kernelyard.runtime.installed.disk_cache import ignored_settings

@@ -58,7 +58,7 @@ def new_backend(name: str, folder: Path) -> None:
 
 def check_name(name: str) -> None:
     """Check the name. Raises: PluginError for one that is not a word, is reserved, or belongs to a plugin."""
-    from kernelyard.plugins.manager import GROUP
+    from kernelyard.plugins.discovery.manager import GROUP
     from kernelyard.runtime.installed.entry_points import distribution_of, find
 
     if not NAME.fullmatch(name):

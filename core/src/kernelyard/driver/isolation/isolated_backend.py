@@ -31,12 +31,12 @@ from kernelyard.ir import IRModule, to_text
 from kernelyard.ir.printer import large_constants
 from kernelyard.ir.visitor import reachable_functions
 from kernelyard.patterns.registry import Answer, FusionPattern
-from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.guard import DEFAULT_TIMEOUT, TIMEOUT_VARIABLE, progress, timeout_seconds
-from kernelyard.plugins.manager import ALLOW_VARIABLE, PluginManager, get_manager
-from kernelyard.plugins.quantization_scheme import QuantizationScheme
-from kernelyard.plugins.sandbox_probe import VARIABLE as PROBE_VARIABLE
-from kernelyard.plugins.worker_process import Crashed, Hung, Worker, cause, python_main
+from kernelyard.plugins.discovery.manager import ALLOW_VARIABLE, PluginManager, get_manager
+from kernelyard.plugins.interfaces.backend import Backend
+from kernelyard.plugins.interfaces.quantization_scheme import QuantizationScheme
+from kernelyard.plugins.sandbox.guard import DEFAULT_TIMEOUT, TIMEOUT_VARIABLE, progress, timeout_seconds
+from kernelyard.plugins.sandbox.sandbox_probe import VARIABLE as PROBE_VARIABLE
+from kernelyard.plugins.sandbox.worker_process import Crashed, Hung, Worker, cause, python_main
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.abi.spec import Fields
 from kernelyard.runtime.artifact import kyar, safetensors_format

@@ -18,10 +18,10 @@ from kernelyard.errors import KernelyardError, describe
 from kernelyard.ir import IRModule, parse_module
 from kernelyard.placement.partition import partition
 from kernelyard.placement.settings import PlacementSettings
-from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.guard import heard
-from kernelyard.plugins.manager import get_manager
-from kernelyard.plugins.worker_process import ALIVE, leave_no_core_file, private_streams
+from kernelyard.plugins.discovery.manager import get_manager
+from kernelyard.plugins.interfaces.backend import Backend
+from kernelyard.plugins.sandbox.guard import heard
+from kernelyard.plugins.sandbox.worker_process import ALIVE, leave_no_core_file, private_streams
 from kernelyard.runtime.artifact import safetensors_format
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard.target import Target

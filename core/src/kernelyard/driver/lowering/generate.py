@@ -13,8 +13,8 @@ from kernelyard.driver.session.session import CompileSession
 from kernelyard.errors import KernelyardError, OptionError, PluginContractError, TargetError
 from kernelyard.ir import Call, ExternFunc, GlobalVar, IRModule, Op
 from kernelyard.legalize import CUSTOM, op_of
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.plugins.guard import within_time
+from kernelyard.plugins.interfaces.code_generator import CodeGenerator
+from kernelyard.plugins.sandbox.guard import within_time
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.report import Kernel
 from kernelyard.runtime.report_words import EXTERN

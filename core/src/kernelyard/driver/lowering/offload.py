@@ -16,8 +16,8 @@ from kernelyard.patterns.registry import backend_of
 from kernelyard.placement.nodes import CONTRACT_VIOLATION
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
-from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.guard import progress, within_time
+from kernelyard.plugins.interfaces.backend import Backend
+from kernelyard.plugins.sandbox.guard import progress, within_time
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.abi.threads import threads_of_a_run
 from kernelyard.runtime.device.device import CPU

@@ -16,10 +16,10 @@ from kernelyard.errors import (
     UnknownBackendError,
 )
 from kernelyard.placement.policy import LeastCost, Policy, TakeAll, order_backends
-from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.plugins.guard import within_time
-from kernelyard.plugins.manager import PluginManager
+from kernelyard.plugins.discovery.manager import PluginManager
+from kernelyard.plugins.interfaces.backend import Backend
+from kernelyard.plugins.interfaces.code_generator import CodeGenerator
+from kernelyard.plugins.sandbox.guard import within_time
 from kernelyard.runtime.device.device import CPU, device_kinds
 from kernelyard.runtime.installed.distributions import install_line
 from kernelyard.runtime.report import Reason

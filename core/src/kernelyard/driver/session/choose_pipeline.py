@@ -8,8 +8,8 @@ from kernelyard.driver.session.choose_backends import choose_code_generator
 from kernelyard.driver.session.choose_target import choose_target
 from kernelyard.errors import OptionError
 from kernelyard.ir import Call
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.plugins.manager import get_manager
+from kernelyard.plugins.discovery.manager import get_manager
+from kernelyard.plugins.interfaces.code_generator import CodeGenerator
 from kernelyard.target import Target
 from kernelyard.transform.compile_pipeline import CompilePipeline, default_pipeline
 from kernelyard.transform.pass_infra.pass_base import Pass

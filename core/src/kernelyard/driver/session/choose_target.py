@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelyard.errors import TargetError, did_you_mean
-from kernelyard.plugins.manager import PluginManager
+from kernelyard.plugins.discovery.manager import PluginManager
 from kernelyard.runtime.device.device import device_kinds
 from kernelyard.runtime.installed.distributions import install_line
 from kernelyard.target import Target, as_target

@@ -22,9 +22,9 @@ from kernelyard.ir import IRModule
 from kernelyard.ir.hash_ahead import hash_ahead
 from kernelyard.ir.size_bounds import with_bounds
 from kernelyard.ir.verify import verify
-from kernelyard.plugins.frontend import Frontend
-from kernelyard.plugins.guard import guarded
-from kernelyard.plugins.manager import PluginManager
+from kernelyard.plugins.discovery.manager import PluginManager
+from kernelyard.plugins.interfaces.frontend import Frontend
+from kernelyard.plugins.sandbox.guard import guarded
 from kernelyard.runtime.installed.distributions import package_line
 
 log = logging.getLogger(__name__)

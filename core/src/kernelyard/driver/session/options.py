@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from kernelyard.errors import OptionError, did_you_mean
-from kernelyard.plugins.manager import PluginManager
+from kernelyard.plugins.discovery.manager import PluginManager
 
 
 def check_options(manager: PluginManager, options: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:

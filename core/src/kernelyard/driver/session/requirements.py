@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelyard.errors import CoverageError, OptionError
-from kernelyard.plugins.manager import PluginManager
+from kernelyard.plugins.discovery.manager import PluginManager
 from kernelyard.runtime.report import Report
 
 MAX_REASONS = 3

@@ -23,9 +23,9 @@ from kernelyard.placement.policy import Assigned, LeastCost, Policy, TakeAll
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.rest import Rest
 from kernelyard.placement.settings import PlacementSettings
-from kernelyard.plugins.backend import Backend
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.plugins.manager import PluginManager, get_manager
+from kernelyard.plugins.discovery.manager import PluginManager, get_manager
+from kernelyard.plugins.interfaces.backend import Backend
+from kernelyard.plugins.interfaces.code_generator import CodeGenerator
 from kernelyard.runtime.placement_decision import ASSIGNED, LEAST_COST, PlacementDecision
 from kernelyard.runtime.report import Kernel, Report
 from kernelyard.target import Target

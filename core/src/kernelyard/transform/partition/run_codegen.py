@@ -25,7 +25,7 @@ EXTERNAL_MODULES = "external_modules"
 
 
 class Caller(Protocol):
-    """Runs somebody else's code: `within_time` of `kernelyard.plugins.guard`, or `call_directly`."""
+    """Runs somebody else's code: `within_time` of `kernelyard.plugins.sandbox.guard`, or `call_directly`."""
 
     def __call__(self, what: str, action: Callable[[], RuntimeModule], items: int, /) -> RuntimeModule: ...
 
@@ -105,7 +105,9 @@ class RunCodegen(Pass):
 
     def _codegen_of(self, backend: str) -> Codegen:
         if self.codegens is None:
-            from kernelyard.plugins.manager import get_manager  # scripts that hand codegens over need no plugins
+            from kernelyard.plugins.discovery.manager import (
+                get_manager,  # scripts that hand codegens over need no plugins
+            )
 
             return get_manager().get(backend, "backend").codegen
         if backend not in self.codegens:

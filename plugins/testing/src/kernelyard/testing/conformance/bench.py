@@ -14,7 +14,7 @@ import numpy as np
 import kernelyard as ky
 from kernelyard.errors import PerformanceWarning, PluginContractError
 from kernelyard.ir import IRModule
-from kernelyard.plugins.worker_process import Worker
+from kernelyard.plugins.sandbox.worker_process import Worker
 from kernelyard.runtime.device.tensor import as_array
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.report import Report

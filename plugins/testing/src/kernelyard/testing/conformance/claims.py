@@ -12,8 +12,8 @@ import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard.dtypes import DTYPES
 from kernelyard.errors import PluginError, UnknownBackendError, UnknownOpError
 from kernelyard.ir import get_op
-from kernelyard.plugins.manager import GROUP
-from kernelyard.plugins.manifest import manifest_path
+from kernelyard.plugins.discovery.manager import GROUP
+from kernelyard.plugins.interfaces.manifest import manifest_path
 from kernelyard.runtime.installed.entry_points import find
 from kernelyard.testing.conformance.layouts import LAYOUTS
 

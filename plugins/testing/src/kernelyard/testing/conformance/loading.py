@@ -11,8 +11,8 @@ from packaging.specifiers import SpecifierSet
 import kernelyard as ky
 from kernelyard.errors import OptionError
 from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.plugins.discovery.manager import GROUP, BackendInfo, get_manager
 from kernelyard.plugins.hookspecs import API_VERSION
-from kernelyard.plugins.manager import GROUP, BackendInfo, get_manager
 from kernelyard.runtime.abi.api_range import check_runtime_api
 from kernelyard.runtime.abi.runtime_halves import runtime_entry_points
 from kernelyard.runtime.installed.entry_points import distribution_of, find

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import kernelyard as ky
 from kernelyard.errors import PluginError
 from kernelyard.plugins.hookspecs import PROJECT
-from kernelyard.plugins.manifest import Manifest, read_manifest
+from kernelyard.plugins.interfaces.manifest import Manifest, read_manifest
 from kernelyard.runtime.device.device import CPU, Device
 from kernelyard.runtime.installed.entry_points import find
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kernelyard.errors import KernelyardError
-from kernelyard.plugins.manager import ALLOW_VARIABLE
-from kernelyard.plugins.worker_process import Crashed, Hung, Worker
+from kernelyard.plugins.discovery.manager import ALLOW_VARIABLE
+from kernelyard.plugins.sandbox.worker_process import Crashed, Hung, Worker
 from kernelyard.testing.conformance.cases import Case, all_cases
 from kernelyard.testing.conformance.claims import Claims, read_claims
 from kernelyard.testing.conformance.place import plugins_for

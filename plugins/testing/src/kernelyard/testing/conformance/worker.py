@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from kernelyard.plugins.worker_process import private_streams
+from kernelyard.plugins.sandbox.worker_process import private_streams
 from kernelyard.testing.conformance.bench import Bench, Declined, Differs, NothingToRun
 from kernelyard.testing.conformance.cases import Case, all_cases
 from kernelyard.testing.conformance.claims import read_claims

@@ -9,7 +9,7 @@ from typing import Any
 from kernelyard.ir import Call
 from kernelyard.patterns import Match
 from kernelyard.patterns.cost import Cost
-from kernelyard.plugins.backend import Unavailable
+from kernelyard.plugins.interfaces.backend import Unavailable
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernelyard.plugins.worker_process import leave_no_core_file, private_streams
+from kernelyard.plugins.sandbox.worker_process import leave_no_core_file, private_streams
 from kernelyard.runtime.installed.entry_points import EntryPoint
 
 log = logging.getLogger(__name__)

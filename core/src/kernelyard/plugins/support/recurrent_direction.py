@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelyard.ir import Expr
-from kernelyard.plugins.op_emitter import OpEmitter
+from kernelyard.plugins.support.op_emitter import OpEmitter
 
 
 @dataclass(frozen=True)

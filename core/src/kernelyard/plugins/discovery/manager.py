@@ -20,15 +20,15 @@ import pluggy
 
 from kernelyard.errors import BackendUnavailableError, PluginError, UnknownBackendError, did_you_mean
 from kernelyard.plugins import hookspecs
-from kernelyard.plugins.backend import Backend, Unavailable
-from kernelyard.plugins.code_generator import CodeGenerator
-from kernelyard.plugins.frontend import Frontend
-from kernelyard.plugins.guard import guarded
+from kernelyard.plugins.discovery.plugin import STATES as STATES
+from kernelyard.plugins.discovery.plugin import BackendInfo as BackendInfo
+from kernelyard.plugins.discovery.plugin import Plugin
 from kernelyard.plugins.hookspecs import API_VERSION, HOOK_OF_PART, PROJECT
-from kernelyard.plugins.manifest import Manifest, read_manifest
-from kernelyard.plugins.plugin import STATES as STATES
-from kernelyard.plugins.plugin import BackendInfo as BackendInfo
-from kernelyard.plugins.plugin import Plugin
+from kernelyard.plugins.interfaces.backend import Backend, Unavailable
+from kernelyard.plugins.interfaces.code_generator import CodeGenerator
+from kernelyard.plugins.interfaces.frontend import Frontend
+from kernelyard.plugins.interfaces.manifest import Manifest, read_manifest
+from kernelyard.plugins.sandbox.guard import guarded
 from kernelyard.runtime.installed.distributions import package_line
 from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of, find
 from kernelyard.variables import EnvironmentVariable
@@ -142,7 +142,7 @@ class PluginManager:
         """Probe plugins in a subprocess and mark those that crash as broken, so that they are never loaded here."""
         if not any(plugin.entry for plugin in plugins):
             return
-        from kernelyard.plugins import sandbox_probe
+        from kernelyard.plugins.sandbox import sandbox_probe
 
         entries, hooks = _installed(plugins)
         verdicts = sandbox_probe.probe_plugins(entries, hooks)
@@ -152,7 +152,7 @@ class PluginManager:
 
     def forget_verdicts(self) -> None:
         """Discard all cached verdicts, so that each plugin is probed again when it is next needed."""
-        from kernelyard.plugins import sandbox_probe
+        from kernelyard.plugins.sandbox import sandbox_probe
 
         sandbox_probe.forget(*_installed([plugin for plugin in self.plugins if plugin.manifest]))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelyard.ir import IRModule
 from kernelyard.patterns.registry import Accept, Answer, FusionPattern
-from kernelyard.plugins.quantization_scheme import QuantizationScheme
+from kernelyard.plugins.interfaces.quantization_scheme import QuantizationScheme
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
 from kernelyard.transform.layout.agree_border_layouts import BorderLayouts

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelyard.plugins.manifest import Manifest
+from kernelyard.plugins.interfaces.manifest import Manifest
 from kernelyard.runtime.installed.entry_points import EntryPoint
 
 STATES = ("discovered", "blocked", "incompatible", "unavailable", "broken", "active")

@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from kernelyard.errors import PluginError
-from kernelyard.plugins.guard import DEFAULT_TIMEOUT, TIMEOUT_VARIABLE, timeout_seconds
 from kernelyard.plugins.hookspecs import API_VERSION
-from kernelyard.plugins.manifest import manifest_path
+from kernelyard.plugins.interfaces.manifest import manifest_path
+from kernelyard.plugins.sandbox.guard import DEFAULT_TIMEOUT, TIMEOUT_VARIABLE, timeout_seconds
 from kernelyard.records import NamedTuple
 from kernelyard.runtime.installed.disk_cache import DiskCache
 from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
@@ -107,7 +107,7 @@ def _read(known: bytes | None) -> Verdict | None:
 
 def _probe(entry: EntryPoint, hooks: Sequence[str]) -> tuple[Verdict, bool]:
     """Probe the plugin; return the verdict, and whether it may be cached."""
-    from kernelyard.plugins.worker_process import (  # rarely needed: verdicts are cached
+    from kernelyard.plugins.sandbox.worker_process import (  # rarely needed: verdicts are cached
         Crashed,
         Hung,
         Worker,
@@ -115,7 +115,7 @@ def _probe(entry: EntryPoint, hooks: Sequence[str]) -> tuple[Verdict, bool]:
         python_main,
     )
 
-    worker = Worker(python_main("kernelyard.plugins.sandbox_process"), {**os.environ, VARIABLE: "0"})
+    worker = Worker(python_main("kernelyard.plugins.sandbox.sandbox_process"), {**os.environ, VARIABLE: "0"})
     seconds = timeout_seconds()
     step = ""
     try:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, TextIO
 
-from kernelyard.plugins.guard import Countdown, waits_for_processors
+from kernelyard.plugins.sandbox.guard import Countdown, waits_for_processors
 
 TAIL = 1500  # characters of what a dead process wrote that a message shows
 ALIVE = "alive\n"  # what a worker may send before its answer, to restart the time limit

@@ -1,0 +1,1 @@
+"""What a plugin implements and declares: backends, code generators and frontends, and its manifest."""

@@ -1,0 +1,1 @@
+"""What plugins build on: the least time of work, and what converters of frontends emit."""
