@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelyard.errors import ShapeError
-from kernelyard.plugins.api import Constant, Expr, KernelNode, plain, symbols_of
+from kernelyard.plugins.api import Constant, Expr, KernelNode, TensorType, plain, symbols_of
 from kernelyard.runtime.api import JSONGraph, JSONNode, TensorSpec
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.composite import Composite
@@ -36,34 +36,81 @@ EXACT_ZEROS = (0, -128)
 
 def objection(composite: Composite) -> Refusal | None:
     """Ask oneDNN for an implementation of this group; return a refusal unless it has an optimized one."""
-    node = node_of(composite)
-    numbers = _numbers_of(node)
-    graph = _graph_of(node, composite, numbers)
     symbols = symbols_of(operand.type for call in composite.calls for operand in (*call.args, call))
-    text = json.dumps(graph.to_json(), sort_keys=True)
-    reason = _objection(text, tuple(sorted(symbols)), tuple(numbers.values()))
+    reason = _objection(_question_of(composite), tuple(sorted(symbols)))
     return None if reason is None else Refusal("reference-implementation", reason)
 
 
 class _Number(NamedTuple):
-    """A constant scale or zero point, as far as it decides which primitive is made."""
+    """A constant scale or zero point, as far as it decides which primitive is made; data has one number where all are
+    equal."""
 
-    digest: str
     dtype: str
     shape: tuple[int, ...]
     data: bytes
 
-    @classmethod
-    def of(cls, array: np.ndarray) -> _Number:
-        """Return a constant's numbers."""
-        data = array.tobytes()
-        digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + data).hexdigest()
-        return cls(digest, array.dtype.str, array.shape, data)
-
     @property
     def array(self) -> np.ndarray:
         """The numbers themselves."""
-        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+        numbers = np.frombuffer(self.data, self.dtype)
+        return np.full(self.shape, numbers[0]) if numbers.size == 1 else numbers.reshape(self.shape)
+
+    @property
+    def digest(self) -> str:
+        """What stands for the numbers in a graph."""
+        return hashlib.sha256(repr(tuple(self)).encode()).hexdigest()
+
+
+class _Question(NamedTuple):
+    """A group as oneDNN is asked for it: equal for layers of one shape.
+
+    attrs: the node's attributes as JSON text. operands: by place, with their numbers where these are known. inputs:
+    roles, and the places of what they read.
+    """
+
+    op: str
+    attrs: str
+    operands: tuple[tuple[TensorType, _Number | None], ...]
+    inputs: tuple[tuple[str, int], ...]
+    result: TensorType
+
+    def graph(self) -> JSONGraph:
+        """Return a graph of the group, known numbers as constants."""
+        inputs: list[TensorSpec] = []
+        nodes: list[JSONNode] = []
+        for type_, number in self.operands:
+            spec = _spec(type_)
+            if number is None:
+                nodes.append(JSONNode("input", (spec,), index=len(inputs)))
+                inputs.append(spec)
+            else:
+                nodes.append(JSONNode("constant", (spec,), digest=number.digest))
+        entries = tuple((role, (place, 0)) for role, place in self.inputs)
+        nodes.append(JSONNode("kernel", (_spec(self.result),), self.op, entries, json.loads(self.attrs)))
+        return JSONGraph(SYMBOL, tuple(inputs), tuple(nodes), ((len(nodes) - 1, 0),))
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """Return the known numbers by digest."""
+        return {number.digest: number.array for _, number in self.operands if number is not None}
+
+
+def _spec(type_: TensorType) -> TensorSpec:
+    return TensorSpec(type_.shape, type_.dtype)
+
+
+def _question_of(composite: Composite) -> _Question:
+    node = node_of(composite)
+    numbers = _numbers_of(node)
+    places: dict[Expr, int] = {}
+    for _, operand in node.inputs:
+        places.setdefault(operand, len(places))
+    return _Question(
+        node.op,
+        json.dumps(plain(node.attrs, node.op), sort_keys=True),
+        tuple((operand.tensor_type, numbers.get(operand)) for operand in places),
+        tuple((role, places[operand]) for role, operand in node.inputs),
+        composite.calls[-1].tensor_type,
+    )
 
 
 def _numbers_of(node: KernelNode) -> dict[Expr, _Number]:
@@ -77,38 +124,24 @@ def _numbers_of(node: KernelNode) -> dict[Expr, _Number]:
     for role, operand in node.inputs:
         if not is_parameter(role) or not isinstance(operand, Constant) or not operand.data.size:
             continue
-        data = operand.data
-        if is_scale(role) and np.isfinite(data).all() and (data > 0).all():
-            data = np.full_like(data, scales.setdefault(data.tobytes(), SCALE + SCALE_STEP * len(scales)))
+        data, known = operand.data, operand.data.tobytes()
+        if is_scale(role) and data.min() > 0 and np.isfinite(data.max()):
+            number = scales.setdefault(known, SCALE + SCALE_STEP * len(scales))
+            known = np.array(number, data.dtype).tobytes()
         elif not is_scale(role) and (data == data.flat[0]).all() and data.flat[0] not in EXACT_ZEROS:
-            data = np.full_like(data, zeros.setdefault(data.tobytes(), ZERO + len(zeros)))
-        numbers[operand] = _Number.of(data)
+            number = zeros.setdefault(known, ZERO + len(zeros))
+            known = np.array(number, data.dtype).tobytes()
+        numbers[operand] = _Number(data.dtype.str, data.shape, known)
     return numbers
 
 
-def _graph_of(node: KernelNode, composite: Composite, numbers: Mapping[Expr, _Number]) -> JSONGraph:
-    operands: dict[Expr, int] = {}
-    for _, operand in node.inputs:
-        operands.setdefault(operand, len(operands))
-    specs = {operand: TensorSpec(operand.tensor_type.shape, operand.tensor_type.dtype) for operand in operands}
-    inputs = tuple(spec for operand, spec in specs.items() if operand not in numbers)
-    nodes: list[JSONNode] = []
-    for operand, spec in specs.items():
-        known = numbers.get(operand)
-        index = sum(node.kind == "input" for node in nodes)
-        leaf = JSONNode("input", (spec,), index=index) if known is None else None
-        nodes.append(leaf or JSONNode("constant", (spec,), digest=numbers[operand].digest))
-    entries = tuple((role, (operands[operand], 0)) for role, operand in node.inputs)
-    type_ = composite.calls[-1].tensor_type
-    result = TensorSpec(type_.shape, type_.dtype)
-    nodes.append(JSONNode("kernel", (result,), node.op, entries, plain(node.attrs, node.op)))
-    return JSONGraph(SYMBOL, inputs, tuple(nodes), ((len(nodes) - 1, 0),))
-
-
 @lru_cache(maxsize=4096)
-def _objection(graph_text: str, symbols: tuple[str, ...], numbers: tuple[_Number, ...]) -> str | None:
-    graph = JSONGraph.from_json(json.loads(graph_text), "probe")
-    constants = {number.digest: number.array for number in numbers}
+def _objection(question: _Question, symbols: tuple[str, ...]) -> str | None:
+    return _answer(question.graph(), symbols, question.constants())
+
+
+def _answer(graph: JSONGraph, symbols: tuple[str, ...], constants: Mapping[str, np.ndarray]) -> str | None:
+    """Return why oneDNN's implementation of a graph is not to be used; None where there is a quick one."""
     try:
         implementations = probe_implementation(graph, dict.fromkeys(symbols, SYMBOL_SIZE), constants)
     except ShapeError:
