@@ -41,7 +41,8 @@ class Configuration:
     symbols. compiled: code is generated and run; else the graph is only brought to where backends take their parts.
     saved: the executable is written and read again. deterministic: the same bits for any number of threads. again: it
     is compiled a second time, to the same bytes. explained: `explain` says what `compile` does. twin: its twin is
-    compiled in its place. text: its text is read again. drawn: patterns are drawn from it, and matched. each_pass: the
+    compiled in its place. text: its text is read again. drawn: patterns are drawn from it, and
+    matched, and regions and memory plans are drawn. each_pass: the
     module is interpreted after each pass, not after each stage alone.
     """
 

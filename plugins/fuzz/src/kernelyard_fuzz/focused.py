@@ -20,23 +20,36 @@ from kernelyard_fuzz.writer import RefusedError, Writer
 from kernelyard_fuzz.written import grow_or_write
 
 READINGS = frozenset({"dequantize", "pad", "permute_dims"})  # of operands, which primitives do themselves
+QUANTIZATION = frozenset({"dequantize", "quantize"})
+KINDS = 5  # of small graphs
+MOST_CHAINS = 2  # of quantized layers
+MOST_ALONE = 5
 IMAGES = ((1, 8, 9, 9), (2, 16, 8, 8), (1, 4, 6, 7))
 
 
 def write_small(
     chooser: Chooser, sketch: Sketch, pattern: FusionPattern, others: Sequence[Op], kind: int | None = None
 ) -> None:
-    """Write a few operators that a pattern is about. others: may stand beside them; kind: one of four ways."""
+    """Write a few operators that a pattern is about. others: may stand beside them; kind: one of five ways."""
     ops = _ops_of(pattern)
-    kind = chooser.below(4) if kind is None else kind
+    if kind is None:
+        kind = 1 if _is_quantized(pattern) and chooser.chance(60) else chooser.below(KINDS)
     if kind == 0:
         splice(chooser, sketch, pattern)
     elif kind == 1:
-        quantized_layers(chooser, sketch, ops, others, None)
+        for _ in range(chooser.between(1, MOST_CHAINS)):
+            quantized_layers(chooser, sketch, ops, others, None)
     elif kind == 2:
         _between_convolutions(chooser, sketch, lambda x: grow_or_write(chooser, sketch, chooser.pick(ops), x))
-    else:
+    elif kind == 3:
         _padded(chooser, sketch, ops)
+    else:
+        _alone(chooser, sketch, ops)
+
+
+def _is_quantized(pattern: FusionPattern) -> bool:
+    parts = (part for part in walk(pattern.pattern) if isinstance(part, CallPattern))
+    return any(part.ops and set(part.ops) <= QUANTIZATION for part in parts)
 
 
 def _ops_of(pattern: FusionPattern) -> Sequence[Op]:
@@ -69,10 +82,27 @@ def _channels(x: Var) -> int:
 
 
 def _padded(chooser: Chooser, sketch: Sketch, ops: Sequence[Op]) -> None:
-    """An operator of an image, or a row of it, or a room, with a border around it: zeros, mostly."""
-    rank = chooser.between(3, 5)
-    x = sketch.input(bins.array_in(chooser, (1, 4, 6, 7, 5)[:rank], "float32", Interval(-1.0, 1.0)))
-    border = (0, 0, *(chooser.pick((1, 1, 0, 2)) for _ in range(rank - 2)))
+    """An operator of an image, or a row of it, or a room, with a border around it: zeros, mostly.
+
+    Where no element is negative, zeros change no maximum.
+    """
+    x = _image(chooser, sketch)
+    if chooser.chance(40):
+        x = sketch.op(chooser.pick(("nn.relu", "sigmoid", "abs")), x) or x
+    border = (0, 0, *(chooser.pick((1, 1, 0, 2)) for _ in range(x.tensor_type.rank - 2)))
     padded = sketch.op("pad", x, pads=border * 2, value=chooser.pick((0.0, 0.0, 0.0, 0.5)))
     if padded is not None:
         grow_or_write(chooser, sketch, chooser.pick(ops), padded)
+
+
+def _alone(chooser: Chooser, sketch: Sketch, ops: Sequence[Op]) -> None:
+    """Operators that read one image and not each other: what one compile says of many attributes."""
+    x = _image(chooser, sketch)
+    for _ in range(chooser.between(2, MOST_ALONE)):
+        grow_or_write(chooser, sketch, chooser.pick(ops), x)
+
+
+def _image(chooser: Chooser, sketch: Sketch) -> Var:
+    """Return a parameter that is an image, or a row of it, or a room."""
+    shape = (1, 4, 6, 7, 5)[: chooser.pick((3, 4, 4, 5))]
+    return sketch.input(bins.array_in(chooser, shape, "float32", Interval(-1.0, 1.0)))

@@ -25,7 +25,7 @@ from kernelyard_fuzz.written import grow_or_write
 
 CHEAP = ("add", "multiply", "nn.relu", "permute_dims", "reshape", "sum", "concat", "matmul", "nn.softmax", "subtract")
 Drawn = TypeVar("Drawn", Op, FusionPattern)
-SMALL = 30  # of 100 graphs
+SMALL = 40  # of 100 graphs
 RECENT = 5  # values that the next operator reads most often
 
 

@@ -29,6 +29,7 @@ from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.configuration import Configuration
 from kernelyard_fuzz.costs import Cost, cost_of
 from kernelyard_fuzz.drawn_patterns import check_drawn
+from kernelyard_fuzz.drawn_plans import check_plans
 from kernelyard_fuzz.drawn_regions import check_regions
 from kernelyard_fuzz.errors import FoundError, UndefinedError
 from kernelyard_fuzz.graphs import Graph
@@ -172,6 +173,7 @@ def check(graph: Graph, how: Configuration, chooser: Chooser, taken: Taken) -> N
     if how.drawn:
         check_drawn(chooser, graph.module)
         check_regions(chooser)
+        check_plans(chooser)
     module = _written(graph, how, wanted, chooser, taken)
     if how.compiled:
         _ran(module, how, wanted, chooser, taken)

@@ -15,7 +15,7 @@ from kernelyard.ir import Constant, Expr, Op, Var
 from kernelyard_fuzz import bins
 from kernelyard_fuzz.bins import Interval, interval_of
 from kernelyard_fuzz.chooser import Chooser
-from kernelyard_fuzz.operators import grow
+from kernelyard_fuzz.operators import grow, samples_of
 from kernelyard_fuzz.sketch import Sketch
 from kernelyard_fuzz.written import grow_or_write
 
@@ -24,7 +24,19 @@ STORED = ("int8", "uint8")
 LAYERS = (
     *("nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv2d_transpose", "matmul", "add", "subtract"),
     *("nn.relu", "clip", "sigmoid", "tanh", "nn.leaky_relu", "nn.hard_swish", "nn.softmax", "nn.layer_norm"),
-    *("nn.max_pool2d", "nn.avg_pool2d", "mean", "max", "concat", "reshape", "permute_dims", "split", "pad", "flip"),
+    *(
+        "nn.max_pool2d",
+        "nn.avg_pool2d",
+        "nn.avg_pool1d",
+        "mean",
+        "max",
+        "concat",
+        "reshape",
+        "permute_dims",
+        "split",
+        "pad",
+        "flip",
+    ),
     *("multiply", "strided_slice", "tile", "nn.conv1d_transpose", "nn.conv3d_transpose", "argmax"),
 )
 SHAPES = ((1, 4, 6, 6), (2, 3, 5, 7), (3, 8), (2, 5, 16), (1, 2, 9), (1, 2, 3, 4, 5))
@@ -42,6 +54,7 @@ class Habits(NamedTuple):
 
 
 ANY, USUAL = Habits(25, 10, 50), Habits(4, 2, 10)
+BY_AXIS = USUAL._replace(by_axis=100)
 
 
 class Parameters(NamedTuple):
@@ -56,14 +69,14 @@ def quantized_layers(
     chooser: Chooser, sketch: Sketch, layers: Sequence[Op], others: Sequence[Op], read: Var | None
 ) -> None:
     """Add one to three layers that read a value, or integers of their own; `others`: drawn now and then."""
-    habits = chooser.pick((ANY, USUAL))
-    stored, how = _first(chooser, sketch, read, habits)
+    first, habits = chooser.pick(((ANY, ANY), (USUAL, USUAL), (BY_AXIS, USUAL)))
+    op = _drawn(chooser, layers, others)
+    stored, how = _first(chooser, sketch, read, op, first)
     for _ in range(chooser.between(1, MOST_LAYERS)):
         real = _dequantized(sketch, stored, how)
         if real is None:
             return
-        op = _drawn(chooser, layers, others)
-        made = grow_or_write(chooser, sketch, op, real, make=partial(_weights, chooser, sketch))
+        made = grow_or_write(chooser, sketch, op, real, make=partial(_weights, chooser, sketch, habits))
         if made and chooser.chance(30):
             made = grow(chooser, sketch, chooser.pick(layers or others), made[0]) or made
         if not made or made[0].tensor_type.dtype != "float32":
@@ -74,10 +87,12 @@ def quantized_layers(
         if following is None:
             return
         stored = following
+        op = _drawn(chooser, layers, others)
 
 
-def _first(chooser: Chooser, sketch: Sketch, read: Var | None, habits: Habits) -> tuple[Var, Parameters]:
-    """Return integers to begin with: a value of the graph, quantized where it is float, or a parameter."""
+def _first(chooser: Chooser, sketch: Sketch, read: Var | None, op: Op, habits: Habits) -> tuple[Var, Parameters]:
+    """Return integers for an operator to begin with: a value of the graph, quantized where it is float, or a parameter,
+    mostly of a rank that the operator reads."""
     dtype = chooser.pick(STORED)
     if read is not None and chooser.chance(50):
         array = sketch.arrays[read]
@@ -89,7 +104,9 @@ def _first(chooser: Chooser, sketch: Sketch, read: Var | None, habits: Habits) -
             made = sketch.op("quantize", read, how.scale, how.zero, axis=how.axis, dtype=dtype)
             if made is not None:
                 return made, how
-    shape, limits = chooser.pick(SHAPES), np.iinfo(dtype)
+    ranks = {sample.inputs[0].ndim for sample in samples_of(op) if sample.inputs}
+    fitting = [shape for shape in SHAPES if len(shape) in ranks]
+    shape, limits = chooser.pick(fitting if fitting and chooser.chance(75) else SHAPES), np.iinfo(dtype)
     stored = sketch.input(bins.array_in(chooser, shape, dtype, Interval(limits.min, limits.max)))
     return stored, _parameters(chooser, sketch, Interval(-2.0, 2.0), dtype, shape, habits)
 
@@ -144,12 +161,12 @@ def _parameters(
     return Parameters(sketch.input(scales) if is_fed else Constant(scales), Constant(zeros), axis)
 
 
-def _weights(chooser: Chooser, sketch: Sketch, like: np.ndarray, shape: tuple[int, ...]) -> Var | None:
+def _weights(chooser: Chooser, sketch: Sketch, habits: Habits, like: np.ndarray, shape: tuple[int, ...]) -> Var | None:
     """Return another operand of a layer, dequantized, in the range of a sample's; None where it is to be as usual."""
     if dtypes.from_numpy(like.dtype) != "float32" or not like.ndim or chooser.chance(30):
         return None
     interval, dtype, before = interval_of(like), "int8" if chooser.chance(75) else "uint8", sketch.mark()
-    how = _parameters(chooser, sketch, interval, dtype, shape, ANY._replace(fed=0))
+    how = _parameters(chooser, sketch, interval, dtype, shape, habits._replace(fed=0))
     assert isinstance(how.scale, Constant)
     assert isinstance(how.zero, Constant)
     limits, scale, zero = np.iinfo(dtype), how.scale.data.max(initial=1e-6), how.zero.data.max(initial=0)

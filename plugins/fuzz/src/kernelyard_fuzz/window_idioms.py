@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,12 @@ from kernelyard.ir import Var, get_op
 from kernelyard_fuzz.writer import Writer
 
 SCALES = (2.0, 2.0, 3.0, 1.5, 2.3, 0.6)  # of images
-# What networks have of the attributes of a resize.
-USUAL_RESIZES = {
-    "method": ("nearest", "linear"),
-    "coordinate_transformation_mode": ("asymmetric", "half_pixel"),
-}
+# How networks resize; what is not said here is as by default.
+USUAL_RESIZES: Sequence[Mapping[str, Any]] = (
+    {"method": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+    {"method": "nearest", "coordinate_transformation_mode": "half_pixel"},
+    {"method": "linear", "coordinate_transformation_mode": "half_pixel"},
+)
 
 
 def _padded(w: Writer, x: Var) -> Var:
@@ -45,25 +46,33 @@ def window(w: Writer, padded: Var, channels: int) -> Var:
     if kind == 0:
         return w.op("nn.conv2d", padded, w.weights(2, channels, 2, 3), padding=own)
     window: dict[str, Any] = {"pool_size": w.chooser.pick(((2, 2), (3, 3), (2, 3))), "padding": own}
-    window |= {"strides": w.chooser.pick(((1, 1), (2, 2), (1, 2))), "ceil_mode": w.chooser.chance(25)}
-    window |= {"dilation": w.chooser.pick(((1, 1), (1, 1), (1, 1), (2, 1), (1, 2)))}
+    window["strides"] = w.chooser.pick(((1, 1), (2, 2), (1, 2)))
+    unusual = {
+        "ceil_mode": (True,),
+        "dilation": ((2, 1), (1, 2)),
+        "padding": ((0, 0, 0, 0), (1, 0, 0, 0), (1, 1, 1, 1)),
+    }
+    window |= w.nearly({}, unusual)
     if kind == 1:
         return w.op("nn.max_pool2d", padded, **window)
     return w.op("nn.avg_pool2d", padded, count_include_pad=w.chooser.chance(50), **window)
 
 
+def _image(w: Writer, x: Var) -> Var:
+    """Return x where it is an image, or a row of it, or a room; else its elements as one."""
+    return x if 3 <= x.tensor_type.rank <= 5 else w.of_rank(x, w.chooser.pick((3, 4, 4, 5)))
+
+
 def pooled(w: Writer, x: Var) -> Var:
     """A pool of one to three axes with any window, that rounds up or counts its padding."""
-    x = w.of_rank(x, w.chooser.between(3, 5))
+    x = _image(w, x)
     axes = x.tensor_type.rank - 2
     size = tuple(w.chooser.pick((1, 2, 2, 3)) for _ in range(axes))
-    attrs: dict[str, Any] = {
-        "pool_size": size,
-        "strides": tuple(w.chooser.pick((1, 2, 2, 3)) for _ in size),
-        "padding": tuple(w.chooser.below(each + (each > 1)) for each in size * 2),
-        "dilation": tuple(w.chooser.pick((1, 1, 1, 2)) for _ in size),
-        "ceil_mode": w.chooser.chance(50),
-    }
+    around = tuple(each // 2 for each in size)
+    anywhere = tuple(w.chooser.below(each + (each > 1)) for each in size * 2)
+    attrs: dict[str, Any] = {"pool_size": size, "strides": tuple(w.chooser.pick((1, 2, 2, 3)) for _ in size)}
+    unusual = {"padding": (anywhere,), "dilation": (tuple(w.chooser.pick((1, 2)) for _ in size),), "ceil_mode": (True,)}
+    attrs |= w.nearly({"padding": w.chooser.pick((around * 2, (0,) * 2 * axes))}, unusual)
     if w.chooser.chance(30):
         return w.op(f"nn.max_pool{axes}d", x, **attrs)
     return w.op(f"nn.avg_pool{axes}d", x, count_include_pad=w.chooser.chance(60), **attrs)
@@ -71,14 +80,16 @@ def pooled(w: Writer, x: Var) -> Var:
 
 def resized(w: Writer, x: Var) -> Var:
     """An image of other sizes: by scales, whose sizes are rounded down, or to sizes alone."""
-    x = w.of_rank(x, w.chooser.pick((3, 4, 4, 5)))
+    x = _image(w, x)
     before = [int(size) for size in x.tensor_type.shape[2:]]  # pyright: ignore[reportArgumentType]
-    scale = w.chooser.pick(SCALES)
-    scales = tuple(scale if w.chooser.chance(60) else w.chooser.pick(SCALES) for _ in before)
-    sizes = tuple(max(math.floor(scale * size), 1) for scale, size in zip(scales, before, strict=True))
     choices = {name: attribute.choices for name, attribute in get_op("image.resize").attributes.items()}
-    choices |= USUAL_RESIZES if w.chooser.chance(70) else {}
-    attrs = {name: w.chooser.pick(values) for name, values in choices.items() if values}
+    unusual: dict[str, Sequence[Any]] = {name: values for name, values in choices.items() if values}
+    unusual["scales"] = (tuple(w.chooser.pick(SCALES) for _ in before),)
+    attrs = w.nearly(
+        {**w.chooser.pick(USUAL_RESIZES), "scales": (w.chooser.pick((2.0, 2.0, 3.0)),) * len(before)}, unusual
+    )
+    scales = attrs.pop("scales")
+    sizes = tuple(max(math.floor(scale * size), 1) for scale, size in zip(scales, before, strict=True))
     stated = scales if w.chooser.chance(60) else ()
     return w.op("image.resize", x, sizes=sizes, scales=stated, **attrs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,16 @@ class Writer:
         if self.chooser.chance(10):
             value = self.chooser.pick((value * 1.02, -value, value + 1, 0.0, 1.0))
         return Constant(np.asarray(value, np.float32))
+
+    def nearly(self, usual: Mapping[str, Any], others: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Return the usual values of attributes, of which mostly one is another, now and then all are.
+
+        Where several are unusual a backend has several reasons to decline, and none shows that another is forgotten.
+        """
+        if self.chooser.chance(20):
+            return {**usual, **{name: self.chooser.pick(values) for name, values in others.items()}}
+        name = self.chooser.pick(tuple(others))
+        return {**usual, name: self.chooser.pick(others[name])}
 
     def vector(self, size: int, rank: int, axis: int) -> Constant:
         """Return one number for each element of an axis, as a constant that broadcasts; now and then one for all."""
