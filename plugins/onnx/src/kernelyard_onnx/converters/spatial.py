@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kernelyard import dims
 from kernelyard.dims import Dim
+from kernelyard.dtypes import is_float
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
@@ -27,7 +28,10 @@ class Tap:
 
 @converter("GridSample", since=16)
 def grid_sample(node: Node) -> Expr:
-    """X (N, C, spatial...), grid (N, out..., axes) with positions from -1 to 1, the last axis (x) first."""
+    """X (N, C, spatial...), grid (N, out..., axes) with positions from -1 to 1, the last axis (x) first.
+
+    The dtypes may differ: positions are computed in the grid's, the result in X's (of integers, in the grid's).
+    """
     x, grid = node.input(0), node.input(1)
     rank = node.rank(x) - 2
     mode = MODES.get(node.attr("mode", "linear")) or node.reject(f"its mode {node.attr('mode')!r} is unknown")
@@ -38,8 +42,10 @@ def grid_sample(node: Node) -> Expr:
     taps = [
         _taps(node, _coordinate(node, flat, rank - 1 - axis, size), size, mode) for axis, size in enumerate(spatial)
     ]
-    data = node.reshape(x, (batch, channels, dims.product(spatial)))
-    return node.reshape(sampled(node, data, taps, spatial, (batch, channels, count)), (batch, channels, *outputs))
+    dtype = node.dtype(x) if is_float(node.dtype(x)) else node.dtype(grid)
+    data = node.cast(node.reshape(x, (batch, channels, dims.product(spatial))), dtype)
+    values = node.cast(sampled(node, data, taps, spatial, (batch, channels, count)), node.dtype(x))
+    return node.reshape(values, (batch, channels, *outputs))
 
 
 def sampled(
@@ -114,7 +120,6 @@ def _modulo(node: Node, value: Expr, span: Expr) -> Expr:
 
 def _weighted(node: Node, data: Expr, corner: Sequence[Tap], spatial: Sequence[Dim], shape: Sequence[Dim]) -> Expr:
     """Return the elements at one corner of each cell, times its weight, 0 outside."""
-    dtype = node.dtype(data)
     padding = node.attr("padding_mode", "zeros")
     index: Expr | None = None
     weight: Expr | None = None
@@ -129,7 +134,8 @@ def _weighted(node: Node, data: Expr, corner: Sequence[Tap], spatial: Sequence[D
                 node.op("greater_equal", position, node.expr(size, node.dtype(position))),
             )
             own = node.full(1, (), node.dtype(position)) if tap.weight is None else tap.weight
-            tap = Tap(_inside(node, position, size, "border"), node.op("where", outside, node.full(0, (), dtype), own))
+            kept = node.op("where", outside, node.full(0, (), node.dtype(own)), own)
+            tap = Tap(_inside(node, position, size, "border"), kept)
             position = tap.position
         steps = node.cast(position, "int64")
         index = steps if index is None else node.op("add", node.op("multiply", index, length), steps)
@@ -139,4 +145,6 @@ def _weighted(node: Node, data: Expr, corner: Sequence[Tap], spatial: Sequence[D
         node.reject("it has no spatial axes")
     batch, _, count = shape
     values = node.op("gather_elements", data, node.broadcast_to(node.reshape(index, (batch, 1, count)), shape), axis=2)
-    return values if weight is None else node.op("multiply", values, node.reshape(weight, (batch, 1, count)))
+    if weight is None:
+        return values
+    return node.op("multiply", values, node.cast(node.reshape(weight, (batch, 1, count)), node.dtype(values)))
