@@ -64,9 +64,10 @@ def test_the_named_path_comes_first_and_alone(monkeypatch):
     assert list(_native.candidates())[-1] == ("libdnnl.so.3", "the system's library path")
 
 
-def test_importing_the_runtime_loads_no_library_and_no_compiler():
+def test_importing_the_runtime_and_every_lowering_loads_no_library_and_no_compiler():
     code = (
         "import sys, kernelyard_dnnl.runtime; from kernelyard_dnnl._native import load_library;"
+        "from kernelyard_dnnl.primitives import all_kinds; all_kinds();"
         "assert load_library.cache_info().currsize == 0;"
         "bad = [m for m in sys.modules if m.startswith('kernelyard.') and m.split('.')[1] in"
         " ('ir', 'ops', 'patterns', 'transform', 'plugins', 'placement', 'driver', 'cli')];"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kernelyard.plugins.api import Call, Constant
 from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import dequantized, quantized
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
+    from kernelyard.plugins.api import Call
     from kernelyard_dnnl.candidate import Candidate
 
 PER_TENSOR = "oneDNN's reorders are used with one scale and one zero point"
@@ -23,6 +23,8 @@ PER_TENSOR = "oneDNN's reorders are used with one scale and one zero point"
 
 def check(conversion: Candidate) -> Refusal | None:
     """Between float32 and 8 bits, by one scale; where a tensor enters or leaves what oneDNN computes."""
+    from kernelyard.plugins.api import Constant  # inside: the runtime half has no compiler
+
     source, result = conversion.call.args[0].tensor_type, conversion.result
     real, stored = (source, result) if conversion.op_name == "quantize" else (result, source)
     scale = conversion.call.args[1]
@@ -47,6 +49,8 @@ def check(conversion: Candidate) -> Refusal | None:
 def _moves_halves(quantize: Call) -> bool:
     """Return True where numbers may lie exactly between two codes, by a scale that is a power of two, and the zero
     point may be odd."""
+    from kernelyard.plugins.api import Constant
+
     _, scale, zero = quantize.args
     is_exact = isinstance(scale, Constant) and math.frexp(float(scale.data))[0] == 0.5
     is_even = isinstance(zero, Constant) and int(zero.data) % 2 == 0
