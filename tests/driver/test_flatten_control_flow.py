@@ -46,6 +46,28 @@ def test_branches_are_jumps_from_the_second_call_on(
         np.testing.assert_allclose(exe(X, np.array(condition)), expected, rtol=1e-5, atol=1e-7)
 
 
+def test_branches_may_hand_on_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a mixture of experts do, where no token uses an expert."""
+    functions: dict[str, Function] = {}
+    for name, op in (("then", "exp"), ("otherwise", None)):
+        b = FunctionBuilder()
+        given, other = b.input("p", (2, 4)), b.input("q", (2, 4))
+        functions[name] = b.function(b.op(op, given) if op else given, other, attrs=PRIVATE)
+    b = FunctionBuilder()
+    x, flag = b.input("x", (2, 4)), b.input("c", (), "bool")
+    start, other = b.op("tanh", x), b.op("sigmoid", x)
+    both = b.if_(flag, "then", "otherwise", [start, other], TupleType((rows(2), rows(2))))
+    swapped = b.if_(flag, "otherwise", "then", [b.get(both, 1), b.get(both, 0)], TupleType((rows(2), rows(2))))
+    functions["main"] = b.function(b.get(swapped, 0), b.get(swapped, 1), start)
+    module = IRModule(functions)
+    exe = ky.compile(module, backends=[])
+    exe(X, np.array(True))
+    forbid_instructions(monkeypatch)
+    for condition in (True, False, True):
+        for found, expected in zip(exe(X, np.array(condition)), run(module, [X, np.array(condition)]), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
 def test_every_set_of_sizes_is_prepared_by_itself_and_checked() -> None:
     module = branching(symbol("n"))
     exe = ky.compile(module, backends=[])

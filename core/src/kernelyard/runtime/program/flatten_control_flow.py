@@ -35,7 +35,7 @@ from kernelyard.runtime.program.program import (
 from kernelyard.runtime.program.vm_function import Instruction, VMFunction
 
 # A VM function that is called often is there as often.
-MOST_STEPS = 2048
+MOST_STEPS = 16384
 
 
 def flatten_control_flow(vm_function: VMFunction, vm_functions: Mapping[str, VMFunction]) -> Program | None:
@@ -227,12 +227,14 @@ class _Inliner:
         self._check_types([self.registers[register].spec], [other])
 
     def _merge(self, target: int, result: int, first: int) -> None:
-        """Let the steps write a result to the one buffer of the branches, in the place of their own."""
+        """Let the steps write a result to the one buffer of the branches, in the place of their own; what a branch was
+        given, and hands on, is copied there."""
         self._check_same(target, result)
         root = root_of(self.registers, result)
         if root < first or self.registers[root].kind != "buffer":
-            raise _NoProgramError  # it would have to be copied
-        self.registers[root] = replace(self.registers[root], kind="alias", source=target)
+            self._transfer(COPY, target, result)
+        else:
+            self.registers[root] = replace(self.registers[root], kind="alias", source=target)
 
     def _run(self, block: Program, inputs: Sequence[int]) -> list[int]:
         """Return the registers of a block's results, after its steps."""
