@@ -60,7 +60,9 @@ def _export(
     given = {name: _method_spec(name, method, param_mode) for name, method in methods.items()}
     bound = [name for name, method in given.items() if method.param_mode == "none"]
     constants = _constants(model.parameters) if bound else {}
-    functions: dict[str, BaseFunction] = {name: _trace(model, name, method) for name, method in given.items()}
+    functions: dict[str, BaseFunction] = {
+        name: _trace(model, name, method, constants if name in bound else {}) for name, method in given.items()
+    }
     if model.states and any(method.effect_mode != "none" for method in given.values()):
         if INITIALIZE in functions:
             raise FrontendError(f"no method of a module with effects may be called {INITIALIZE!r}", hint="rename it")
@@ -141,7 +143,8 @@ def _initialize(model: _Model) -> Function:
     return FunctionBuilder().function(*map(Constant, initial.values()), attrs={"output_names": tuple(initial)})
 
 
-def _trace(model: _Model, name: str, method: specs.MethodSpec) -> Function:
+def _trace(model: _Model, name: str, method: specs.MethodSpec, constants: Mapping[str, Constant]) -> Function:
+    """Return the function of a method. constants: the parameters, by path, that are bound to values afterwards."""
     called = _method(model.module, name)
     _check_names(called, name, method.inputs)
     inputs = _Inputs(FunctionBuilder())
@@ -153,6 +156,7 @@ def _trace(model: _Model, name: str, method: specs.MethodSpec) -> Function:
     inputs.check_names(name)
     parameters: dict[Hashable, Expr] = dict(zip(model.parameters.values(), values, strict=True))
     scope = Scope(inputs.builder, parameters, states, model.labels, model.externs, model.subroutines)
+    scope.constants = {model.parameters[path]: value for path, value in constants.items()}
     with tracing(scope):
         results, names = _results(called(**arguments), name)
         results, names = _with_states(model, scope, method, results, names)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernelyard.errors import FrontendError
-from kernelyard.plugins.api import BaseFunction, Expr, FreshNames, Function, FunctionBuilder, structural_key
+from kernelyard.plugins.api import BaseFunction, Constant, Expr, FreshNames, Function, FunctionBuilder, structural_key
 
 if TYPE_CHECKING:
     from kernelyard.plugins.codegen_api import PrimFunc
@@ -85,8 +85,9 @@ class Subroutines:
 class Scope:
     """A function while it is traced.
 
-    parameters: the variable of each `Parameter`. states: the current values of each `Effect`, by name. labels: the path
-    of each `Module` in the model, for messages. These objects are keys alone, by identity.
+    parameters: the variable of each `Parameter`; constants: the values of those that become constants. states: the
+    current values of each `Effect`, by name. labels: the path of each `Module` in the model, for messages. These
+    objects are keys alone, by identity.
     """
 
     builder: FunctionBuilder
@@ -96,6 +97,7 @@ class Scope:
     externs: Externs
     subroutines: Subroutines
     origin: str = ""
+    constants: Mapping[Hashable, Constant] = field(default_factory=dict)
 
     def variable(self, parameter: Hashable) -> Expr:
         """Return the value of a parameter. Raises: FrontendError for one that the exported module does not have."""

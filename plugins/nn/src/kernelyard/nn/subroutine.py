@@ -23,43 +23,43 @@ def call_subroutine(function: Callable[..., Any], args: Any, kwargs: Any, name: 
     Raises: FrontendError when it returns no tensors.
     """
     outer = scope.current()
-    inner = _Inner(FunctionBuilder(), {}, {}, outer.labels, outer.externs, outer.subroutines, outer.origin, outer)
-    args, kwargs = _map_tensors((args, kwargs), inner.take)
+    inner = inner_scope(InnerScope, outer)
+    args, kwargs = map_tensors((args, kwargs), inner.take)
     with scope.tracing(inner):
         result = function(*args, **kwargs)
         own: list[Expr] = []
-        _map_tensors(result, lambda tensor: own.append(tensor.expr))
+        map_tensors(result, lambda tensor: own.append(tensor.expr))
         replaced = inner.replaced()
         values = [*own, *(value for *_, value in replaced)]
     if not own:
         raise FrontendError("a subroutine returns no tensors", where=outer.origin or None, found=repr(result))
     body = inner.builder.function(*values, attrs={PRIVATE: True})
-    _check_closed(body, outer.origin)
+    check_closed(body, outer.origin)
     called = outer.builder.call_function(outer.subroutines.add(body, name), inner.arguments, body.result_type)
     fields = [called] if len(values) == 1 else [outer.builder.get(called, index) for index in range(len(values))]
     results = iter(map(Tensor, fields))
-    answer = _map_tensors(result, lambda _: next(results))
+    answer = map_tensors(result, lambda _: next(results))
     for effect, state, _ in replaced:
         outer.state(effect)[state] = next(results).expr
     return answer
 
 
-def _check_closed(body: Function, origin: str) -> None:
-    """Check that a subroutine uses only the tensors of its caller that it was given. Raises: FrontendError."""
+def check_closed(body: Function, origin: str, what: str = "a subroutine", remedy: str = "forward") -> None:
+    """Check that a function uses only the tensors of its caller that it was given. Raises: FrontendError."""
     known = {*body.params, *(binding.var for binding in body.bindings)}
     results = body.result.fields if isinstance(body.result, Tuple) else (body.result,)
     for operand in (*results, *(each for binding in body.bindings for each in operands(binding.value))):
         if isinstance(operand, Var) and operand not in known:
             raise FrontendError(
-                "a subroutine uses a tensor that it was not given",
+                f"{what} uses a tensor that it was not given",
                 where=origin or None,
                 found=repr(Tensor(operand)),
-                hint="make it an argument of forward",
+                hint=f"make it an argument of {remedy}",
             )
 
 
 @dataclass
-class _Inner(Scope):
+class InnerScope(Scope):
     """The scope of a subroutine: what it reads of the caller's becomes a parameter when it is first read."""
 
     outer: Scope = None  # pyright: ignore[reportAssignmentType]  fields after those with defaults need one
@@ -94,13 +94,22 @@ class _Inner(Scope):
         ]
 
 
-def _map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
+def inner_scope(kind: type[InnerScope], outer: Scope) -> InnerScope:
+    """Return the scope of a function that is called in another one."""
+    return kind(
+        *(FunctionBuilder(), {}, {}, outer.labels, outer.externs, outer.subroutines, outer.origin),
+        constants=outer.constants,
+        outer=outer,
+    )
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """Return a value with each tensor in it replaced, through tuples, lists and dictionaries."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, (tuple, list)):
-        items = [_map_tensors(item, change) for item in value]
+        items = [map_tensors(item, change) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, Mapping):
-        return {key: _map_tensors(item, change) for key, item in value.items()}
+        return {key: map_tensors(item, change) for key, item in value.items()}
     return value
