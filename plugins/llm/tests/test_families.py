@@ -78,6 +78,23 @@ def test_narrow_weights_stay_narrow(stored: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(narrow.logits(IDS), expected, atol=1e-5 * np.abs(expected).max())
 
 
+def test_experts_that_no_token_uses_are_not_computed(tmp_path: Path) -> None:
+    """Weights that are no numbers show which ones are: those of two of four experts, for one token."""
+    finite = []
+    for expert in range(4):
+        folder = tmp_path / str(expert)
+        folder.mkdir()
+        folder_of("mixtral", folder)
+        arrays = weights(kept("mixtral")["shapes"], "F32")
+        for name, array in arrays.items():
+            if f"layers.0.block_sparse_moe.experts.{expert}." in name:
+                array[...] = np.nan
+        write_safetensors(folder / "model.safetensors", arrays)
+        logits = kernelyard_llm.load(folder, threads=1).logits(IDS[:1])
+        finite.append(bool(np.isfinite(logits).all()))
+    assert sorted(finite) == [False, False, True, True]
+
+
 def test_shards_and_a_saved_model(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     folder = folder_of("qwen2", tmp_path / "x", shards=3)

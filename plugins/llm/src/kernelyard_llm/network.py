@@ -7,6 +7,7 @@ from which weights there are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -243,7 +244,10 @@ class FeedForward(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Feed-forward networks of which each token uses a few. All are computed, those that are not used with weight 0."""
+    """Feed-forward networks of which each token uses a few.
+
+    Those that some token uses are computed, for all tokens, with weight 0 for tokens that do not use them.
+    """
 
     def __init__(self, config: ModelConfig, experts: Experts, part: _Part) -> None:
         self.experts = experts
@@ -260,14 +264,21 @@ class MixtureOfExperts(nn.Module):
             best = best / nn.op.sum(best, -1, keepdims=True)
         marks = nn.op.one_hot(chosen, count)  # (batch, n, used, count)
         weights = nn.op.sum(marks * nn.op.unsqueeze(best, -1), -2)
-        total = None
-        for each, weight in zip(self.parts, nn.op.split(weights, count, -1), strict=True):
-            y = each(x) * weight
-            total = y if total is None else total + y
-        assert total is not None
+        are_used = nn.op.split(nn.op.max(weights, [*range(weights.ndim - 1)]) > 0, count, 0)
+        total = x * 0.0
+        for expert, weight, is_used in zip(self.parts, nn.op.split(weights, count, -1), are_used, strict=True):
+            total = nn.op.cond(is_used.reshape(), partial(_added, expert), _unchanged, [total, x, weight])
         if self.shared is not None and self.shared_gate is not None:
             total = total + self.shared(x) * nn.op.sigmoid(self.shared_gate(x))
         return total
+
+
+def _added(expert: nn.Module, total: nn.Tensor, x: nn.Tensor, weight: nn.Tensor) -> nn.Tensor:
+    return total + expert(x) * weight
+
+
+def _unchanged(total: nn.Tensor, x: nn.Tensor, weight: nn.Tensor) -> nn.Tensor:
+    return total
 
 
 class Projections(nn.Module):
