@@ -185,6 +185,17 @@ def test_sizes_that_data_decides() -> None:
         check_same(exe(x), (x.nonzero(), x[x > 0] * 2))
 
 
+def test_unique_elements() -> None:
+    def function(x: Any) -> Any:
+        return *torch.unique(x, return_inverse=True, return_counts=True), torch.unique(x[0])
+
+    exe = ky.compile(export(function, torch.tensor([[3, 1], [1, 1]])), backends=[])
+    assert "reference" not in exe.report.coverage
+    for values in ([[3, 1], [1, 1]], [[1, 2], [4, -3]], [[0, 0], [0, 0]]):
+        x = torch.tensor(values)
+        check_same(exe(x), function(x))
+
+
 def test_numbers_read_from_tensors() -> None:
     def function(x: Any, count: Any) -> Any:
         n = count.item()

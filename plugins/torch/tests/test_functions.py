@@ -14,6 +14,8 @@ from torch.export import Dim  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 from torch_agreement import export_and_check  # noqa: E402
 
+from kernelyard.errors import PerformanceWarning  # noqa: E402
+
 
 def assigned(x: Any) -> Any:
     y = x.clone()
@@ -62,6 +64,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
     "histograms": (
         lambda x: (torch.histc(x, 5), torch.histc(x, 4, -1.0, 1.0), torch.histc(x.round(), 3, 0, 2)),
         lambda: (torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0, 0.49, 7.5, -0.2]),),
+    ),
+    "gamma functions": (
+        lambda x, n: (x.lgamma(), x.double().lgamma(), n.lgamma().isinf(), (x / 0).lgamma().isinf()),
+        lambda: (torch.tensor([0.5, 1.0, 2.0, 1.37, 7.9, 8.0, 19.0, 1e-9, -0.5, -3.7]), torch.arange(-2, 3)),
     ),
     "reduce into slices": (
         lambda x, i, s: tuple(
@@ -259,6 +265,11 @@ def test_functions(name: str) -> None:
     function, inputs = FUNCTIONS[name]
     exe = export_and_check(Function(function), *inputs())
     assert "reference" not in exe.report.coverage
+
+
+def test_determinants() -> None:
+    with pytest.warns(PerformanceWarning, match="det"):
+        export_and_check(Function(lambda x: (x.det(), torch.linalg.det(x[0]))), draw(3, 4, 4))
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -15,6 +15,7 @@ from torch.nn import functional
 from kernelyard_torch import converters, registry
 from kernelyard_torch import order_statistics as order
 from kernelyard_torch.graph_outputs import memory_order
+from kernelyard_torch.special_functions import log_gamma
 
 converters.load()  # which says what has a converter
 Table = dict[Any, Callable[..., Any]]
@@ -54,6 +55,7 @@ def _own() -> Table:
         torch.ops.aten.histc.default: order.histogram,
         torch.ops.aten.index_reduce.default: _index_reduce,
         torch.ops.aten.kthvalue.default: order.kth_value,
+        torch.ops.aten.lgamma.default: log_gamma,
         torch.ops.aten.logcumsumexp.default: order.running_log_sum_exp,
         torch.ops.aten.median.default: order.of_all(order.median),
         torch.ops.aten.median.dim: order.median,

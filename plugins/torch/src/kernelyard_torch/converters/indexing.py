@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelyard.dims import Dim
-from kernelyard.plugins.api import Expr, TensorType, broadcast_shapes
+from kernelyard.plugins.api import Expr, TensorType, TupleType, broadcast_shapes
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import converter
 
@@ -57,6 +57,16 @@ def _positions(node: Node, x: Expr, count: Dim) -> Expr:
     if not node.rank(x):
         return node.full(0, (count, 0), "int64")
     return node.reshape(node.permute(found, (1, 0)), (count, node.rank(x)))
+
+
+@converter("aten._unique2.default")
+def unique(node: Node, x: Expr, is_sorted: bool, return_inverse: bool, return_counts: bool) -> list[Expr | None]:
+    """Return the unique elements, always sorted, where each element is among them, and how often each occurs."""
+    count = node.result.shape
+    indices, flat = TensorType(count, "int64"), TensorType((x.tensor_type.numel,), "int64")
+    found = node.decided("unique", node.flat(x), type_=TupleType((node.result, indices, flat, indices)))
+    values, _, inverse, counts = (node.builder.get(found, index) for index in range(4))
+    return [values, node.reshape(inverse, node.shape(x)) if return_inverse else None, counts if return_counts else None]
 
 
 @dataclass(frozen=True)
