@@ -1,4 +1,4 @@
-"""NVRTC, the CUDA compiler that is a library: from source text to a cubin. It needs no GPU and no driver.
+"""NVRTC, the CUDA compiler that is a library: from source text to a cubin, or to PTX. It needs no GPU and no driver.
 
 Source: CUDA Toolkit documentation, "NVRTC", sections "Compilation" and "Supported Compile Options".
 """
@@ -69,7 +69,21 @@ def compile_cubin(library: str, source: str, options: Sequence[str]) -> bytes:
     """
     program = _Program(library, source)
     try:
-        return program.compile(options)
+        program.compile(options)
+        return program.read("nvrtcGetCUBINSize", "nvrtcGetCUBIN")
+    finally:
+        program.destroy()
+
+
+def compile_ptx(library: str, source: str, options: Sequence[str]) -> str:
+    """Return the PTX of CUDA C++ text.
+
+    Raises: ToolchainError with what the compiler said.
+    """
+    program = _Program(library, source)
+    try:
+        program.compile(options)
+        return program.read("nvrtcGetPTXSize", "nvrtcGetPTX").rstrip(b"\0").decode()
     finally:
         program.destroy()
 
@@ -91,14 +105,13 @@ class _Program:
         self._library, self._handle = library, ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(self._handle), source.encode(), b"extern.cu", 0, None, None)
 
-    def compile(self, options: Sequence[str]) -> bytes:
+    def compile(self, options: Sequence[str]) -> None:
         words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         if self._nvrtc.nvrtcCompileProgram(self._handle, len(options), words):
-            log = self._read("nvrtcGetProgramLogSize", "nvrtcGetProgramLog").rstrip(b"\0\n")
+            log = self.read("nvrtcGetProgramLogSize", "nvrtcGetProgramLog").rstrip(b"\0\n")
             raise ToolchainError("the CUDA compiler failed", where="NVRTC", found=log.decode(errors="replace"))
-        return self._read("nvrtcGetCUBINSize", "nvrtcGetCUBIN")
 
-    def _read(self, size_of: str, content_of: str) -> bytes:
+    def read(self, size_of: str, content_of: str) -> bytes:
         size = ctypes.c_size_t()
         self._call(size_of, self._handle, ctypes.byref(size))
         content = ctypes.create_string_buffer(size.value)

@@ -1,0 +1,22 @@
+"""What each instruction does, by family. `HANDLERS` has them by opcode."""
+
+from __future__ import annotations
+
+from . import arithmetic, asynchronous, bits, comparison, control, conversion, data_movement, functions, matrix, warp
+
+HANDLERS = {
+    opcode: handler
+    for family in (
+        arithmetic,
+        asynchronous,
+        bits,
+        comparison,
+        control,
+        conversion,
+        data_movement,
+        functions,
+        matrix,
+        warp,
+    )
+    for opcode, handler in family.HANDLERS.items()
+}
