@@ -255,11 +255,12 @@ def codegen(
     strict: bool = False,
     call: Caller = call_directly,
     layouts: Mapping[str, PreferredLayouts] = NONE,
+    permutes: bool = False,
 ) -> Sequence[Pass]:
     """Have backends rewrite their regions, agree on what these hand each other, and make RuntimeModules of them."""
     return [
         OptimizeRegions(optimizers, recorder, strict),
-        AgreeBorderLayouts(layouts, recorder, strict),
+        AgreeBorderLayouts(layouts, recorder, strict, permutes),
         RunCodegen(codegens, options, recorder=recorder, strict=strict, call=call),
     ]
 

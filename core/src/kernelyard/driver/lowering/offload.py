@@ -86,7 +86,10 @@ def _run_codegens(session: CompileSession, module: IRModule) -> IRModule:
         for b in session.backends
         if type(b).border_layouts is not Backend.border_layouts
     }
-    passes = codegen(optimizers, codegens, session.options, session.recorder, session.strict, within_time, layouts)
+    permutes = session.generator is not None
+    passes = codegen(
+        optimizers, codegens, session.options, session.recorder, session.strict, within_time, layouts, permutes
+    )
     return attach_fallbacks(passes(module), refusable.values())
 
 
