@@ -138,8 +138,8 @@ def _of_quantized(match: Match) -> Efficiency:
 def _convolution_along_one_axis(call: Call) -> Efficiency:
     """Images one element high take 1.0 to 2.4 times as long as an operand that is read in place, 1.2 in the geometric
     mean of 58 shapes, but for strides over filters that a core's second-level cache does not hold and that are read for
-    many places, and over a single channel with a short filter. An open number of places counts as many: 17 shapes took
-    1.4 times as long, and the first call with each number of them, for which oneDNN makes code, 3 times. A filter over
+    many places, and over a single channel with a short filter. An open number of places counts as many: 15 shapes took
+    1.3 times as long, and the first call with each number of them, for which oneDNN makes code, 3 times. A filter over
     few places is a gate, made of one number for each channel of an image: leaving the layout of the image for it costs
     more than it does."""
     weights, places = call.args[1], dims.product(call.tensor_type.shape[2:])
