@@ -92,3 +92,26 @@ def integer_range(dtype: str) -> tuple[int, int]:
     """
     bits = int(dtype.removeprefix("u").removeprefix("int"))
     return (0, (1 << bits) - 1) if dtype in UNSIGNED else (-(1 << bits - 1), (1 << bits - 1) - 1)
+
+
+def convert(array: np.ndarray, name: str) -> np.ndarray:
+    """Return an array in another dtype, floats to integers as generated kernels convert them: towards zero.
+
+    What does not fit saturates at 32 bits, or at 64 for int64, uint64 and uint32, then wraps; NaN gives 0.
+
+    Example:
+        >>> import numpy as np
+        >>> convert(np.array([2.7, -2.7, 300.0, np.inf, np.nan], np.float32), "int32").tolist()
+        [2, -2, 300, 2147483647, 0]
+    """
+    import numpy as np
+
+    if not is_integer(name) or not is_float(from_numpy(array.dtype)):
+        return array.astype(to_numpy(name))
+    through = {"uint64": "uint64", "int64": "int64", "uint32": "int64"}.get(name, "int32")
+    low, high = integer_range(through)
+    whole = np.trunc(np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
+    is_low, is_high = whole < low, whole >= float(high)  # 2^63 - 1 is no float64: what is not below it is 2^63 or more
+    held = np.where(is_low | is_high, 0.0, whole).astype(to_numpy(through))
+    held = np.where(is_low, np.array(low, held.dtype), np.where(is_high, np.array(high, held.dtype), held))
+    return held.astype(to_numpy(name))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kernelyard import dtypes
-from kernelyard.ir import TensorType
+from kernelyard.ir import TensorType, get_op
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import cast
 
@@ -84,3 +84,15 @@ def test_integers_keep_all_their_bits(run):
 def test_nan_becomes_zero_and_large_floats_saturate(run):
     values = np.array([np.nan, 1e30, -1e30, np.inf], np.float32)
     assert run(conversion("float32", "int32", 4), values)[0].tolist() == [0, 2**31 - 1, -(2**31), 2**31 - 1]
+
+
+@pytest.mark.parametrize("source", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("target", INTEGERS)
+def test_floats_that_an_integer_does_not_hold_are_converted_as_constants_are(run, source, target):
+    """In a kernel, by the operator's reference, and where a constant is folded."""
+    special = [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e9, -3e9, 2.0**31, -(2.0**31), 2.0**63, 300.7, -1.5, -0.0, 1e-40]
+    with np.errstate(over="ignore"):
+        values = np.array(special).astype(dtypes.to_numpy(source))
+    found = run(conversion(source, target, len(values)), values)[0]
+    np.testing.assert_array_equal(found, dtypes.convert(values, target))
+    np.testing.assert_array_equal(found, get_op("astype").reference(values, dtype=target))

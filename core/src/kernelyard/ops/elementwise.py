@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from kernelyard.dtypes import FLOATS, SIGNED, from_numpy, is_float, to_numpy
+from kernelyard.dtypes import FLOATS, SIGNED, convert, from_numpy, is_float
 from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, Type
 from kernelyard.ops import numeric
@@ -111,9 +111,7 @@ def _astype_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
 
 
 def _astype(x: np.ndarray, *, dtype: str) -> np.ndarray:
-    if dtype == "bool":
-        return x != 0
-    return x.astype(to_numpy(dtype))
+    return x != 0 if dtype == "bool" else convert(x, dtype)
 
 
 def _astype_samples() -> Iterator[Sample]:

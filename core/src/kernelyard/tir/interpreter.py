@@ -225,7 +225,7 @@ class _Points:
             case Binary():
                 return BINARY[expr.op](self.value(expr.a), self.value(expr.b))
             case Cast():
-                return self.value(expr.x).astype(dtypes.to_numpy(expr.dtype))
+                return dtypes.convert(self.value(expr.x), expr.dtype)
             case Select():
                 return self._select(expr)
             case Iterate():

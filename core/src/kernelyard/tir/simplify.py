@@ -117,7 +117,7 @@ def _fold(expr: Expr) -> Expr:
             case Binary():
                 result = interpreter.BINARY[expr.op](*values)
             case Cast():
-                result = values[0].astype(dtypes.to_numpy(expr.dtype))
+                result = dtypes.convert(values[0], expr.dtype)
             case _:
                 return expr
     return const(np.asarray(result).reshape(()).item(), expr.dtype)
