@@ -68,14 +68,15 @@ def pooled(w: Writer, x: Var) -> Var:
     x = _image(w, x)
     axes = x.tensor_type.rank - 2
     size = tuple(w.chooser.pick((1, 2, 2, 3)) for _ in range(axes))
-    around = tuple(each // 2 for each in size)
-    anywhere = tuple(w.chooser.below(each + (each > 1)) for each in size * 2)
-    attrs: dict[str, Any] = {"pool_size": size, "strides": tuple(w.chooser.pick((1, 2, 2, 3)) for _ in size)}
-    unusual = {"padding": (anywhere,), "dilation": (tuple(w.chooser.pick((1, 2)) for _ in size),), "ceil_mode": (True,)}
-    attrs |= w.nearly({"padding": w.chooser.pick((around * 2, (0,) * 2 * axes))}, unusual)
+    same = (*((each - 1) // 2 for each in size), *(each // 2 for each in size))  # as much as the window needs
+    usual = {"padding": w.chooser.pick((same, tuple(each // 2 for each in size) * 2, (0,) * 2 * axes, same))}
+    unusual: dict[str, Sequence[Any]] = {"dilation": (tuple(w.chooser.pick((1, 2)) for _ in size),)}
+    unusual |= {"padding": (tuple(w.chooser.below(each + (each > 1)) for each in size * 2),), "ceil_mode": (True,)}
+    attrs = {"pool_size": size, "strides": tuple(w.chooser.pick((1, 2, 2, 3)) for _ in size)}
+    attrs |= w.nearly(usual, unusual)
     if w.chooser.chance(30):
         return w.op(f"nn.max_pool{axes}d", x, **attrs)
-    return w.op(f"nn.avg_pool{axes}d", x, count_include_pad=w.chooser.chance(60), **attrs)
+    return w.op(f"nn.avg_pool{axes}d", x, count_include_pad=w.chooser.chance(75), **attrs)
 
 
 def resized(w: Writer, x: Var) -> Var:

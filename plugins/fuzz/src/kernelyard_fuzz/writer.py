@@ -51,7 +51,7 @@ class Writer:
 
         Where several are unusual a backend has several reasons to decline, and none shows that another is forgotten.
         """
-        if self.chooser.chance(20):
+        if self.chooser.chance(10):
             return {**usual, **{name: self.chooser.pick(values) for name, values in others.items()}}
         name = self.chooser.pick(tuple(others))
         return {**usual, name: self.chooser.pick(others[name])}
