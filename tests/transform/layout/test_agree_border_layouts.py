@@ -16,7 +16,7 @@ from kernelyard.transform.layout.agree_border_layouts import AgreeBorderLayouts,
 from kernelyard.transform.partition.run_codegen import RunCodegen
 
 LAST = (0, 2, 3, 1)
-SHAPE = (2, 16, 4, 5)
+SHAPE = (2, 3, 4, 5)
 X = np.random.default_rng(0).standard_normal(SHAPE, dtype=np.float32)
 OPS = {"acme": ["nn.relu", "sigmoid", "add"], "zeus": ["tanh"]}
 
@@ -38,9 +38,9 @@ def everywhere(order):
     return layouts
 
 
-def agreed(before, permutes=False, **layouts):
+def agreed(before, **layouts):
     """The module with agreed borders, which means the same; also after codegen."""
-    after = verify(AgreeBorderLayouts(layouts, permutes=permutes)(before))
+    after = verify(AgreeBorderLayouts(layouts)(before))
     assert_same_meaning(before, after, [X])
     assert to_text(parse_module(to_text(after))) == to_text(after)
     codegens = {name: InterpretedBackend(name, OPS[name]).codegen for name in OPS}
@@ -73,7 +73,7 @@ def test_regions_that_name_one_order_hand_over_in_it():
 def test_backends_agree_with_each_other():
     before = placed(lambda b, x: b.op("tanh", b.op("nn.relu", x)), ("acme", "zeus"))
     after = agreed(before, acme=everywhere(LAST), zeus=everywhere(LAST))
-    assert shapes(after) == [[(2, 4, 5, 16)], [SHAPE]]
+    assert shapes(after) == [[(2, 4, 5, 3)], [SHAPE]]
 
 
 @pytest.mark.parametrize("other", [None, everywhere(None), everywhere((0, 3, 1, 2))], ids=["silent", "none", "another"])
@@ -91,7 +91,7 @@ def test_what_others_read_too_is_handed_over_twice():
     before = placed(build, ("acme", "zeus"))
     after = agreed(before, acme=everywhere(LAST), zeus=everywhere(LAST))
     assert shapes(before) == [[SHAPE], [SHAPE]]
-    assert shapes(after) == [[SHAPE, (2, 4, 5, 16)], [SHAPE]]
+    assert shapes(after) == [[SHAPE, (2, 4, 5, 3)], [SHAPE]]
 
 
 def test_a_region_that_is_called_twice_has_the_same_borders_everywhere():
@@ -109,40 +109,6 @@ def test_a_region_that_is_called_twice_has_the_same_borders_everywhere():
 def test_parameters_and_results_of_the_program_stay():
     before = placed(lambda b, x: b.op("nn.relu", x))
     assert AgreeBorderLayouts({"acme": everywhere(LAST)})(before) is before
-
-
-def test_the_program_permutes_dims_where_a_code_generator_does():
-    before = placed(skipping)
-    after = agreed(before, permutes=True, acme=everywhere(LAST))
-    last = tuple(SHAPE[axis] for axis in LAST)
-    assert shapes(after) == [[last, last], [last]]
-    expected = ["permute_dims", "@acme_0", "permute_dims", "floor", "permute_dims", "@acme_1", "permute_dims"]
-    assert called(after) == expected, "floor reads row-major, and so does who called"
-
-
-def test_what_regions_hand_each_other_is_not_permuted():
-    def build(b, x):
-        y = b.op("nn.relu", x)
-        return b.op("multiply", b.op("tanh", y), y)
-
-    before = placed(build, ("acme", "zeus"))
-    after = agreed(before, permutes=True, acme=everywhere(LAST), zeus=everywhere(LAST))
-    assert shapes(after) == [[(2, 4, 5, 16)], [(2, 4, 5, 16)]]
-    assert called(after) == ["permute_dims", "@acme_0", "@zeus_0", "permute_dims", "permute_dims", "multiply"]
-
-
-def test_backends_that_disagree_have_dims_permuted_between_them():
-    before = placed(lambda b, x: b.op("tanh", b.op("nn.relu", x)), ("acme", "zeus"))
-    after = agreed(before, permutes=True, acme=everywhere(LAST), zeus=everywhere((0, 3, 2, 1)))
-    assert shapes(after) == [[(2, 4, 5, 16)], [(2, 5, 4, 16)]]
-
-
-@pytest.mark.parametrize("channels", [3, 15])
-def test_few_channels_are_left_to_regions(channels):
-    b = FunctionBuilder()
-    module = verify(IRModule({"main": b.function(b.op("nn.relu", b.input("x", (2, channels, 8, 8))))}))
-    before = verify(partition(module, [InterpretedBackend("acme", OPS["acme"])]))
-    assert AgreeBorderLayouts({"acme": everywhere(LAST)}, permutes=True)(before) is before
 
 
 class Recorder:

@@ -255,12 +255,11 @@ def codegen(
     strict: bool = False,
     call: Caller = call_directly,
     layouts: Mapping[str, PreferredLayouts] = NONE,
-    permutes: bool = False,
 ) -> Sequence[Pass]:
     """Have backends rewrite their regions, agree on what these hand each other, and make RuntimeModules of them."""
     return [
         OptimizeRegions(optimizers, recorder, strict),
-        AgreeBorderLayouts(layouts, recorder, strict, permutes),
+        AgreeBorderLayouts(layouts, recorder, strict),
         RunCodegen(codegens, options, recorder=recorder, strict=strict, call=call),
     ]
 

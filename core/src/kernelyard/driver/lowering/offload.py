@@ -86,10 +86,7 @@ def _run_codegens(session: CompileSession, module: IRModule) -> IRModule:
         for b in session.backends
         if type(b).border_layouts is not Backend.border_layouts
     }
-    permutes = session.generator is not None
-    passes = codegen(
-        optimizers, codegens, session.options, session.recorder, session.strict, within_time, layouts, permutes
-    )
+    passes = codegen(optimizers, codegens, session.options, session.recorder, session.strict, within_time, layouts)
     return attach_fallbacks(passes(module), refusable.values())
 
 

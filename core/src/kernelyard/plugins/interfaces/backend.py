@@ -91,9 +91,8 @@ class Backend(ABC):
         """Return in which order of dims a region would read its parameters and write its results; None: row-major.
 
         Where a region that writes a tensor and those that read it, of any backends, name the same order, the tensor is
-        handed over in it; where others write or read it, generated kernels permute it. Codegen then gets regions in
-        which composites `<backend>.border_layout`, each a `permute_dims`, stand behind such parameters and before such
-        results. Only a backend that takes these answers.
+        handed over in it: codegen then gets regions in which composites `<backend>.border_layout`, each a
+        `permute_dims`, stand behind such parameters and before such results. Only a backend that takes these answers.
         """
         return None
 

@@ -3,9 +3,7 @@
 Tensors of a program are row-major, also those that one region hands to the next. Where the one would write another
 order of the dims, and the other read it, both would reorder for nothing: so each backend is asked how its regions would
 like the tensors at their borders, and where writer and readers agree, the tensor itself has its dims in that order.
-Regions then begin and end with a `permute_dims`, which only renames the dims of what they have. Where only one side is
-a region, the program permutes the dims, if a code generator does: its kernels take a part of the time of reorders in
-libraries, and compute their neighbours on the way.
+Regions then begin and end with a `permute_dims`, which only renames the dims of what they have.
 """
 
 from __future__ import annotations
@@ -28,12 +26,12 @@ from kernelyard.ir import (
     TupleType,
     Type,
     Var,
+    get_op,
     operands,
 )
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
 from kernelyard.records import record
-from kernelyard.transform.layout.border_tensors import BorderTensors, permute_dims
 from kernelyard.transform.partition.region import Region, ViolationRecorder
 from kernelyard.transform.pass_infra.fresh_names import FreshNames
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
@@ -42,7 +40,6 @@ log = logging.getLogger(__name__)
 
 BORDER_LAYOUT = "border_layout"  # the composites `<backend>.border_layout` are a `permute_dims` at a region's border
 Order: TypeAlias = "tuple[int, ...] | None"
-LEAST_INNERMOST = 16  # generated kernels permute rows of fewer elements more slowly than libraries
 
 
 @record
@@ -73,7 +70,7 @@ class AgreeBorderLayouts(Pass):
     layouts: by backend, what tells the layouts that a region would like; the borders of others are row-major. A tensor
     that others read too is handed over twice. A region that is called several times has the same borders everywhere. An
     answer that fails, or does not fit the region, is recorded.
-    strict: raise instead. permutes: a code generator permutes dims in the program.
+    strict: raise instead.
 
     Raises: with `strict`, PluginContractError.
     """
@@ -81,16 +78,11 @@ class AgreeBorderLayouts(Pass):
     name = "agree_border_layouts"
 
     def __init__(
-        self,
-        layouts: Mapping[str, PreferredLayouts],
-        recorder: ViolationRecorder | None = None,
-        strict: bool = False,
-        permutes: bool = False,
+        self, layouts: Mapping[str, PreferredLayouts], recorder: ViolationRecorder | None = None, strict: bool = False
     ) -> None:
         self.layouts = layouts
         self.recorder = recorder
         self.strict = strict
-        self.permutes = permutes
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         wishes = dict(self._wishes(module))
@@ -99,10 +91,8 @@ class AgreeBorderLayouts(Pass):
             for name, function in module.graph_functions().items()
             if CODEGEN not in function.attrs and COMPOSITE not in function.attrs
         }
-        agreement = _Agreement([_Flow(function, wishes) for function in callers.values()], wishes)
-        alone = agreement.of_one_side(module) if self.permutes else _Borders()
-        borders = agreement.reach().extended(alone)
-        if not borders.regions:
+        borders = _Agreement([_Flow(function, wishes) for function in callers.values()], wishes).reach()
+        if not borders.reads:
             return module
         rewriter = _Rewriter(module, wishes, borders)
         changed = {name: rewriter.region(module.graph_functions()[name]) for name in borders.regions}
@@ -195,13 +185,9 @@ class _Borders(NamedTuple):
     """Hold what is agreed on. reads, writes: the ports that have their own order. plain: of `writes`, those that others
     read row-major as well."""
 
-    reads: frozenset[Port] = frozenset()
-    writes: frozenset[Port] = frozenset()
-    plain: frozenset[Port] = frozenset()
-
-    def extended(self, others: _Borders) -> _Borders:
-        """Return these and other borders; what the others write is row-major nowhere."""
-        return _Borders(self.reads | others.reads, self.writes | others.writes, self.plain - others.writes)
+    reads: frozenset[Port]
+    writes: frozenset[Port]
+    plain: frozenset[Port]
 
     @property
     def regions(self) -> tuple[str, ...]:
@@ -222,27 +208,11 @@ class _Agreement:
             for port, users in flow.uses:
                 self._users.setdefault(port, []).append(users)
         escaped = {name for flow in flows for name in flow.escaped}
-        self.reads = {port for port in self._sources if self._read(port) is not None}
+        self.reads = {port for port in self._sources if wishes[port.region].reads[port.number] is not None}
         self.writes = {port for port in self._users if port.region not in escaped and self._written(port) is not None}
-
-    def _read(self, port: Port) -> Order:
-        return self._wishes[port.region].reads[port.number]
 
     def _written(self, port: Port) -> Order:
         return self._wishes[port.region].writes[port.number]
-
-    def of_one_side(self, module: IRModule) -> _Borders:
-        """Return the borders that have their own order whoever is on the other side."""
-        functions = module.graph_functions()
-        params = {
-            port for port in self.reads if _is_long(functions[port.region].params[port.number].type, self._read(port))
-        }
-        results = {
-            port
-            for port in self.writes
-            if _is_long(tensors_of(functions[port.region].result_type)[port.number], self._written(port))
-        }
-        return _Borders(frozenset(params), frozenset(results))
 
     def reach(self) -> _Borders:
         """Return the borders that are left."""
@@ -258,13 +228,7 @@ class _Agreement:
     def _serves(self, source: Port | None, reader: Port) -> bool:
         if source is None or source not in self.writes:
             return False
-        return self._written(source) == self._read(reader)
-
-
-def _is_long(type_: Type, order: Order) -> bool:
-    """Return True where rows of the innermost dim in that order are long enough for a generated kernel."""
-    innermost = type_.shape[order[-1]] if isinstance(type_, TensorType) and order is not None else 0
-    return not isinstance(innermost, int) or innermost >= LEAST_INNERMOST
+        return self._written(source) == self._wishes[reader.region].reads[reader.number]
 
 
 class _Rewriter:
@@ -306,36 +270,32 @@ class _Rewriter:
 
     def caller(self, function: Function) -> Function:
         """Return a function with its calls of regions as the regions now are."""
-        handed = BorderTensors()
+        own: dict[Expr, Var] = {}  # by a tensor, it in the order of its own
         tuples: dict[Expr, tuple[str, Var]] = {}
-        bindings = handed.bindings
+        bindings: list[Binding] = []
         for binding in function.bindings:
             value, name = binding.value, region_of(binding.value, self._regions)
             if name is not None:
                 assert isinstance(value, Call)
-                call = self._call(name, value, handed)
+                call = self._call(name, value, own)
                 if isinstance(call.type, TensorType):
-                    bindings.append(Binding(self._result(name, 0, binding.var, call.type, handed), call))
+                    is_same = call.type == binding.var.type and self._results(name)[0][1]
+                    var = binding.var if is_same else self._own(binding.var, call.type, own)
+                    bindings.append(Binding(var, call))
                     continue
                 tuples[binding.var] = name, Var(binding.var.name, call.type, binding.var.origin)
                 bindings.append(Binding(tuples[binding.var][1], call))
                 if isinstance(value.type, TensorType):
-                    bindings += self._items(name, tuples[binding.var][1], binding.var, 0, handed)
+                    bindings += self._items(name, tuples[binding.var][1], binding.var, 0, own)
             elif isinstance(value, TupleGetItem) and value.tuple_value in tuples:
-                bindings += self._items(*tuples[value.tuple_value], binding.var, value.index, handed)
+                bindings += self._items(*tuples[value.tuple_value], binding.var, value.index, own)
             else:
-                for operand in operands(value):
-                    handed.row_major(operand)
                 bindings.append(binding)
-        for result in operands(function.result) or [function.result]:
-            handed.row_major(result)
         return Function(function.params, bindings, function.result, function.attrs)
 
-    def _call(self, name: str, call: Call, handed: BorderTensors) -> Call:
-        args: list[Expr] = []
-        for number, arg in enumerate(call.args):
-            order = self._wishes[name].reads[number] if Port(name, number) in self._borders.reads else None
-            args.append(handed.row_major(arg) if order is None else handed.in_order(arg, order))
+    def _call(self, name: str, call: Call, own: Mapping[Expr, Var]) -> Call:
+        reads = self._borders.reads
+        args = [own[arg] if Port(name, number) in reads else arg for number, arg in enumerate(call.args)]
         tensors = tensors_of(call.type)
         types = [
             tensors[number] if is_plain else permuted(tensors[number], self._order(name, number))
@@ -343,19 +303,17 @@ class _Rewriter:
         ]
         return Call(call.op, args, call.attrs, types[0] if len(types) == 1 else TupleType(tuple(types)))
 
-    def _items(self, name: str, whole: Var, var: Var, number: int, handed: BorderTensors) -> Iterator[Binding]:
+    def _items(self, name: str, whole: Var, var: Var, number: int, own: dict[Expr, Var]) -> Iterator[Binding]:
         """Yield what binds a result that was `var`, row-major and in its own order."""
-        for place, (result, _) in enumerate(self._results(name)):
+        for place, (result, is_plain) in enumerate(self._results(name)):
             if result == number:
                 item = TupleGetItem(whole, place)
-                yield Binding(self._result(name, place, var, item.type, handed), item)
+                yield Binding(var if is_plain else self._own(var, item.type, own), item)
 
-    def _result(self, name: str, place: int, var: Var, type_: Type, handed: BorderTensors) -> Var:
-        """Return the variable of one of a region's new results, the row-major form of which is `var`."""
-        number, is_plain = self._results(name)[place]
-        if is_plain:
-            return var
-        return handed.write(var, type_, self._order(name, number), Port(name, number) in self._borders.plain)
+    def _own(self, var: Var, type_: Type, own: dict[Expr, Var]) -> Var:
+        assert isinstance(type_, TensorType)
+        own[var] = Var(var.name, type_, var.origin)
+        return own[var]
 
     def _results(self, name: str) -> list[tuple[int, bool]]:
         """Return a region's new results: the number of the old one, and whether it is row-major."""
@@ -383,7 +341,7 @@ class _Rewriter:
         key = backend, value.tensor_type, axes
         if key not in self._name_of:
             x = Var("x", value.type)
-            call = permute_dims(x, axes)
+            call = Call(get_op("permute_dims"), [x], {"axes": axes})
             result = Var("lv", call.type)
             name = self._name_of[key] = self._names.numbered(BORDER_LAYOUT)
             attrs = {COMPOSITE: f"{backend}.{BORDER_LAYOUT}"}
