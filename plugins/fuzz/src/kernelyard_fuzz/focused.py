@@ -23,22 +23,21 @@ READINGS = frozenset({"dequantize", "pad", "permute_dims"})  # of operands, whic
 QUANTIZATION = frozenset({"dequantize", "quantize"})
 KINDS = 5  # of small graphs
 MOST_CHAINS = 2  # of quantized layers
+FEW = 12  # operators, behind which another chain is short enough
 MOST_ALONE = 5
 IMAGES = ((1, 8, 9, 9), (2, 16, 8, 8), (1, 4, 6, 7))
 
 
-def write_small(
-    chooser: Chooser, sketch: Sketch, pattern: FusionPattern, others: Sequence[Op], kind: int | None = None
-) -> None:
-    """Write a few operators that a pattern is about. others: may stand beside them; kind: one of five ways."""
+def write_small(chooser: Chooser, sketch: Sketch, pattern: FusionPattern, others: Sequence[Op]) -> None:
+    """Write a few operators that a pattern is about, in one of five ways. others: may stand beside them."""
     ops = _ops_of(pattern)
-    if kind is None:
-        kind = 1 if _is_quantized(pattern) and chooser.chance(60) else chooser.below(KINDS)
+    kind = 1 if _is_quantized(pattern) and chooser.chance(60) else chooser.below(KINDS)
     if kind == 0:
         splice(chooser, sketch, pattern)
     elif kind == 1:
         for _ in range(chooser.between(1, MOST_CHAINS)):
-            quantized_layers(chooser, sketch, ops, others, None)
+            if sketch.operators <= FEW:
+                quantized_layers(chooser, sketch, ops, others, None)
     elif kind == 2:
         _between_convolutions(chooser, sketch, lambda x: grow_or_write(chooser, sketch, chooser.pick(ops), x))
     elif kind == 3:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kernelyard_fuzz.chooser import SeededChooser
 from kernelyard_fuzz.configuration import Configuration
-from kernelyard_fuzz.focused import KINDS, write_small
+from kernelyard_fuzz.focused import write_small
 from kernelyard_fuzz.graphs import Recipe
 from kernelyard_fuzz.oracles import placed
 from kernelyard_fuzz.sketch import Sketch
@@ -26,7 +26,7 @@ def untaken_patterns(backend: str, recipe: Recipe, seed: int = 0) -> tuple[str, 
             if pattern.name in taken:
                 break
             sketch = Sketch()
-            write_small(SeededChooser(number), sketch, pattern, recipe.ops, number % KINDS)
+            write_small(SeededChooser(number), sketch, pattern, recipe.ops)
             if sketch.operators:
                 taken |= {region.pattern for region in placed(sketch.module(), **arguments, instruments=[]).regions}
     return tuple(pattern.name for pattern in mine if pattern.name not in taken)
