@@ -27,7 +27,7 @@ def row_of_a(lane, register):
 
 
 def fragments(a, b, each):
-    """What each lane holds of A (16, k) and B (k, 8), as bytes of its registers."""
+    """Return the fragments of A (16, k) and B (k, 8) that each lane holds, as bytes of its registers."""
     k = a.shape[1]
     count_a, count_b = 16 * k // 32 // each, 8 * k // 32 // each
     of_a = [
@@ -75,7 +75,7 @@ def test_products(name, k):
 
 
 def test_tf32_has_ten_bits():
-    """What a register has below them is not looked at."""
+    """Check that bits of a register below them are not read."""
     body = f"""mov.b32 %r0, 0f3F800FFF; mov.b32 %r8, 0f3F800000; mov.f32 %f0, 0f00000000;
     mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {vector(1, 4, "f")}, {{%r0, %r0}}, {{%r8}}, {{%f0, %f0, %f0, %f0}};
     mad.wide.u32 %rd10, %t, 4, %rd0; st.global.f32 [%rd10], %f1;"""

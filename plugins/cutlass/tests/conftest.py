@@ -17,6 +17,16 @@ from kernelyard.testing.offload_bench import OffloadBench, skip_without
 from kernelyard_cutlass.backend import CutlassBackend
 from kernelyard_cutlass.runtime import CutlassModule
 
+# of tests that compile templates
+NEEDS_TOOLCHAIN = [
+    pytest.mark.cuda_libs,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CutlassBackend().probe() is not None,
+        reason="CUTLASS's headers, CUDA's headers or NVRTC are not installed: pip install 'kernelyard-cutlass[cu12]'",
+    ),
+]
+
 
 @pytest.fixture(scope="package", autouse=True)
 def _found() -> Iterator[None]:

@@ -13,7 +13,6 @@ from kernelyard.errors import KernelyardError
 from kernelyard.runtime.artifact import elf
 from kernelyard.testing.offload_bench import module_of
 from kernelyard_cutlass import compiler
-from kernelyard_cutlass.backend import CutlassBackend
 from kernelyard_cutlass.epilogue import ACTIVATIONS, COMBINATIONS, Epilogue
 from kernelyard_cutlass.kernels import (
     KINDS,
@@ -30,16 +29,9 @@ from kernelyard_cutlass.kernels import (
 )
 from kernelyard_cutlass.runtime import load
 
-from .conftest import compiled, runtime_of
+from .conftest import NEEDS_TOOLCHAIN, compiled, runtime_of
 
-pytestmark = [
-    pytest.mark.cuda_libs,
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        CutlassBackend().probe() is not None,
-        reason="CUTLASS's headers, CUDA's headers or NVRTC are not installed: pip install 'kernelyard-cutlass[cu12]'",
-    ),
-]
+pytestmark = NEEDS_TOOLCHAIN
 ARCHS = ("sm_80", "sm_90")
 WIDE, SMALL = Tile(128, 128, 32, 64, 64, 4), Tile(64, 64, 32, 32, 32, 5)
 PLAIN = Epilogue()

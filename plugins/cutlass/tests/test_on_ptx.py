@@ -1,4 +1,4 @@
-"""What NVRTC makes of the templates is executed by the PTX interpreter, and gives what stands in for them on the emulator.
+"""Execute the PTX of templates by the interpreter; it gives what stands in for them on the emulator.
 
 Both get the arguments of one launch, so that the stand-ins in NumPy are held to the templates, without a GPU.
 """
@@ -17,23 +17,16 @@ from kernelyard import dtypes
 from kernelyard.runtime.abi.module import BoundTensor
 from kernelyard_cuda import nvrtc
 from kernelyard_cutlass import compiler
-from kernelyard_cutlass.backend import CutlassBackend
 from kernelyard_cutlass.emulation import EmulatedLaunch
 from kernelyard_cutlass.kernels import Kernel, entry_of
 from kernelyard_cutlass.launches import PlannedLaunch, arguments, blocks, swizzled
 from kernelyard_cutlass.toolchain import find_toolchain
 
+from .conftest import NEEDS_TOOLCHAIN
 from .test_cubins import KERNELS
 from .test_emulation import Memory, numbers
 
-pytestmark = [
-    pytest.mark.cuda_libs,
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        CutlassBackend().probe() is not None,
-        reason="CUTLASS's headers, CUDA's headers or NVRTC are not installed: pip install 'kernelyard-cutlass[cu12]'",
-    ),
-]
+pytestmark = NEEDS_TOOLCHAIN
 Tensors = dict[str, Any]
 RANDOM = np.random.default_rng(0)
 

@@ -1,4 +1,4 @@
-"""What NVRTC makes of generated kernels is executed by the PTX interpreter, and gives what it must.
+"""Execute the PTX of generated kernels by the interpreter; it gives what the reference gives.
 
 The emulator runs the same text as C++; here the compiler for GPUs, the inline PTX and its constraints are tested as well.
 """

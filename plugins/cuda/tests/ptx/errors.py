@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class PtxError(Exception):
-    """What is wrong, with the line of the text, and where it is known the thread and the address."""
+    """Say what is wrong with PTX: the line of the text, and where they are known the thread and the address."""

@@ -168,7 +168,7 @@ def _variable(text: str) -> Variable:
 
 
 class _Body:
-    """What stands between the braces of a function. A name that is declared in inner braces is another one there."""
+    """Parse the body of a function. A name that is declared in inner braces is another one there."""
 
     def __init__(self, text: str, function: Function) -> None:
         self.text, self.function = text, function

@@ -57,7 +57,7 @@ class _Number(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """What stands for the numbers in a graph."""
+        """Return the digest that stands for the numbers in a graph."""
         return hashlib.sha256(repr(tuple(self)).encode()).hexdigest()
 
 

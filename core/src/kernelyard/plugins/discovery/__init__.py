@@ -1,1 +1,1 @@
-"""Which plugins are installed: their states, and the manager that loads one when it is first needed."""
+"""Discover installed plugins: their states, and the manager that loads one when it is first needed."""

@@ -1,1 +1,1 @@
-"""What a plugin implements and declares: backends, code generators and frontends, and its manifest."""
+"""Define the interfaces of plugins: backends, code generators and frontends, and the manifest."""

@@ -1,1 +1,1 @@
-"""What plugins build on: the least time of work, and what converters of frontends emit."""
+"""Support plugins with the roofline of their work, and with what converters of frontends emit."""

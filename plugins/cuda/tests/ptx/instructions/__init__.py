@@ -1,4 +1,4 @@
-"""What each instruction does, by family. `HANDLERS` has them by opcode."""
+"""Execute PTX instructions, by family. `HANDLERS` has the handlers by opcode."""
 
 from __future__ import annotations
 

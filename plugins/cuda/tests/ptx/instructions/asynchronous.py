@@ -19,7 +19,7 @@ from ptx.scalars import literal
 
 @dataclass
 class Copy:
-    """What the lanes of one instruction copy. data: (lanes, nbytes). group: that each lane has put it into."""
+    """Hold an asynchronous copy of one instruction. data: (lanes, nbytes). group: that each lane has put it into."""
 
     lanes: np.ndarray
     places: np.ndarray

@@ -116,7 +116,7 @@ def _updated(name: str, old: np.ndarray, given: list[np.ndarray]) -> np.ndarray:
 
 
 def nothing(block: Block, it: Instruction) -> None:
-    """What orders or hints, where every access is done at once."""
+    """Do nothing for fences and hints: every access is done at once."""
 
 
 HANDLERS = {
