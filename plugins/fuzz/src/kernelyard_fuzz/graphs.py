@@ -51,11 +51,12 @@ class Recipe:
     largest: operators at most.
     """
 
-    patterns: tuple[FusionPattern, ...] = ()
+    # An assertion that fails prints its values, which took minutes for all patterns and operators.
+    patterns: tuple[FusionPattern, ...] = field(default=(), repr=False)
     favoured: frozenset[str] = frozenset()
     smallest: int = 5
     largest: int = 20
-    ops: tuple[Op, ...] = field(default_factory=vocabulary)
+    ops: tuple[Op, ...] = field(default_factory=vocabulary, repr=False)
 
     @cached_property
     def cheap(self) -> tuple[Op, ...]:
