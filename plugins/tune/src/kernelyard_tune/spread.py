@@ -85,6 +85,8 @@ class _Spread:
                     self.step(f"{name}: {self.done.decisions[name].summary}")
                 except TuneError as error:  # the other models' decisions are as good without this one's
                     self.done.failures[name] = error
+        # In the order of the models, not of the workers that ended first, so that files of decisions compare.
+        self.done.decisions = {name: self.done.decisions[name] for name in models if name in self.done.decisions}
         return self.done
 
     def _tuned(self, name: str, request: TuneRequest, work: Work) -> PlacementDecision:
