@@ -9,13 +9,16 @@ import re
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 GOLDEN = Path(__file__).parent / "tests" / "golden"
 SETTINGS = "_hypothesis_internal_use_settings"  # of a property test
+GENERATORS: dict[Path, list[tuple[np.random.BitGenerator, Any]]] = {}  # and their states at first, by folder of tests
 
 
 # Tests start Python hundreds of times: its modules are compiled to bytecode once, whatever the environment asks for.
@@ -68,6 +71,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             examples = DirectoryBasedExampleDatabase(Path(__file__).parent / ".hypothesis" / "examples")
             more = settings(given, max_examples=factor * given.max_examples, derandomize=False, database=examples)
             setattr(function, SETTINGS, settings(more, print_blob=True))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Note the generators of random numbers that modules of tests hold, as they are before the first test."""
+    for module in list(sys.modules.values()):
+        found = [value for value in vars(module).values() if isinstance(value, np.random.Generator)]
+        if found and module.__file__:
+            noted = GENERATORS.setdefault(Path(module.__file__).parent, [])
+            noted += [(generator.bit_generator, generator.bit_generator.state) for generator in found]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _rewind_generators(item.path.parent)
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    _rewind_generators(pyfuncitem.path.parent)
+
+
+def _rewind_generators(folder: Path) -> None:
+    """Draw the same numbers in each run of a test, whichever tests ran before it in this process."""
+    for bits, state in GENERATORS.get(folder, ()):
+        bits.state = state
 
 
 def _is_property_test(item: pytest.Item) -> bool:

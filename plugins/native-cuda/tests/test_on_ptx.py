@@ -28,13 +28,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(nvrtc.find() is None, reason=
 
 
 class Case(NamedTuple):
-    """make: the function. shapes, dtype: of its inputs. has: an instruction that its PTX must have. n: the symbol."""
+    """Describe a kernel and what it is given.
+
+    make: the function. shapes, dtype: of its inputs. has: an instruction that its PTX must have. n: the symbol.
+    whole: inputs are whole numbers, whose sums are exact in any order.
+    """
 
     make: Callable[[], PrimFunc]
     shapes: tuple[tuple[int, ...], ...]
     dtype: str
     has: str
     n: int = 3
+    whole: bool = False
 
 
 def of_rows(op: str, size: int, dtype: str, has: str, operands: int = 1, **attributes: Any) -> Case:
@@ -47,7 +52,7 @@ def of_matrices(order: str, dtype: str, has: str) -> Case:
     """A matrix product at sizes that fit no tile: the right operand's axes in some order."""
     sizes = {"m": 40, "n": 24, "k": 72}
     shapes = ((40, 72), tuple(sizes[letter] for letter in order))
-    return Case(lambda: product("mk", order, dtype, sizes), shapes, dtype, has)
+    return Case(lambda: product("mk", order, dtype, sizes), shapes, dtype, has, whole=True)
 
 
 HEADS = ((1, 20, 4, 64), (1, 27, 2, 64), (1, 27, 2, 64))
@@ -59,7 +64,7 @@ CASES = {
     "layer_norm_float32": of_rows("nn.layer_norm", 200, "float32", r"shfl\.sync\.bfly", 3, axes=(1,)),
     "sum_float32": of_rows("sum", 700, "float32", r"add\.f32", axes=(1,)),
     "argmax_float16": of_rows("argmax", 300, "float16", r"setp", axis=1),
-    "cumsum_float32": of_rows("cumsum", 130, "float32", r"bar\.sync|shfl\.sync", axis=1),
+    "cumsum_float32": of_rows("cumsum", 130, "float32", r"bar\.sync|shfl\.sync", axis=1)._replace(whole=True),
     "matmul_float16": of_matrices("kn", "float16", r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16"),
     "matmul_bfloat16": of_matrices("nk", "bfloat16", r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16"),
     "matmul_int8": of_matrices("nk", "int8", r"mma\.sync\.aligned\.m16n8k32\.row\.col\.s32\.s8"),
@@ -89,8 +94,7 @@ def entries(module, driver) -> dict[str, str]:
 
 
 def inputs_of(case: Case) -> list[np.ndarray]:
-    """Return inputs at random; of products whole numbers, whose sums are exact in any order."""
-    if case.has.startswith(("mma", "fma")):
+    if case.whole:
         return [whole(*shape, dtype=case.dtype) for shape in case.shapes]
     return numbers(case.dtype, *case.shapes)
 
