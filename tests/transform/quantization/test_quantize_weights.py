@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies
 from kernelyard.errors import PassError
 from kernelyard.ir import FunctionBuilder, IRModule, verify
 from kernelyard.testing import evaluate
-from kernelyard.transform.quantization.quantize_weights import GROUP, LEAST_ELEMENTS, QuantizeWeights, quantized
+from kernelyard.transform.quantization.quantize_weights import GROUP, LEAST_ELEMENTS, QuantizeWeights, quantize_matrix
 
 K, N = 256, 320
 
@@ -39,7 +39,7 @@ def test_eight_bits_have_a_scale_for_each_column(is_transposed: bool) -> None:
     after = verify(QuantizeWeights(8)(product(weight.T.copy() if is_transposed else weight, is_transposed)))
     assert ops(after)[-2:] == ["dequantize", "matmul"]
     x = numbers(3, K, seed=1)
-    codes, scales = quantized(weight, 8)
+    codes, scales = quantize_matrix(weight, 8)
     np.testing.assert_allclose(evaluate(after, [x])[0], x @ restored(codes, scales), rtol=1e-5, atol=1e-4)
 
 
@@ -49,7 +49,7 @@ def test_four_bits_have_a_scale_for_each_group(k: int) -> None:
     after = verify(QuantizeWeights(4)(product(weight)))
     assert "dequantize" not in ops(after)
     x = numbers(3, k, seed=1)
-    codes, scales = quantized(weight, 4)
+    codes, scales = quantize_matrix(weight, 4)
     assert codes.shape == (-(-k // GROUP), GROUP, N)
     np.testing.assert_allclose(evaluate(after, [x])[0], x @ restored(codes, scales)[:k], rtol=1e-5, atol=1e-4)
 
@@ -64,13 +64,13 @@ def test_four_bits_have_a_scale_for_each_group(k: int) -> None:
 def test_errors_are_bounded(rows: int, columns: int, seed: int, size: float) -> None:
     weight = numbers(rows, columns, seed=seed) * np.float32(size)
     weight[:, 0] *= seed % 2  # columns of zeros
-    codes, scales = quantized(weight, 8)
+    codes, scales = quantize_matrix(weight, 8)
     extreme = np.abs(weight).max(axis=0)
     # Half a quantum, and what float32 rounds: the scale, the quotient of up to 127, and the restored product.
     roundings = 3 * 254 * np.finfo(np.float32).eps / 2
     assert np.all(np.abs(restored(codes, scales) - weight) <= extreme / 254 * (1 + roundings))
 
-    codes, scales = quantized(weight, 4)
+    codes, scales = quantize_matrix(weight, 4)
     assert codes.min() >= -8
     assert codes.max() <= 7
     padded = np.zeros((len(codes) * GROUP, columns), np.float32)

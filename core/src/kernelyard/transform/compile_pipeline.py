@@ -52,14 +52,18 @@ class CompilePipeline(Sequential):
 
     def before(self, point: str, *passes: Pass) -> CompilePipeline:
         """Return a pipeline with passes before a point. Raises: PassError with the points that there are."""
-        return self._edited(
-            point, lambda found, name: _inserted(found, _places(found, name)[0], passes), f"{_named(passes)} before"
+        return self._edit(
+            point,
+            lambda found, name: _insert(found, _indices_of(found, name)[0], passes),
+            f"{_join_names(passes)} before",
         )
 
     def after(self, point: str, *passes: Pass) -> CompilePipeline:
         """Return a pipeline with passes after a point. Raises: PassError with the points that there are."""
-        return self._edited(
-            point, lambda found, name: _inserted(found, _places(found, name)[-1] + 1, passes), f"{_named(passes)} after"
+        return self._edit(
+            point,
+            lambda found, name: _insert(found, _indices_of(found, name)[-1] + 1, passes),
+            f"{_join_names(passes)} after",
         )
 
     def replace(self, point: str, *passes: Pass) -> CompilePipeline:
@@ -67,18 +71,18 @@ class CompilePipeline(Sequential):
 
         Raises: PassError with the points that there are, and for the two stages that `compile` carries out.
         """
-        return self._replaced(point, passes, f"{_named(passes)} in place of")
+        return self._replace_point(point, passes, f"{_join_names(passes)} in place of")
 
     def without(self, point: str) -> CompilePipeline:
         """Return a pipeline without a pass, or with an empty stage. Raises: PassError as `replace`."""
-        return self._replaced(point, (), "without")
+        return self._replace_point(point, (), "without")
 
     def between(self, after: str | None, before: str | None) -> tuple[Pass, ...]:
         """Return the stages after one and before another; None stands for the beginning, and for the end."""
-        start = _places(self.passes, after)[-1] + 1 if after is not None else 0
-        return self.passes[start : _places(self.passes, before)[0] if before is not None else None]
+        start = _indices_of(self.passes, after)[-1] + 1 if after is not None else 0
+        return self.passes[start : _indices_of(self.passes, before)[0] if before is not None else None]
 
-    def _replaced(self, point: str, passes: Sequence[Pass], change: str) -> CompilePipeline:
+    def _replace_point(self, point: str, passes: Sequence[Pass], change: str) -> CompilePipeline:
         if point in (PRECISION, OFFLOAD):
             raise PassError(
                 f"compile carries out the stage {point!r} as its arguments say, so that it cannot be replaced",
@@ -90,11 +94,9 @@ class CompilePipeline(Sequential):
         def edited(found: Sequence[Pass], name: str) -> list[Pass]:
             return [part for each in found for part in (new if each.name == name else [each])]
 
-        return self._edited(point, edited, change)
+        return self._edit(point, edited, change)
 
-    def _edited(
-        self, point: str, edit: Callable[[Sequence[Pass], str], Sequence[Pass]], change: str
-    ) -> CompilePipeline:
+    def _edit(self, point: str, edit: Callable[[Sequence[Pass], str], Sequence[Pass]], change: str) -> CompilePipeline:
         if point not in self.points:
             raise _unknown(point, self.points)
         changes = (*self.changes, f"{change} {point}")
@@ -133,15 +135,15 @@ def _points_of(stage: Pass) -> list[str]:
     return [stage.name, *(f"{stage.name}.{each.name}" for each in inner)]
 
 
-def _places(passes: Sequence[Pass], name: str) -> list[int]:
+def _indices_of(passes: Sequence[Pass], name: str) -> list[int]:
     return [place for place, each in enumerate(passes) if each.name == name]
 
 
-def _inserted(passes: Sequence[Pass], place: int, new: Sequence[Pass]) -> list[Pass]:
+def _insert(passes: Sequence[Pass], place: int, new: Sequence[Pass]) -> list[Pass]:
     return [*passes[:place], *new, *passes[place:]]
 
 
-def _named(passes: Sequence[object]) -> str:
+def _join_names(passes: Sequence[object]) -> str:
     """Return the passes' names, for people. Raises: PassError where one is no pass, or there are none."""
     for each in passes:
         if not isinstance(each, Pass):

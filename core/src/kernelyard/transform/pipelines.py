@@ -36,7 +36,7 @@ from kernelyard.transform.interprocedural.inline_private_functions import Inline
 from kernelyard.transform.interprocedural.invoke_known_closures import InvokeKnownClosures
 from kernelyard.transform.interprocedural.outline_continuations import OutlineContinuations
 from kernelyard.transform.layout.agree_border_layouts import AgreeBorderLayouts, PreferredLayouts
-from kernelyard.transform.layout.pack_constants import ChoosePackings, PackConstants, no_packings
+from kernelyard.transform.layout.pack_constants import ChoosePackings, PackConstants, keep_all_constants
 from kernelyard.transform.layout.pointwise_to_matmul import PointwiseToMatmul
 from kernelyard.transform.lowering.annotate_tir_op_pattern import AnnotateTIROpPattern
 from kernelyard.transform.lowering.decompose_data_dependent import DecomposeDataDependent
@@ -194,16 +194,16 @@ def bf16() -> Sequence[Pass]:
 @pipeline("int8_weights")
 def int8_weights() -> Sequence[Pass]:
     """Keep weights of matrix products in 8 bits, with a scale for each column; all is computed in float32."""
-    return _quantized_weights(8)
+    return _quantize_weights(8)
 
 
 @pipeline("int4_weights")
 def int4_weights() -> Sequence[Pass]:
     """Keep weights of matrix products in 4 bits, with a scale for every 32; all is computed in float32."""
-    return _quantized_weights(4)
+    return _quantize_weights(4)
 
 
-def _quantized_weights(bits: int) -> Sequence[Pass]:
+def _quantize_weights(bits: int) -> Sequence[Pass]:
     from kernelyard.transform.quantization.quantize_weights import QuantizeWeights
 
     return [QuantizeWeights(bits), *clean().passes]
@@ -324,6 +324,6 @@ def legalize() -> Sequence[Pass]:
 
 
 @pipeline("pack")
-def pack(choose: ChoosePackings = no_packings) -> Sequence[Pass]:
+def pack(choose: ChoosePackings = keep_all_constants) -> Sequence[Pass]:
     """Lay constants out as the target's kernels read them."""
     return [PackConstants(choose)]

@@ -26,7 +26,7 @@ from kernelyard.ir import (
 from kernelyard.ir.control_flow import IF
 from kernelyard.ir.op import REQUIRED
 from kernelyard.ir.types import symbols_of
-from kernelyard.transform.interprocedural.bind_symbolic_vars import bound_function
+from kernelyard.transform.interprocedural.bind_symbolic_vars import bind_function
 from kernelyard.transform.interprocedural.inline_functions import inline_into
 from kernelyard.transform.pass_infra.pass_base import PassContext
 from kernelyard.transform.pipelines import get_pipeline
@@ -97,7 +97,7 @@ def static_sizes(case: Case) -> Iterator[Case]:
             symbol = dims.as_symbol(dim)
             if symbol in symbols and symbol is not None:
                 values[symbol] = size
-    yield _swept(case, bound_function(case.function, values))
+    yield _swept(case, bind_function(case.function, values))
 
 
 def constants_for_inputs(case: Case) -> Iterator[Case]:

@@ -9,7 +9,7 @@ import numpy as np
 from kernelyard import dims
 from kernelyard.ir import IRModule, Var
 from kernelyard.transform.quantization.quantize_weights import GROUP
-from kernelyard.transform.quantization.quantize_weights import quantized as rounded_to_nearest
+from kernelyard.transform.quantization.quantize_weights import quantize_matrix as rounded_to_nearest
 from kernelyard_quantize.batches import batches
 from kernelyard_quantize.error_feedback import in_groups, inverse_factor, output_error, with_error_feedback
 from kernelyard_quantize.feeds import Feeds

@@ -11,7 +11,7 @@ from kernelyard import dtypes
 from kernelyard.errors import PassError
 from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, Var, get_op
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
-from kernelyard.transform.simplify.simplify_inference import decomposed_batch_norm
+from kernelyard.transform.simplify.simplify_inference import decompose_batch_norm
 
 Axes = tuple[int, ...]
 
@@ -108,7 +108,7 @@ def _over(d: _Decomposer, parameter: Expr, x: Expr, axes: Axes) -> Expr:
 
 DECOMPOSITIONS: Mapping[str, Callable[[_Decomposer, Call], Expr | None]] = MappingProxyType(
     {
-        "nn.batch_norm": decomposed_batch_norm,
+        "nn.batch_norm": decompose_batch_norm,
         "nn.layer_norm": _layer_norm,
         "nn.rms_norm": _rms_norm,
         "nn.instance_norm": _instance_norm,

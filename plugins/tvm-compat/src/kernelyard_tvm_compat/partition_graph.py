@@ -19,7 +19,7 @@ from kernelyard.ir import (
 )
 from kernelyard.ir.expr import replace_operands
 from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL, structural_key
-from kernelyard.transform.interprocedural.bind_symbolic_vars import bound_function
+from kernelyard.transform.interprocedural.bind_symbolic_vars import bind_function
 from kernelyard.transform.partition.optimize_regions import Optimize, OptimizeRegions
 from kernelyard.transform.pass_infra.fresh_names import FreshNames
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
@@ -110,7 +110,7 @@ class _Partition:
                 arguments.append(arg)
         if same:
             region = _renamed(region, same)
-        return (bound_function(region, {}, constants) if constants else region), arguments
+        return (bind_function(region, {}, constants) if constants else region), arguments
 
     def _name(self, region: Function, target: str, entry: str) -> str:
         attrs = {name: value for name, value in region.attrs.items() if name != GLOBAL_SYMBOL}

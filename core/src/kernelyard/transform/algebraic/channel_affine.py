@@ -110,7 +110,9 @@ class Linear:
         """
         if self.call.op_name == "matmul":
             return self._with(scale)
-        return self._with(self._along_first(scale) if self._by_output else self._along_second(scale))
+        return self._with(
+            self._spread_over_first_axis(scale) if self._by_output else self._spread_over_both_axes(scale)
+        )
 
     def scaling_inputs(self, scale: np.ndarray) -> Call | None:
         """Return the call that computes of x what this one computes of `x * scale`, per channel of x.
@@ -119,16 +121,18 @@ class Linear:
         """
         if self.call.op_name == "matmul":
             return self._with(scale[:, None])
-        return self._with(self._along_second(scale) if self._by_output else self._along_first(scale))
+        return self._with(
+            self._spread_over_both_axes(scale) if self._by_output else self._spread_over_first_axis(scale)
+        )
 
     @property
     def _by_output(self) -> bool:
         return self.call.op_name in CONVOLUTIONS
 
-    def _along_first(self, scale: np.ndarray) -> np.ndarray:
+    def _spread_over_first_axis(self, scale: np.ndarray) -> np.ndarray:
         return scale.reshape(-1, *[1] * (self.weight.ndim - 1))
 
-    def _along_second(self, scale: np.ndarray) -> np.ndarray:
+    def _spread_over_both_axes(self, scale: np.ndarray) -> np.ndarray:
         """Spread the scale over both leading axes: channels of the second belong to the group of the first."""
         groups, first = self.call.attrs["groups"], self.weight.shape[0]
         return np.repeat(scale.reshape(groups, -1), first // groups, axis=0).reshape(

@@ -43,8 +43,8 @@ class _Gatherer(FunctionMutator):
         dtype = value.args[0].tensor_type.dtype
         if dtype not in _DTYPES or any(is_dequantized(operand, self.value_of) for operand in value.args):
             return value
-        (x, a), (y, b) = map(self._scaled, value.args)
-        place = _place(x, y) if a is None or b is None else int(_is_smaller(y, x))
+        (x, a), (y, b) = map(self._split_scale, value.args)
+        place = _smaller_operand(x, y) if a is None or b is None else int(_is_smaller(y, x))
         if place is None or (a, b)[1 - place] is None:
             return value
         scale = _product_of(a, b, dtype)
@@ -54,7 +54,7 @@ class _Gatherer(FunctionMutator):
         operands[place] = self.emit(Call(get_op("multiply"), [operands[place], scale], {}), var.name, var.origin)
         return Call(value.op, operands, value.attrs)
 
-    def _scaled(self, operand: Expr) -> tuple[Expr, np.generic | None]:
+    def _split_scale(self, operand: Expr) -> tuple[Expr, np.generic | None]:
         """Split a product with a scalar constant into operand and scale; the scale is None for all else."""
         call = defining_call(self, operand, "multiply") if operand in self._read_once else None
         number = uniform_value(call.args[1]) if call else None
@@ -63,7 +63,7 @@ class _Gatherer(FunctionMutator):
         return call.args[0], number
 
 
-def _place(x: Expr, y: Expr) -> int | None:
+def _smaller_operand(x: Expr, y: Expr) -> int | None:
     """Return the position of the operand that is known to have fewer elements; None for neither."""
     return 0 if _is_smaller(x, y) else 1 if _is_smaller(y, x) else None
 

@@ -32,7 +32,7 @@ class CropConvolutions(FunctionPass):
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
         crops = _crops(function)
-        return _cropped(function, crops) if crops else function
+        return _replace_slices(function, crops) if crops else function
 
 
 @dataclass(frozen=True)
@@ -113,20 +113,20 @@ def _crop(cut: Call, chain: Sequence[Var], convolution: Expr) -> _Crop | None:
     return _Crop(chain, tuple(padding), rest)
 
 
-def _cropped(function: Function, crops: dict[Var, _Crop]) -> Function:
+def _replace_slices(function: Function, crops: dict[Var, _Crop]) -> Function:
     """Return the function with each crop in place of its slice."""
     skipped = {var for crop in crops.values() for var in crop.chain}
     values = {binding.var: binding.value for binding in function.bindings if binding.var in skipped}
     bindings: list[Binding] = []
     for binding in function.bindings:
         if binding.var in crops:
-            bindings.extend(_computed(binding.var, crops[binding.var], values))
+            bindings.extend(_find_crop(binding.var, crops[binding.var], values))
         elif binding.var not in skipped:
             bindings.append(binding)
     return Function(function.params, bindings, function.result, function.attrs)
 
 
-def _computed(result: Var, crop: _Crop, values: dict[Var, Expr]) -> list[Binding]:
+def _find_crop(result: Var, crop: _Crop, values: dict[Var, Expr]) -> list[Binding]:
     """Return what computes a slice: its convolution, what is between them, and the slice that stays."""
     bindings: list[Binding] = []
     before: Var | None = None

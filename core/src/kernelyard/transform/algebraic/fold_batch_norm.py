@@ -16,7 +16,7 @@ from kernelyard.transform.algebraic.channel_affine import (
     channel_constant,
 )
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
-from kernelyard.transform.pass_infra.rewrite_rule import one_use_call
+from kernelyard.transform.pass_infra.rewrite_rule import find_one_use_call
 
 
 class FoldBatchNorm(FunctionPass):
@@ -55,9 +55,9 @@ class _Folder(FunctionMutator):
         step = channel_affine(value, biased.linear.axis, biased.linear.channels)
         if step is None or (step.scale is None and biased.bias is None):
             return value
-        return self._folded(biased, step, var.origin) or value
+        return self._fold_step(biased, step, var.origin) or value
 
-    def _folded(self, biased: _Biased, step: ChannelAffine, origin: str) -> Call | None:
+    def _fold_step(self, biased: _Biased, step: ChannelAffine, origin: str) -> Call | None:
         """Return the linear operator with the step folded in; None when the new weights would not be finite."""
         call, bias, product = biased.linear.call, biased.bias, biased.var
         if step.scale is not None:
@@ -80,7 +80,7 @@ class _Folder(FunctionMutator):
     def _linear_below(self, step: Call) -> _Biased | None:
         """Return the linear operator that a step is applied to, directly or with a bias between them."""
         for operand in step.args:
-            call = one_use_call(self, operand, self._read_once)
+            call = find_one_use_call(self, operand, self._read_once)
             if call is None:
                 continue
             linear = as_linear(call)
@@ -95,7 +95,7 @@ class _Folder(FunctionMutator):
         if addition.op_name != "add":
             return None
         for operand in addition.args:
-            call = one_use_call(self, operand, self._read_once)
+            call = find_one_use_call(self, operand, self._read_once)
             linear = as_linear(call) if call is not None else None
             bias = channel_affine(addition, linear.axis, linear.channels) if linear else None
             if linear and bias and bias.scale is None:

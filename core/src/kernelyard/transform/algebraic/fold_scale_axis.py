@@ -20,7 +20,7 @@ from kernelyard.transform.algebraic.channel_affine import (
     channel_vector,
 )
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
-from kernelyard.transform.pass_infra.rewrite_rule import one_use_call
+from kernelyard.transform.pass_infra.rewrite_rule import find_one_use_call
 
 # f(x * s) == f(x) * s, for any s of a channel, and for s >= 0.
 LINEAR_POOLS = ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
@@ -78,12 +78,12 @@ class _Folder(FunctionMutator):
         if not isinstance(value, Call):
             return value
         linear = self._linear(value)
-        return self._without_scales(linear) if linear is not None else self._folded_behind(value)
+        return self._fold_forward(linear) if linear is not None else self._fold_backward(value)
 
     # --- forward: a scale before the linear operator ------------------------------------------------------------------
-    def _without_scales(self, linear: Linear) -> Call:
+    def _fold_forward(self, linear: Linear) -> Call:
         """Return the linear operator's call, with the scales of what it reads in its weights."""
-        while (found := self._unscaled(linear.call.args[0], linear.input_axis, linear.input_channels)) is not None:
+        while (found := self._split_scale(linear.call.args[0], linear.input_axis, linear.input_channels)) is not None:
             call = linear.scaling_inputs(found.scale)
             if call is None:
                 break
@@ -92,28 +92,28 @@ class _Folder(FunctionMutator):
             linear = replace(linear, call=Call(call.op, [x, weight], call.attrs), weight=weight.data)
         return linear.call
 
-    def _unscaled(self, x: Expr, axis: int, channels: int) -> _Unscaled | None:
-        value = one_use_call(self, x, self._read_once)
+    def _split_scale(self, x: Expr, axis: int, channels: int) -> _Unscaled | None:
+        value = find_one_use_call(self, x, self._read_once)
         if value is None:
             return None
         step = channel_affine(value, axis, channels)
         if step is not None and step.scale is not None:
             found = _Unscaled(step.scale, lambda: step.x) if _is_moderate(step.scale) else None
-            return self._shifted(found, step.shift, x, axis)
+            return self._add_shift(found, step.shift, x, axis)
         if step is not None:
-            return self._shifted(self._unscaled(step.x, axis, channels), step.shift, x, axis)
-        carried = _carried(value, axis)
+            return self._add_shift(self._split_scale(step.x, axis, channels), step.shift, x, axis)
+        carried = _trace_channels(value, axis)
         if carried is None:
             return None
         inner_axis, repeats = carried
-        inner = self._unscaled(value.args[0], inner_axis, channels // repeats)
+        inner = self._split_scale(value.args[0], inner_axis, channels // repeats)
         if inner is None or not _commutes(value, inner.scale):
             return None
         return _Unscaled(
             np.repeat(inner.scale, repeats), lambda: self._bind(with_operands(value, [inner.emission()]), x)
         )
 
-    def _shifted(self, found: _Unscaled | None, shift: np.ndarray | None, x: Expr, axis: int) -> _Unscaled | None:
+    def _add_shift(self, found: _Unscaled | None, shift: np.ndarray | None, x: Expr, axis: int) -> _Unscaled | None:
         """`found` where `shift` is added to it: `y * scale + shift` is `(y + shift / scale) * scale`."""
         if found is None or shift is None:
             return found
@@ -126,7 +126,7 @@ class _Folder(FunctionMutator):
         return _Unscaled(found.scale, lambda: self._bind(Call(get_op("add"), [found.emission(), quotient]), x))
 
     # --- backward: a scale behind the linear operator -----------------------------------------------------------------
-    def _folded_behind(self, value: Call) -> Expr:
+    def _fold_backward(self, value: Call) -> Expr:
         """Return what gives `value` with its scale in the weights before it, or `value`."""
         if value.op_name not in STEPS:
             return value
@@ -134,7 +134,7 @@ class _Folder(FunctionMutator):
             step = channel_affine(value, axis, channels) if isinstance(channels, int) else None
             if step is None or step.scale is None or not _is_moderate(step.scale):
                 continue
-            emission = self._scaled(step.x, step.scale, axis)
+            emission = self._push_scale(step.x, step.scale, axis)
             if emission is not None and step.shift is None:
                 return emission()
             if emission is not None and step.shift is not None:
@@ -143,9 +143,9 @@ class _Folder(FunctionMutator):
                 return Call(get_op("add"), [emission(), shift])
         return value
 
-    def _scaled(self, x: Expr, scale: np.ndarray, axis: int) -> Emission | None:
+    def _push_scale(self, x: Expr, scale: np.ndarray, axis: int) -> Emission | None:
         """Return how to bind `x * scale` without a product; None where there is no way."""
-        value = one_use_call(self, x, self._read_once)
+        value = find_one_use_call(self, x, self._read_once)
         if value is None:
             return None
         linear = self._linear(value)
@@ -153,22 +153,22 @@ class _Folder(FunctionMutator):
             call = linear.scaling_outputs(scale) if axis == linear.axis else None
             return None if call is None else lambda: self._bind(call, x)
         if value.op_name in ("add", "subtract"):
-            return self._scaled_sum(value, x, scale, axis)
-        carried = _carried(value, axis)
+            return self._push_scale_into_sum(value, x, scale, axis)
+        carried = _trace_channels(value, axis)
         if carried is None or carried[1] != 1 or not _commutes(value, scale):
             return None
-        inner = self._scaled(value.args[0], scale, carried[0])
+        inner = self._push_scale(value.args[0], scale, carried[0])
         return None if inner is None else lambda: self._bind(with_operands(value, [inner()]), x)
 
-    def _scaled_sum(self, value: Call, x: Expr, scale: np.ndarray, axis: int) -> Emission | None:
-        left, right = (self._scaled_operand(operand, value, scale, axis) for operand in value.args)
+    def _push_scale_into_sum(self, value: Call, x: Expr, scale: np.ndarray, axis: int) -> Emission | None:
+        left, right = (self._push_scale_into_addend(operand, value, scale, axis) for operand in value.args)
         if left is None or right is None or value.args[0] is value.args[1]:
             return None
         return lambda: self._bind(with_operands(value, [left(), right()]), x)
 
-    def _scaled_operand(self, operand: Expr, addition: Call, scale: np.ndarray, axis: int) -> Emission | None:
+    def _push_scale_into_addend(self, operand: Expr, addition: Call, scale: np.ndarray, axis: int) -> Emission | None:
         if not isinstance(operand, Constant):
-            return self._scaled(operand, scale, axis) if operand.type == addition.type else None
+            return self._push_scale(operand, scale, axis) if operand.type == addition.type else None
         type_ = addition.tensor_type
         vector = channel_vector(operand.data, type_.rank, axis, len(scale))
         if vector is None:
@@ -209,7 +209,7 @@ def _commutes(call: Call, scale: np.ndarray) -> bool:
     return call.op_name not in POSITIVELY_HOMOGENEOUS or bool(np.all(scale >= 0))
 
 
-def _carried(call: Call, axis: int) -> tuple[int, int] | None:
+def _trace_channels(call: Call, axis: int) -> tuple[int, int] | None:
     """Return the axis of the operand whose channels `axis` of the result has, and how often in a row it has each.
 
     None for operators that mix channels or are not homogeneous.

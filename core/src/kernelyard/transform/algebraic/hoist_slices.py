@@ -32,10 +32,10 @@ class HoistSlices(FunctionPass):
         if not any(isinstance(b.value, Call) and b.value.op_name in INDEXED for b in function.bindings):
             return function
         reads = Reads(definitions(function))
-        return _Hoister(reads, _wanted(function, reads)).run(function)
+        return _Hoister(reads, _find_read_ranges(function, reads)).run(function)
 
 
-def _wanted(function: Function, reads: Reads) -> dict[Var, Ranges]:
+def _find_read_ranges(function: Function, reads: Reads) -> dict[Var, Ranges]:
     """Return what of each value is read, where that is not all of it."""
     found: dict[Var, Ranges] = {var: {} for var in result_vars(function)}
     for binding in reversed(function.bindings):
@@ -71,7 +71,7 @@ class _Hoister:
         if not isinstance(value, Call) or not (reads_a_part or self._is_worth_it(value, own)):
             self._bindings.append(binding)
             return
-        new = self._narrowed_call(value, own)
+        new = self._narrow_call(value, own)
         if own:
             self._narrowed[var] = self._bind(new, var.name, var.origin), own
         else:
@@ -84,7 +84,7 @@ class _Hoister:
         sizes = [size for axis, size in enumerate(value.tensor_type.shape) if axis in own and isinstance(size, int)]
         return math.prod(end - begin for begin, end in own.values()) <= _LARGEST_SHARE * math.prod(sizes)
 
-    def _narrowed_call(self, call: Call, own: Ranges) -> Call:
+    def _narrow_call(self, call: Call, own: Ranges) -> Call:
         """Return the call that computes the part `own` of its result, of operands that may be parts."""
         reads = [self._reads.of_operand(call, place, own) for place in range(len(call.args))]
         args = [self._narrow(arg, read, call) for arg, read in zip(call.args, reads, strict=True)]
@@ -99,10 +99,10 @@ class _Hoister:
                 numbers = zip(attrs["axes"], attrs[name], strict=True)
                 attrs[name] = tuple(number - offsets.get(axis, 0) for axis, number in numbers)
         elif offsets:
-            args[1] = self._moved(call, offsets[attrs["axis"]])
+            args[1] = self._shift_indices(call, offsets[attrs["axis"]])
         return Call(call.op, args, attrs)
 
-    def _moved(self, call: Call, offset: int) -> Expr:
+    def _shift_indices(self, call: Call, offset: int) -> Expr:
         """Return the constant indices of a take or a gather into what begins at `offset`."""
         numbers, shape = self._reads.indices(call), call.args[1].tensor_type.shape
         assert numbers is not None
@@ -115,7 +115,7 @@ class _Hoister:
         """Return what a reader reads of an operand; what it indexes itself is as far as it was computed."""
         kept = self._reads.indexed(reader) if operand is reader.args[0] else {}
         operand, computed = self._part(operand)
-        cuts = {axis: _within(ranges[axis], computed.get(axis)) for axis in ranges if axis not in kept}
+        cuts = {axis: _clip_range(ranges[axis], computed.get(axis)) for axis in ranges if axis not in kept}
         shape = operand.tensor_type.shape if isinstance(operand.type, TensorType) else ()
         cuts = {axis: cut for axis, cut in cuts.items() if cut != (0, shape[axis])}
         if not cuts:
@@ -137,7 +137,7 @@ class _Hoister:
         return var
 
 
-def _within(ranges: tuple[int, int], computed: tuple[int, int] | None) -> tuple[int, int]:
+def _clip_range(ranges: tuple[int, int], computed: tuple[int, int] | None) -> tuple[int, int]:
     """Return a range in numbers of the part that is computed."""
     offset = computed[0] if computed else 0
     return ranges[0] - offset, ranges[1] - offset

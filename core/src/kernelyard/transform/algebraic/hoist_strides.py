@@ -32,11 +32,11 @@ class HoistStrides(FunctionPass):
     name = "hoist_strides"
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        wanted = _wanted(function)
+        wanted = _find_wanted_strides(function)
         return _Hoister(wanted).run(function) if wanted else function
 
 
-def _wanted(function: Function) -> dict[Var, Strides]:
+def _find_wanted_strides(function: Function) -> dict[Var, Strides]:
     """Return the strides s, by spatial axis, of values of which all readers want every s-th pixel alone."""
     found: dict[Var, Strides] = {}
     whole = set(result_vars(function))
@@ -98,7 +98,7 @@ class _Hoister:
     def run(self, function: Function) -> Function:
         for binding in function.bindings:
             var, wanted = binding.var, self._wanted.get(binding.var)
-            call = self._rewritten(binding.value, wanted)
+            call = self._rewrite_call(binding.value, wanted)
             if call is None:
                 self._bindings.append(binding)
             elif wanted is None:
@@ -109,7 +109,7 @@ class _Hoister:
             return function
         return Function(function.params, self._bindings, function.result, function.attrs)
 
-    def _rewritten(self, value: Expr, wanted: Strides | None) -> Call | None:
+    def _rewrite_call(self, value: Expr, wanted: Strides | None) -> Call | None:
         """Return the call that makes the wanted pixels alone, or reads an image that has no others.
 
         None for any other.

@@ -15,7 +15,7 @@ from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRMod
 from kernelyard.ir.visitor import read_once
 from kernelyard.transform.algebraic.channel_affine import CONVOLUTIONS, channel_affine, channel_constant
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
-from kernelyard.transform.pass_infra.rewrite_rule import one_use_call
+from kernelyard.transform.pass_infra.rewrite_rule import find_one_use_call
 
 # Numbers of 16 bits stay as they are spelled: where each sum is rounded is part of what a model says.
 DTYPES = ("float32", "float64")
@@ -85,13 +85,13 @@ class _Merger(FunctionMutator):
         one, other = self._convolution(left), self._convolution(right)
         if one is None:
             one, other, left, right = other, one, right, left
-        other = other or self._scaled(right)
+        other = other or self._scale_image(right)
         if one is None or other is None or one.x is not other.x:
             return value
-        return self._merged(one, other, var.origin) or value
+        return self._merge(one, other, var.origin) or value
 
-    def _merged(self, one: _Branch, other: _Branch, origin: str) -> Call | None:
-        call = _summed(one, other)
+    def _merge(self, one: _Branch, other: _Branch, origin: str) -> Call | None:
+        call = _sum_convolutions(one, other)
         if call is None:
             return None
         biases = [branch.bias for branch in (one, other) if branch.bias is not None]
@@ -105,20 +105,22 @@ class _Merger(FunctionMutator):
 
     def _convolution(self, operand: Expr) -> _Branch | None:
         """`operand` as a convolution with constant weights, with or without a bias."""
-        call, bias = one_use_call(self, operand, self._read_once), None
+        call, bias = find_one_use_call(self, operand, self._read_once), None
         if call is not None and call.op_name == "add":
             step = channel_affine(call, 1, call.tensor_type.shape[1])  # pyright: ignore[reportArgumentType]
-            call, bias = (None, None) if step is None else (one_use_call(self, step.x, self._read_once), step.shift)
+            call, bias = (
+                (None, None) if step is None else (find_one_use_call(self, step.x, self._read_once), step.shift)
+            )
         if call is None or call.op_name not in CONVOLUTIONS or not isinstance(call.args[1], Constant):
             return None
         return _Branch(call.args[0], call, None, bias)
 
-    def _scaled(self, operand: Expr) -> _Branch | None:
+    def _scale_image(self, operand: Expr) -> _Branch | None:
         """`operand` as an image, times and plus numbers per channel."""
         channels = operand.tensor_type.shape[1]
         assert isinstance(channels, int)
         scale, bias, x = np.ones(channels), np.zeros(channels), operand
-        while (call := one_use_call(self, x, self._read_once)) is not None:
+        while (call := find_one_use_call(self, x, self._read_once)) is not None:
             step = channel_affine(call, 1, channels)
             if step is None:
                 break
@@ -128,7 +130,7 @@ class _Merger(FunctionMutator):
         return _Branch(x, None, scale, bias if bias.any() else None)
 
 
-def _summed(one: _Branch, other: _Branch) -> Call | None:
+def _sum_convolutions(one: _Branch, other: _Branch) -> Call | None:
     """Return the convolution that gives the sum of both, without biases; None where there is none that is cheaper."""
     call = one.convolution
     assert call is not None

@@ -38,20 +38,20 @@ class Reads:
         if not wanted or not is_tensor_operator(value):
             return {}
         shape = value.tensor_type.shape
-        known = {axis for place in range(len(value.args)) for axis in _axes(value, place)}
+        known = {axis for place in range(len(value.args)) for axis in _map_axes(value, place)}
         return {axis: wanted[axis] for axis in wanted if axis in known and wanted[axis] != (0, shape[axis])}
 
     def of_operand(self, value: Expr, place: int, own: Ranges) -> Ranges:
         """Return the part of an operand that is read to compute the part `own` of a result; {} for all of it."""
         if not is_tensor_operator(value):
             return {}
-        same = {to: own[axis] for axis, to in _axes(value, place).items() if axis in own}
+        same = {to: own[axis] for axis, to in _map_axes(value, place).items() if axis in own}
         return {**same, **self.indexed(value)} if place == 0 else same
 
     def indexed(self, call: Call) -> Ranges:
         """Return the part of its first operand that a slice, a take or a gather reads by its own indices."""
         if call.op_name == "strided_slice":
-            return _sliced(call)
+            return _slice_ranges(call)
         if call.op_name not in ("take", "gather_elements"):
             return {}
         axis = call.attrs["axis"]
@@ -73,7 +73,7 @@ class Reads:
         return np.where(value.data < 0, value.data + size, value.data).astype(value.data.dtype)
 
 
-def _sliced(call: Call) -> Ranges:
+def _slice_ranges(call: Call) -> Ranges:
     """Return what a slice reads; axes of open sizes, and those that are walked back, are read whole."""
     found = {}
     attrs, shape = call.attrs, call.args[0].tensor_type.shape
@@ -84,7 +84,7 @@ def _sliced(call: Call) -> Ranges:
     return found
 
 
-def _axes(call: Call, place: int) -> Axes:
+def _map_axes(call: Call, place: int) -> Axes:
     """Return the axes, of known sizes, along which a place of the result depends on the same place of an operand
     alone."""
     rule = _RULES.get(call.op_name)
@@ -95,17 +95,17 @@ def _axes(call: Call, place: int) -> Axes:
     return {axis: to for axis, to in same if isinstance(result[axis], int) and result[axis] == operand[to]}
 
 
-def _broadcast(call: Call, place: int) -> Axes:
+def _map_broadcast_axes(call: Call, place: int) -> Axes:
     rank = call.args[place].tensor_type.rank
     missing = call.tensor_type.rank - rank
     return {axis + missing: axis for axis in range(rank)}
 
 
-def _permuted(call: Call, place: int) -> Axes:
+def _map_permuted_axes(call: Call, place: int) -> Axes:
     return dict(enumerate(call.attrs["axes"]))
 
 
-def _reshaped(call: Call, place: int) -> Axes:
+def _map_reshaped_axes(call: Call, place: int) -> Axes:
     """Return the axes that a reshape keeps: those of the same size, with as many elements behind them."""
     before, after = call.args[0].tensor_type.shape, call.tensor_type.shape
     kept = {dims.product(before[axis:]): axis for axis, size in enumerate(before) if size != 1}
@@ -113,30 +113,30 @@ def _reshaped(call: Call, place: int) -> Axes:
     return {axis: to for axis, to in found.items() if to is not None}
 
 
-def _multiplied(call: Call, place: int) -> Axes:
+def _map_matmul_axes(call: Call, place: int) -> Axes:
     """Return the axes of a matrix product: rows of the first operand, columns of the second, leading axes of both."""
     if any(arg.tensor_type.rank < 2 for arg in call.args):
         return {}
     summed = call.tensor_type.rank - (1 if place == 0 else 2)
-    return {axis: to for axis, to in _broadcast(call, place).items() if axis != summed}
+    return {axis: to for axis, to in _map_broadcast_axes(call, place).items() if axis != summed}
 
 
-def _along(call: Call, place: int) -> Axes:
+def _map_axes_beside_reduced(call: Call, place: int) -> Axes:
     """Return the axes of a norm or a softmax other than those that it goes along."""
     rank = call.tensor_type.rank
     axes = call.attrs["axes"] if "axes" in call.attrs else (call.attrs["axis"],)
-    return _without(range(rank), [axis % rank for axis in axes]) if place == 0 else {}
+    return _map_other_axes(range(rank), [axis % rank for axis in axes]) if place == 0 else {}
 
 
-def _concatenated(call: Call, place: int) -> Axes:
-    return _without(range(call.tensor_type.rank), (call.attrs["axis"],))
+def _map_axes_beside_concat(call: Call, place: int) -> Axes:
+    return _map_other_axes(range(call.tensor_type.rank), (call.attrs["axis"],))
 
 
-def _cut(call: Call, place: int) -> Axes:
-    return _without(range(call.tensor_type.rank), call.attrs["axes"])
+def _map_axes_beside_sliced(call: Call, place: int) -> Axes:
+    return _map_other_axes(range(call.tensor_type.rank), call.attrs["axes"])
 
 
-def _taken(call: Call, place: int) -> Axes:
+def _map_take_axes(call: Call, place: int) -> Axes:
     """Return the axes of the data around those of the indices."""
     (data, indices), axis = call.args, call.attrs["axis"]
     behind = range(axis + 1, data.tensor_type.rank)
@@ -144,24 +144,24 @@ def _taken(call: Call, place: int) -> Axes:
     return {**{to: to for to in range(axis)}, **{to + grown: to for to in behind}} if place == 0 else {}
 
 
-def _rescaled(call: Call, place: int) -> Axes:
+def _map_quantized_axes(call: Call, place: int) -> Axes:
     """Return the axes of what is quantized by one scale."""
     is_one = all(not arg.tensor_type.rank for arg in call.args[1:])
-    return _broadcast(call, place) if is_one else {}
+    return _map_broadcast_axes(call, place) if is_one else {}
 
 
-def _without(axes: Iterable[int], left_out: Collection[int]) -> Axes:
+def _map_other_axes(axes: Iterable[int], left_out: Collection[int]) -> Axes:
     return {axis: axis for axis in axes if axis not in left_out}
 
 
 _RULES: Mapping[str, Callable[[Call, int], Axes]] = {
-    **dict.fromkeys((*ELEMENTWISE, "broadcast_to"), _broadcast),
-    **dict.fromkeys(("nn.layer_norm", "nn.rms_norm", "nn.softmax", "nn.log_softmax"), _along),
-    **dict.fromkeys(("quantize", "dequantize"), _rescaled),
-    "concat": _concatenated,
-    "matmul": _multiplied,
-    "permute_dims": _permuted,
-    "reshape": _reshaped,
-    "strided_slice": _cut,
-    "take": _taken,
+    **dict.fromkeys((*ELEMENTWISE, "broadcast_to"), _map_broadcast_axes),
+    **dict.fromkeys(("nn.layer_norm", "nn.rms_norm", "nn.softmax", "nn.log_softmax"), _map_axes_beside_reduced),
+    **dict.fromkeys(("quantize", "dequantize"), _map_quantized_axes),
+    "concat": _map_axes_beside_concat,
+    "matmul": _map_matmul_axes,
+    "permute_dims": _map_permuted_axes,
+    "reshape": _map_reshaped_axes,
+    "strided_slice": _map_axes_beside_sliced,
+    "take": _map_take_axes,
 }

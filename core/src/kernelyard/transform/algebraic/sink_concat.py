@@ -96,10 +96,10 @@ class _Sinker(FunctionMutator):
         for op, vector in (("multiply", step.scale), ("add", step.shift)):
             if vector is not None:
                 parts = zip(pieces, concat.along(vector), strict=True)
-                pieces = tuple(self._combined(op, piece, part, concat.axis, origin) for piece, part in parts)
+                pieces = tuple(self._combine(op, piece, part, concat.axis, origin) for piece, part in parts)
         return pieces
 
-    def _combined(self, op: str, piece: Expr, vector: np.ndarray, axis: int, origin: str) -> Expr:
+    def _combine(self, op: str, piece: Expr, vector: np.ndarray, axis: int, origin: str) -> Expr:
         type_ = piece.tensor_type
         constant = channel_constant(vector, type_.rank, axis, type_.dtype)
         return self.emit(Call(get_op(op), [piece, constant]), "piece", origin)

@@ -37,15 +37,15 @@ class _Sinker(FunctionMutator):
         if value.op_name == "matmul" and var in self._read_once:
             self._products.add(var)
         elif value.op_name == "reshape":
-            self._reshaped(var, value.args[0])
+            self._sink(var, value.args[0])
         elif value.op_name in ELEMENTWISE:
             sunk = self._sunk(var, value, value.type)
             if sunk is not None:
-                self._reshaped(var, sunk.args[0])
+                self._sink(var, sunk.args[0])
                 return sunk
         return value
 
-    def _reshaped(self, var: Var, product: Expr) -> None:
+    def _sink(self, var: Var, product: Expr) -> None:
         if isinstance(product, Var) and product in self._products and var in self._read_once:
             self._behind[var] = product
 
@@ -55,7 +55,7 @@ class _Sinker(FunctionMutator):
         if reshaped is None:
             return None
         inner = _shape(self._behind[reshaped])
-        operands = [self._moved(arg, type_.shape, inner) for arg in call.args]
+        operands = [self._move_reshape(arg, type_.shape, inner) for arg in call.args]
         moved = [operand for operand in operands if operand is not None]
         if len(moved) != len(operands):
             return None
@@ -63,7 +63,7 @@ class _Sinker(FunctionMutator):
         self._products.add(product)
         return _reshape(product, type_.shape)
 
-    def _moved(self, operand: Expr, outer: Shape, inner: Shape) -> Expr | None:
+    def _move_reshape(self, operand: Expr, outer: Shape, inner: Shape) -> Expr | None:
         """Return the operand for a result of shape `inner`; None if there is none."""
         shape = _shape(operand)
         if operand in self._behind and _shape(self._behind[operand]) == inner:

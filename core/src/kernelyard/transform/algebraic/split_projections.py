@@ -150,7 +150,7 @@ class _Parts:
         begin, end = sum(sections[: item.index]), sum(sections[: item.index + 1])
         if not isinstance(begin, int) or not isinstance(end, int):
             return None
-        return _taken(self.of[split.args[0]], item.tensor_type.shape, split.attrs["axis"], slice(begin, end))
+        return _take_part(self.of[split.args[0]], item.tensor_type.shape, split.attrs["axis"], slice(begin, end))
 
 
 class _Splitter(FunctionMutator):
@@ -199,17 +199,17 @@ def _with_bias(part: _Part, add: Call) -> _Part | None:
     return replace(part, bias=Constant(bias.data.reshape(-1))) if is_vector and part.is_whole else None
 
 
-def _sliced(part: _Part, call: Call) -> _Part | None:
+def _slice_part(part: _Part, call: Call) -> _Part | None:
     ranges = zip(call.attrs["axes"], call.attrs["begin"], call.attrs["end"], call.attrs["strides"], strict=True)
     found: _Part | None = part
     for axis, begin, end, stride in ranges:
         if not all(isinstance(number, int) for number in (begin, end)) or stride < 1 or found is None:
             return None
-        found = _taken(found, call.tensor_type.shape, axis, slice(begin, end, stride))
+        found = _take_part(found, call.tensor_type.shape, axis, slice(begin, end, stride))
     return found
 
 
-def _taken(part: _Part, shape: Shape, axis: int, index: slice | int) -> _Part | None:
+def _take_part(part: _Part, shape: Shape, axis: int, index: slice | int) -> _Part | None:
     """Return what an index along an axis leaves of a part; None for a part of the rows."""
     place = part.axis_of_columns(axis)
     if place is None:
@@ -219,15 +219,15 @@ def _taken(part: _Part, shape: Shape, axis: int, index: slice | int) -> _Part | 
     return replace(part, shape=shape, is_row=is_row, columns=columns)
 
 
-def _one(part: _Part, take: Call) -> _Part | None:
+def _take_one(part: _Part, take: Call) -> _Part | None:
     index = take.args[1]
     if not isinstance(index, Constant) or index.data.ndim:
         return None
     axis = take.attrs["axis"] % len(part.shape)
-    return _taken(part, take.tensor_type.shape, axis, int(index.data))
+    return _take_part(part, take.tensor_type.shape, axis, int(index.data))
 
 
-def _permuted(part: _Part, permute: Call) -> _Part | None:
+def _permute_part(part: _Part, permute: Call) -> _Part | None:
     axes = permute.attrs["axes"]
     rows = [axis for axis in axes if part.is_row[axis] and part.shape[axis] != 1]
     if rows != sorted(rows):
@@ -237,7 +237,7 @@ def _permuted(part: _Part, permute: Call) -> _Part | None:
     return replace(part, shape=permute.tensor_type.shape, is_row=is_row, columns=part.columns.transpose(places))
 
 
-def _reshaped(part: _Part, reshape: Call) -> _Part | None:
+def _reshape_part(part: _Part, reshape: Call) -> _Part | None:
     """Return a part whose axes are merged and split among rows, and among columns; None where both are mixed."""
     shape = reshape.tensor_type.shape
     is_row = [False] * len(shape)
@@ -269,8 +269,8 @@ def _runs(part: _Part) -> list[tuple[list[Dim], bool]]:
 _Step: TypeAlias = Callable[[_Part, Call], "_Part | None"]
 _STEPS: dict[str, _Step] = {
     "add": _with_bias,
-    "strided_slice": _sliced,
-    "take": _one,
-    "permute_dims": _permuted,
-    "reshape": _reshaped,
+    "strided_slice": _slice_part,
+    "take": _take_one,
+    "permute_dims": _permute_part,
+    "reshape": _reshape_part,
 }

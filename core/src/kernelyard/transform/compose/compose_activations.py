@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from kernelyard.ir import Call, Expr, FunctionMutator, Var
 from kernelyard.transform.compose.polynomial import ONE, Polynomial, PolynomialReader, arithmetic_leaves, is_close
-from kernelyard.transform.pass_infra.rewrite_rule import Rule, defining_call, is_uniform, make, of_floats
+from kernelyard.transform.pass_infra.rewrite_rule import Rule, defining_call, is_uniform, make, restrict_to_floats
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _HALF_OF_ONE_PLUS = {("x",): 0.5, ("e", "x"): 0.5}
@@ -32,10 +32,13 @@ def _tanh_argument(scale: float) -> Polynomial:
 def _with_mirrored(*forms: _Gated) -> tuple[_Gated, ...]:
     """Return the forms, and for odd gates the same with f(-u) for -f(u)."""
     odd = [form for form in forms if form.inner in ("erf", "tanh")]
-    return (*forms, *(replace(f, argument=_negated(f.argument, "x"), outer=_negated(f.outer, "e")) for f in odd))
+    return (
+        *forms,
+        *(replace(f, argument=_match_negation(f.argument, "x"), outer=_match_negation(f.outer, "e")) for f in odd),
+    )
 
 
-def _negated(polynomial: Polynomial, name: str) -> Polynomial:
+def _match_negation(polynomial: Polynomial, name: str) -> Polynomial:
     return {monomial: -c if name in monomial else c for monomial, c in polynomial.items()}
 
 
@@ -50,7 +53,7 @@ _GATED = _with_mirrored(
 _GATES = frozenset(form.inner for form in _GATED) | {"clip", "nn.hard_sigmoid"}
 
 
-def _gated(mutator: FunctionMutator, call: Call) -> Expr | None:
+def _compose_gate(mutator: FunctionMutator, call: Call) -> Expr | None:
     """Return a product of x and a gate that depends on x."""
     _, leaves = arithmetic_leaves(mutator, call.args)
     for gate in leaves:
@@ -101,7 +104,7 @@ def _hard(mutator: FunctionMutator, call: Call, gate: Var, inner: Call) -> Expr 
         outer = PolynomialReader(mutator, {x: "x", gate: "e"}).read_call(call)
         for name, expected in (("nn.hard_swish", {("e", "x"): 1 / top}), ("nn.hard_sigmoid", {("e",): 1 / top})):
             if _agree(call, (outer, expected)):
-                return make(name, x, alpha=_snapped(slope / top), beta=_snapped(offset / top))
+                return make(name, x, alpha=_snap_to_usual(slope / top), beta=_snap_to_usual(offset / top))
     return None
 
 
@@ -121,7 +124,7 @@ def _ramps(mutator: FunctionMutator, inner: Call) -> Iterator[tuple[Expr, float,
 _USUAL = (1 / 6, 0.2, 0.5, 1.0)
 
 
-def _snapped(value: float) -> float:
+def _snap_to_usual(value: float) -> float:
     """Return a coefficient that is a usual one but for rounding, as that one."""
     return next((usual for usual in _USUAL if abs(value - usual) < 1e-6 * usual), value)
 
@@ -132,12 +135,12 @@ def _clip_of_line(mutator: FunctionMutator, call: Call) -> Expr | None:
         return None
     for x, slope, offset, _ in _ramps(mutator, call):
         if (slope, offset) != (1.0, 0.0):
-            return make("nn.hard_sigmoid", x, alpha=_snapped(slope), beta=_snapped(offset))
+            return make("nn.hard_sigmoid", x, alpha=_snap_to_usual(slope), beta=_snap_to_usual(offset))
     return None
 
 
 # --- quotients and logarithms of 1 + exp and 1 + abs ------------------------------------------------------------------
-def _one_plus(mutator: FunctionMutator, expr: Expr, op: str) -> Expr | None:
+def _match_one_plus(mutator: FunctionMutator, expr: Expr, op: str) -> Expr | None:
     """Return the operand of `op` in `1 + op(...)`; None where there is no such form."""
     value = mutator.value_of(expr)
     if not isinstance(value, Call) or value.op_name != "add":
@@ -153,7 +156,7 @@ def _one_plus(mutator: FunctionMutator, expr: Expr, op: str) -> Expr | None:
 
 def _sigmoid_argument(mutator: FunctionMutator, denominator: Expr) -> Expr | None:
     """x of the denominator `1 + exp(-x)`."""
-    exponent = _one_plus(mutator, denominator, "exp")
+    exponent = _match_one_plus(mutator, denominator, "exp")
     if exponent is None:
         return None
     for x in _bases(mutator, exponent, exponent):
@@ -171,7 +174,7 @@ def _reciprocal(mutator: FunctionMutator, call: Call) -> Expr | None:
 def _quotient(mutator: FunctionMutator, call: Call) -> Expr | None:
     """x / (1 + exp(-x)) is silu, another numerator leaves sigmoid; x / (1 + abs(x)) is softsign."""
     numerator, denominator = call.args
-    if _one_plus(mutator, denominator, "abs") is numerator:
+    if _match_one_plus(mutator, denominator, "abs") is numerator:
         return make("nn.softsign", numerator)
     x = _sigmoid_argument(mutator, denominator)
     if x is None or x.type != call.type:
@@ -184,7 +187,7 @@ def _quotient(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 def _logarithm(mutator: FunctionMutator, call: Call) -> Expr | None:
     """log(1 + exp(x)) is softplus."""
-    x = _one_plus(mutator, call.args[0], "exp")
+    x = _match_one_plus(mutator, call.args[0], "exp")
     return None if x is None else make("nn.softplus", x)
 
 
@@ -194,12 +197,14 @@ def _logarithm_of_one_plus(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 _TABLE: dict[str, tuple[Callable[[FunctionMutator, Call], Expr | None], ...]] = {
-    "multiply": (_gated,),
-    "divide": (_quotient, _gated),
+    "multiply": (_compose_gate,),
+    "divide": (_quotient, _compose_gate),
     "reciprocal": (_reciprocal,),
     "log": (_logarithm,),
     "log1p": (_logarithm_of_one_plus,),
     "clip": (_clip_of_line,),
 }
 
-ACTIVATION_RULES: dict[str, tuple[Rule, ...]] = {name: tuple(map(of_floats, rules)) for name, rules in _TABLE.items()}
+ACTIVATION_RULES: dict[str, tuple[Rule, ...]] = {
+    name: tuple(map(restrict_to_floats, rules)) for name, rules in _TABLE.items()
+}

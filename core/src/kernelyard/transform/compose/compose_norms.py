@@ -41,7 +41,7 @@ class Statistics:
         self._mutator = mutator
         self.x = x
         self.axes = axes
-        self._shapes = reduced_shapes(shape, axes)
+        self._shapes = keepdims_shapes(shape, axes)
         sizes = [dim for i, dim in enumerate(shape) if i in axes and isinstance(dim, int)]
         self._count = math.prod(sizes)
         self.is_countable = 0 < len(sizes) == len(axes)
@@ -65,7 +65,7 @@ class Statistics:
         if value.op_name in RESHAPES:
             return self.read(operand)
         if value.op_name in ("nn.relu", "clip"):
-            return self._limited(value)
+            return self._skip_clamp_at_zero(value)
         if value.op_name not in ("mean", "sum") or value.attrs["axes"] != self.axes:
             return None
         if value.op_name == "sum" and not self.is_countable:
@@ -74,7 +74,7 @@ class Statistics:
         factor = 1.0 if value.op_name == "mean" else float(self._count)
         return None if name is None else multiply({(name,): 1.0}, scalar(factor))
 
-    def _limited(self, call: Call) -> Polynomial | None:
+    def _skip_clamp_at_zero(self, call: Call) -> Polynomial | None:
         """Look through a limit at zero: a variance is not negative but for rounding."""
         is_at_zero = call.op_name == "nn.relu" or (call.attrs["min"] == 0.0 and call.attrs["max"] is None)
         inner = self.read(call.args[0])
@@ -112,7 +112,7 @@ def _square_root_of(mutator: FunctionMutator, expr: Expr) -> Expr | None:
     return value.args[0] if value.op_name == "multiply" and value.args[0] is value.args[1] else None
 
 
-def reduced_shapes(shape: Shape, axes: tuple[int, ...]) -> tuple[Shape, Shape]:
+def keepdims_shapes(shape: Shape, axes: tuple[int, ...]) -> tuple[Shape, Shape]:
     """Return the shapes that a statistic may have: axes kept with size 1, or dropped."""
     kept = tuple(1 if i in axes else dim for i, dim in enumerate(shape))
     return kept, tuple(dim for i, dim in enumerate(shape) if i not in axes)
@@ -120,12 +120,12 @@ def reduced_shapes(shape: Shape, axes: tuple[int, ...]) -> tuple[Shape, Shape]:
 
 def is_aligned(shape: Shape, of: Shape, axes: tuple[int, ...]) -> bool:
     """Return True when a statistic of this shape broadcasts against the tensor that it was taken of, slice by slice."""
-    kept, dropped = reduced_shapes(of, axes)
+    kept, dropped = keepdims_shapes(of, axes)
     # Broadcasting aligns the last axes, so dropped axes must have been the first ones.
     return shape == kept or (shape == dropped and axes == tuple(range(len(axes))))
 
 
-def behind_reshapes(mutator: FunctionMutator, expr: Expr, shapes: tuple[Shape, ...]) -> Expr:
+def skip_reshapes(mutator: FunctionMutator, expr: Expr, shapes: tuple[Shape, ...]) -> Expr:
     """Return the statistic before reshapes between its two shapes."""
     for _ in range(MAX_NODES):
         call = defining_call(mutator, expr, *RESHAPES)
@@ -159,7 +159,7 @@ def normalization(mutator: FunctionMutator, call: Call) -> Expr | None:
         statistics = Statistics(mutator, x, axes)
         if x.type != call.type or (is_centred and not statistics.is_centred(quotient.numerator)):
             continue
-        norm = _normalized(statistics, quotient, is_centred)
+        norm = _match_normalization(statistics, quotient, is_centred)
         if norm is not None:
             return norm
     return None
@@ -177,7 +177,7 @@ def scale_and_offset(mutator: FunctionMutator, call: Call) -> Expr | None:
             continue
         for scale in (factor for factor in product.args if factor in shift.args):
             x, average = _other(product.args, scale), _other(shift.args, scale)
-            norm = _normalized_by(mutator, x, average, scale, difference.args[0].data)
+            norm = _match_normalization_by(mutator, x, average, scale, difference.args[0].data)
             if norm is not None:
                 return norm
     return None
@@ -187,18 +187,20 @@ def _other(pair: tuple[Expr, ...], one: Expr) -> Expr:
     return pair[1] if pair[0] is one else pair[0]
 
 
-def _normalized_by(mutator: FunctionMutator, x: Expr, average: Expr, scale: Expr, beta: np.ndarray) -> Expr | None:
+def _match_normalization_by(
+    mutator: FunctionMutator, x: Expr, average: Expr, scale: Expr, beta: np.ndarray
+) -> Expr | None:
     quotient = _as_quotient(mutator, scale)
     if quotient is None or quotient.numerator is not None or quotient.squared_deviation is None:
         return None
     for axes in _axes_of_means(mutator, average):
         statistics = Statistics(mutator, x, axes)
         if statistics.is_mean(average):
-            return _normalized(statistics, quotient, is_centred=True, beta=beta)
+            return _match_normalization(statistics, quotient, is_centred=True, beta=beta)
     return None
 
 
-def _normalized(
+def _match_normalization(
     statistics: Statistics, quotient: _Quotient, is_centred: bool, beta: np.ndarray | None = None
 ) -> Expr | None:
     """Return the normalisation of x by its statistics; None where the quotient's deviation or a parameter is another
@@ -206,8 +208,8 @@ def _normalized(
     """
     x, axes = statistics.x, statistics.axes
     epsilon = _epsilon(statistics, quotient, is_centred) if statistics.is_countable else None
-    gamma = over_axes(quotient.scale, x.tensor_type, axes)
-    shift = over_axes(np.zeros(()) if beta is None else beta, x.tensor_type, axes)
+    gamma = broadcast_over_axes(quotient.scale, x.tensor_type, axes)
+    shift = broadcast_over_axes(np.zeros(()) if beta is None else beta, x.tensor_type, axes)
     if epsilon is None or gamma is None or shift is None:
         return None
     scale, offset = (Constant(vector.astype(dtypes.to_numpy(x.tensor_type.dtype))) for vector in (gamma, shift))
@@ -237,7 +239,7 @@ def _as_quotient(mutator: FunctionMutator, call: Expr) -> _Quotient | None:
             return result
         expr, inverse = waiting.pop()
         factors = _factors(mutator, expr, is_root=expr is call)
-        deviation = _squared_deviation(mutator, expr, inverse)
+        deviation = _match_standard_deviation(mutator, expr, inverse)
         if isinstance(expr, Constant):
             factor = expr.data.astype(np.float64)
             if inverse and not np.all(factor):
@@ -262,11 +264,13 @@ def _factors(mutator: FunctionMutator, expr: Expr, is_root: bool) -> list[tuple[
         return []
     left, right = value.args
     factors = [(left, False), (right, value.op_name == "divide")]
-    is_part = any(isinstance(f, Constant) or _squared_deviation(mutator, f, inv) is not None for f, inv in factors)
+    is_part = any(
+        isinstance(f, Constant) or _match_standard_deviation(mutator, f, inv) is not None for f, inv in factors
+    )
     return factors if is_root or is_part else []
 
 
-def _squared_deviation(mutator: FunctionMutator, expr: Expr, inverse: bool) -> Expr | None:
+def _match_standard_deviation(mutator: FunctionMutator, expr: Expr, inverse: bool) -> Expr | None:
     """v where `expr` (or, with `inverse`, one over it) is one over the square root of v."""
     value = mutator.value_of(expr)
     if not isinstance(value, Call):
@@ -309,7 +313,7 @@ def _axes_of_means(mutator: FunctionMutator, expr: Expr) -> list[tuple[int, ...]
 
 
 # --- scale and shift after a normalisation ----------------------------------------------------------------------------
-def over_axes(array: np.ndarray | None, x: TensorType, axes: tuple[int, ...]) -> np.ndarray | None:
+def broadcast_over_axes(array: np.ndarray | None, x: TensorType, axes: tuple[int, ...]) -> np.ndarray | None:
     """Return a constant factor as one number per normalised element (shape: the sizes of the axes); None where it is
     not, or where a size is not known.
     """
@@ -332,7 +336,7 @@ def absorb_affine(mutator: FunctionMutator, call: Call, read_once: set[Var]) -> 
         inner = defining_call(mutator, normal, "nn.layer_norm", "nn.rms_norm")
         if inner is None or normal not in read_once or not isinstance(other, Constant) or inner.type != call.type:
             continue
-        vector = over_axes(other.data, inner.tensor_type, inner.attrs["axes"])
+        vector = broadcast_over_axes(other.data, inner.tensor_type, inner.attrs["axes"])
         if vector is not None:
             return _with_affine(inner, call.op_name, vector)
     return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kernelyard.ir import Call, Expr, FunctionMutator
-from kernelyard.transform.compose.compose_norms import behind_reshapes, is_aligned, reduced_shapes
-from kernelyard.transform.pass_infra.rewrite_rule import Rule, defining_call, make, of_floats
+from kernelyard.transform.compose.compose_norms import is_aligned, keepdims_shapes, skip_reshapes
+from kernelyard.transform.pass_infra.rewrite_rule import Rule, defining_call, make, restrict_to_floats
 
 
 def _reduction(mutator: FunctionMutator, expr: Expr, op: str, of: Expr, axis: int | None = None) -> int | None:
@@ -13,7 +13,7 @@ def _reduction(mutator: FunctionMutator, expr: Expr, op: str, of: Expr, axis: in
     for candidate in range(len(shape)) if axis is None else (axis,):
         if not is_aligned(expr.tensor_type.shape, shape, (candidate,)):
             continue
-        call = defining_call(mutator, behind_reshapes(mutator, expr, reduced_shapes(shape, (candidate,))), op)
+        call = defining_call(mutator, skip_reshapes(mutator, expr, keepdims_shapes(shape, (candidate,))), op)
         if call is not None and call.args[0] is of and call.attrs["axes"] == (candidate,):
             return candidate
     return None
@@ -25,10 +25,10 @@ def _exponential_share(mutator: FunctionMutator, share: Expr, total: Expr) -> tu
     axis = _reduction(mutator, total, "sum", share) if exponential else None
     if exponential is None or axis is None:
         return None
-    return _unshifted(mutator, exponential.args[0], axis), axis
+    return _match_shift_by_max(mutator, exponential.args[0], axis), axis
 
 
-def _unshifted(mutator: FunctionMutator, shifted: Expr, axis: int) -> Expr:
+def _match_shift_by_max(mutator: FunctionMutator, shifted: Expr, axis: int) -> Expr:
     """x of x - max(x); softmax subtracts the maximum itself."""
     difference = defining_call(mutator, shifted, "subtract")
     if difference is None or difference.args[0].type != shifted.type:
@@ -63,18 +63,18 @@ def _difference(mutator: FunctionMutator, call: Call) -> Expr | None:
     """(x - max) - log(sum(exp(x - max)))"""
     shifted, total = call.args
     for axis in range(call.tensor_type.rank):
-        shapes = reduced_shapes(shifted.tensor_type.shape, (axis,))
+        shapes = keepdims_shapes(shifted.tensor_type.shape, (axis,))
         if not is_aligned(total.tensor_type.shape, shifted.tensor_type.shape, (axis,)):
             continue
-        logarithm = defining_call(mutator, behind_reshapes(mutator, total, shapes), "log")
+        logarithm = defining_call(mutator, skip_reshapes(mutator, total, shapes), "log")
         if logarithm is None:
             continue
-        sum_ = defining_call(mutator, behind_reshapes(mutator, logarithm.args[0], shapes), "sum")
+        sum_ = defining_call(mutator, skip_reshapes(mutator, logarithm.args[0], shapes), "sum")
         exponential = defining_call(mutator, sum_.args[0], "exp") if sum_ else None
         if sum_ and exponential and exponential.args[0] is shifted and sum_.attrs["axes"] == (axis,):
-            return make("nn.log_softmax", _unshifted(mutator, shifted, axis), axis=axis)
+            return make("nn.log_softmax", _match_shift_by_max(mutator, shifted, axis), axis=axis)
     return None
 
 
 _TABLE: dict[str, Rule] = {"divide": _quotient, "multiply": _product, "log": _logarithm, "subtract": _difference}
-SOFTMAX_RULES: dict[str, tuple[Rule, ...]] = {name: (of_floats(rule),) for name, rule in _TABLE.items()}
+SOFTMAX_RULES: dict[str, tuple[Rule, ...]] = {name: (restrict_to_floats(rule),) for name, rule in _TABLE.items()}

@@ -106,7 +106,7 @@ class PolynomialReader:
         known = [operand for operand in operands if operand is not None]
         if operation is None or len(known) != len(operands):
             return None
-        return _bounded(operation(*known))
+        return _limit_terms(operation(*known))
 
     def _read_value(self, var: Var) -> Polynomial | None:
         value = self._mutator.value_of(var)
@@ -114,7 +114,7 @@ class PolynomialReader:
         return result if result is not None or self._leaf is None else self._leaf(self, var)
 
 
-def _bounded(polynomial: Polynomial | None) -> Polynomial | None:
+def _limit_terms(polynomial: Polynomial | None) -> Polynomial | None:
     if polynomial is None or len(polynomial) > MAX_TERMS or any(len(m) > MAX_DEGREE for m in polynomial):
         return None
     return polynomial if all(np.isfinite(c) for c in polynomial.values()) else None

@@ -166,7 +166,7 @@ class _Steps:
             return False
         return is_small or shares_loads(first.blocks, second.blocks)
 
-    def _after(self, first: int, second: int) -> list[_Step]:
+    def _steps_that_need(self, first: int, second: int) -> list[_Step]:
         """Return the steps between two that need, perhaps by way of others, what the first makes."""
         made = set(self.order[first].makes)
         found: list[_Step] = []
@@ -179,11 +179,11 @@ class _Steps:
     def _is_between(self, first: int, second: int) -> bool:
         """Return True when a step has to run after the first and before the second."""
         needs = self.order[second].needs
-        return any(step.makes & needs for step in self._after(first, second))
+        return any(step.makes & needs for step in self._steps_that_need(first, second))
 
     def _put_together(self, first: int, second: int) -> int:
         """Make two steps one, which runs where all it needs is there; returns its position."""
-        late = self._after(first, second)
+        late = self._steps_that_need(first, second)
         early = [step for step in self.order[first + 1 : second] if step not in late]
         together = _together(self.order[first], self.order[second])
         self.order[first : second + 1] = [*early, together, *late]

@@ -28,7 +28,7 @@ from kernelyard.tir.inline import inline_locals
 from kernelyard.tir.op_pattern import KINDS, OPAQUE, classify
 from kernelyard.tir.primfunc import ComputeBlock, PrimFunc
 from kernelyard.tir.visitor import rename_buffers
-from kernelyard.transform.fusion.kernel_groups import callee, is_primitive, without_unused
+from kernelyard.transform.fusion.kernel_groups import callee, is_primitive, remove_unused_kernels
 from kernelyard.transform.lowering.legalize_ops import PrimFuncTable, call_tir
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 
@@ -51,7 +51,7 @@ class FuseTIR(Pass):
             if name not in groups
         }
         module = module.without_functions(set(groups)).with_functions({**changed, **functions.added})
-        return without_unused(module)
+        return remove_unused_kernels(module)
 
 
 class _CallFused(FunctionMutator):

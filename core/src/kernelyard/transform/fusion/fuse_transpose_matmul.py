@@ -63,7 +63,7 @@ class _Fuser(FunctionMutator):
             return value
         args = [each.args[0] if each else arg for each, arg in zip(reads, value.args, strict=True)]
         letters = "".join(_LETTERS[each.op_name] if each else "n" for each in reads)
-        function = _fused(value, reads, args) if is_matmul else _with_heads_first(value, reads)
+        function = _fuse(value, reads, args) if is_matmul else _with_heads_first(value, reads)
         name = self.functions.name_of(function, f"{letters}_{value.op_name.removeprefix('nn.')}")
         return call_tir(name, args, value.type)
 
@@ -77,7 +77,7 @@ class _Fuser(FunctionMutator):
         value = self.value_of(operand)
         if isinstance(value, Call) and value.op_name == "reshape":
             inner = self._swap(value.args[0])
-            return self._reshaped(inner, value.tensor_type.shape) if inner else None
+            return self._hoist_reshape(inner, value.tensor_type.shape) if inner else None
         return self._swap(operand)
 
     def _swap(self, operand: Expr) -> Call | None:
@@ -94,7 +94,7 @@ class _Fuser(FunctionMutator):
             return None  # a constant is transposed when constants are folded
         return value
 
-    def _reshaped(self, swap: Call, shape: Shape) -> Call | None:
+    def _hoist_reshape(self, swap: Call, shape: Shape) -> Call | None:
         """Return the swap with its leading axes reshaped before it; None where the reshape touches the last two."""
         if len(shape) < 2 or shape[-2:] != swap.tensor_type.shape[-2:]:
             return None
@@ -104,7 +104,7 @@ class _Fuser(FunctionMutator):
         return Call(swap.op, [source], {"axes": axes})
 
 
-def _fused(product: Call, reads: tuple[Call | None, ...], args: list[Expr]) -> PrimFunc:
+def _fuse(product: Call, reads: tuple[Call | None, ...], args: list[Expr]) -> PrimFunc:
     b = FunctionBuilder()
     functions: dict[str, PrimFunc] = {}
 

@@ -44,7 +44,7 @@ def group_name(functions: Iterable[PrimFunc]) -> str:
     return "_".join(["fused", *names])[:_LONGEST_NAME].rstrip("_")
 
 
-def without_unused(module: IRModule) -> IRModule:
+def remove_unused_kernels(module: IRModule) -> IRModule:
     """Return the module without the PrimFuncs that nobody calls."""
     called = {
         operand.name

@@ -14,7 +14,7 @@ from kernelyard.ir.visitor import result_vars
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.tir.visitor import rename_buffers
-from kernelyard.transform.fusion.kernel_groups import callee, without_unused
+from kernelyard.transform.fusion.kernel_groups import callee, remove_unused_kernels
 from kernelyard.transform.lowering.legalize_ops import PrimFuncTable, call_tir
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 from kernelyard.transform.simplify.dead_code_elimination import DeadCodeElimination
@@ -35,7 +35,7 @@ class SeparateResults(Pass):
                 changed[name] = new
         if not changed:
             return module
-        return without_unused(DeadCodeElimination()(module.with_functions({**changed, **separate.table.added})))
+        return remove_unused_kernels(DeadCodeElimination()(module.with_functions({**changed, **separate.table.added})))
 
 
 @dataclass(frozen=True)

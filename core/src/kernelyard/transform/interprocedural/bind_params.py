@@ -12,7 +12,7 @@ from kernelyard.ir import Constant, Function, IRModule, TensorType, Var
 from kernelyard.runtime.abi.solve_symbols import solve_symbols
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.device.tensor import as_array
-from kernelyard.transform.interprocedural.bind_symbolic_vars import BindSymbolicVars, bound_function
+from kernelyard.transform.interprocedural.bind_symbolic_vars import BindSymbolicVars, bind_function
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 
 INPUT_NAMES = "input_names"
@@ -57,7 +57,7 @@ class BindParams(Pass):
             module = BindSymbolicVars(sizes, self._function)(module)
             function = module.graph_functions()[self._function]
             constants = dict(zip((function.params[i] for i in places), constants.values(), strict=True))
-        bound = bound_function(function, {}, constants)
+        bound = bind_function(function, {}, constants)
         if function.attrs.get(INPUT_NAMES):
             left = [name for i, name in enumerate(_names(function)) if i not in places]
             bound = bound.with_attrs(**{INPUT_NAMES: tuple(left)})

@@ -53,10 +53,10 @@ class BindSymbolicVars(Pass):
         for name in self._values:
             if name not in known:
                 raise _unknown(name, known)
-        return module.with_functions({n: bound_function(f, self._values) for n, f in functions.items()})
+        return module.with_functions({n: bind_function(f, self._values) for n, f in functions.items()})
 
 
-def bound_function(function: Function, values: Mapping[str, Dim], constants: Mapping[Var, Constant] = NONE) -> Function:
+def bind_function(function: Function, values: Mapping[str, Dim], constants: Mapping[Var, Constant] = NONE) -> Function:
     """Return the function with symbols replaced by dims, and some of its parameters by constants."""
     return _Binder(dict(values)).bound(function, constants)
 

@@ -52,7 +52,7 @@ class OutlineContinuations(Pass):
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         for name, function in module.entry_functions().items():
             while True:
-                last = _first_split(function)
+                last = _find_split(function)
                 if last is None:
                     break
                 function, last = _with_waiting_last(function, last, Purity(module))
@@ -63,7 +63,7 @@ class OutlineContinuations(Pass):
         return module
 
 
-def _first_split(function: Function) -> int | None:
+def _find_split(function: Function) -> int | None:
     """Return the number of the first binding whose new symbols a later call uses that does not come from it."""
     known = symbols_of(param.type for param in function.params)
     for index, binding in enumerate(function.bindings):
@@ -102,7 +102,7 @@ def _with_waiting_last(function: Function, last: int, purity: Purity) -> tuple[F
         else:
             waiting.add(binding.var)
             rest.append(binding)
-    kept = _kept_constants(moved, rest)
+    kept = _find_constant_bindings(moved, rest)
     moved, rest = [each for each in moved if each not in kept], [*kept, *rest]
     if not moved:
         return function, last
@@ -110,7 +110,7 @@ def _with_waiting_last(function: Function, last: int, purity: Purity) -> tuple[F
     return Function(function.params, bindings, function.result, function.attrs), last + len(moved)
 
 
-def _kept_constants(moved: Sequence[Binding], rest: Sequence[Binding]) -> list[Binding]:
+def _find_constant_bindings(moved: Sequence[Binding], rest: Sequence[Binding]) -> list[Binding]:
     """Return those of `moved` that are made of constants alone, and that `rest` reads, but not the others."""
     fixed: set[Var] = set()
     for binding in moved:

@@ -111,9 +111,9 @@ class AgreeBorderLayouts(Pass):
                     _check(wished, function)
                     yield name, wished
             except Exception as error:  # a vendor's code
-                self._failed(region, error)
+                self._record_failure(region, error)
 
-    def _failed(self, region: Region, error: Exception) -> None:
+    def _record_failure(self, region: Region, error: Exception) -> None:
         violation = PluginContractError(
             f"{region.backend} failed when it was asked for the layouts of {region.symbol}: {describe(error)}",
             found=getattr(error, "found", None),
@@ -209,9 +209,11 @@ class _Agreement:
                 self._users.setdefault(port, []).append(users)
         escaped = {name for flow in flows for name in flow.escaped}
         self.reads = {port for port in self._sources if wishes[port.region].reads[port.number] is not None}
-        self.writes = {port for port in self._users if port.region not in escaped and self._written(port) is not None}
+        self.writes = {
+            port for port in self._users if port.region not in escaped and self._order_written(port) is not None
+        }
 
-    def _written(self, port: Port) -> Order:
+    def _order_written(self, port: Port) -> Order:
         return self._wishes[port.region].writes[port.number]
 
     def reach(self) -> _Borders:
@@ -228,7 +230,7 @@ class _Agreement:
     def _serves(self, source: Port | None, reader: Port) -> bool:
         if source is None or source not in self.writes:
             return False
-        return self._written(source) == self._wishes[reader.region].reads[reader.number]
+        return self._order_written(source) == self._wishes[reader.region].reads[reader.number]
 
 
 class _Rewriter:
@@ -253,12 +255,12 @@ class _Rewriter:
             if order is None:
                 params.append(param)
                 continue
-            params.append(Var(param.name, permuted(param.tensor_type, order), param.origin))
+            params.append(Var(param.name, permute_type(param.tensor_type, order), param.origin))
             inverse = tuple(order.index(axis) for axis in range(len(order)))
             bindings.append(Binding(param, self._permute(params[-1], inverse, backend)))
         bindings += function.bindings
         results: list[Expr] = []
-        for (number, is_plain), result in zip(self._results(name), self._each_result(name, function), strict=True):
+        for (number, is_plain), result in zip(self._results(name), self._repeat_results(name, function), strict=True):
             if is_plain:
                 results.append(result)
                 continue
@@ -280,7 +282,7 @@ class _Rewriter:
                 call = self._call(name, value, own)
                 if isinstance(call.type, TensorType):
                     is_same = call.type == binding.var.type and self._results(name)[0][1]
-                    var = binding.var if is_same else self._own(binding.var, call.type, own)
+                    var = binding.var if is_same else self._bind_in_agreed_order(binding.var, call.type, own)
                     bindings.append(Binding(var, call))
                     continue
                 tuples[binding.var] = name, Var(binding.var.name, call.type, binding.var.origin)
@@ -298,7 +300,7 @@ class _Rewriter:
         args = [own[arg] if Port(name, number) in reads else arg for number, arg in enumerate(call.args)]
         tensors = tensors_of(call.type)
         types = [
-            tensors[number] if is_plain else permuted(tensors[number], self._order(name, number))
+            tensors[number] if is_plain else permute_type(tensors[number], self._order(name, number))
             for number, is_plain in self._results(name)
         ]
         return Call(call.op, args, call.attrs, types[0] if len(types) == 1 else TupleType(tuple(types)))
@@ -308,9 +310,9 @@ class _Rewriter:
         for place, (result, is_plain) in enumerate(self._results(name)):
             if result == number:
                 item = TupleGetItem(whole, place)
-                yield Binding(var if is_plain else self._own(var, item.type, own), item)
+                yield Binding(var if is_plain else self._bind_in_agreed_order(var, item.type, own), item)
 
-    def _own(self, var: Var, type_: Type, own: dict[Expr, Var]) -> Var:
+    def _bind_in_agreed_order(self, var: Var, type_: Type, own: dict[Expr, Var]) -> Var:
         assert isinstance(type_, TensorType)
         own[var] = Var(var.name, type_, var.origin)
         return own[var]
@@ -327,7 +329,7 @@ class _Rewriter:
                 found.append((number, False))
         return found
 
-    def _each_result(self, name: str, function: Function) -> list[Expr]:
+    def _repeat_results(self, name: str, function: Function) -> list[Expr]:
         results = function.result.fields if isinstance(function.result, Tuple) else [function.result]
         return [results[number] for number, _ in self._results(name)]
 
@@ -350,6 +352,6 @@ class _Rewriter:
         return Call(GlobalVar(name), [value], type_=self.composites[name].result_type)
 
 
-def permuted(tensor: TensorType, order: Sequence[int]) -> TensorType:
+def permute_type(tensor: TensorType, order: Sequence[int]) -> TensorType:
     """Return the type of a tensor whose dims are in that order."""
     return TensorType(tuple(tensor.shape[axis] for axis in order), tensor.dtype)

@@ -85,19 +85,19 @@ class _Converter(FunctionMutator):
             return value
         rank = value.type.rank
         if self._becomes_last(value, rank):
-            first = self.emit(self._first(self._last(value.args[0], rank), rank))
+            first = self.emit(self._to_channels_first(self._to_channels_last(value.args[0], rank), rank))
             result = self.emit(Call(value.op, [first, *value.args[1:]], value.attrs), var.name, var.origin)
-            return self._first(self.emit(_permuted(result, to_last(rank))), rank)
+            return self._to_channels_first(self.emit(_permute(result, to_last(rank))), rank)
         if value.op.name == "permute_dims" and value.attrs["axes"] == to_last(rank):
             return self._below(value.args[0], rank) or value  # what the model does itself is done already
-        return self._moved_over(var, value, rank) or value
+        return self._convert_call(var, value, rank) or value
 
     def _becomes_last(self, call: Call, rank: int) -> bool:
         if call.op_name in self._following:
             return self._is_converted(call.args[0], rank)
         return call.op_name in self._ops and (self._dtypes is None or call.tensor_type.dtype in self._dtypes)
 
-    def _moved_over(self, var: Var, call: Call, rank: int) -> Expr | None:
+    def _convert_call(self, var: Var, call: Call, rank: int) -> Expr | None:
         """Return the call on channels-last operands, for one that reads a converted value and does not care for the
         order.
         """
@@ -108,8 +108,8 @@ class _Converter(FunctionMutator):
         if attrs is None:
             return None
         moved = call.args[:1] if call.op_name in _FIRST_OPERAND_ONLY else call.args
-        operands = [*(self._last(arg, rank) for arg in moved), *call.args[len(moved) :]]
-        return self._first(self.emit(Call(call.op, operands, attrs), var.name, var.origin), rank)
+        operands = [*(self._to_channels_last(arg, rank) for arg in moved), *call.args[len(moved) :]]
+        return self._to_channels_first(self.emit(Call(call.op, operands, attrs), var.name, var.origin), rank)
 
     def _is_converted(self, operand: Expr, rank: int) -> bool:
         """Return True for the channels-first form of a channels-last value.
@@ -119,9 +119,9 @@ class _Converter(FunctionMutator):
         """
         return self._below(operand, rank) is not None and (rank > 3 or self.value_of(operand) in self._own)
 
-    def _first(self, last: Expr, rank: int) -> Expr:
+    def _to_channels_first(self, last: Expr, rank: int) -> Expr:
         """Return the channels-first form of a channels-last value."""
-        made = _permuted(last, to_first(rank))
+        made = _permute(last, to_first(rank))
         self._own.add(made)
         return made
 
@@ -132,15 +132,15 @@ class _Converter(FunctionMutator):
             return None
         return value.args[0] if value.attrs["axes"] == to_first(rank) else None
 
-    def _last(self, operand: Expr, rank: int) -> Expr:
+    def _to_channels_last(self, operand: Expr, rank: int) -> Expr:
         below = self._below(operand, rank)
         if below is not None:
             return below
         if operand not in self._converted:
-            self._converted[operand] = self._made_last(operand, rank)
+            self._converted[operand] = self._convert_operand(operand, rank)
         return self._converted[operand]
 
-    def _made_last(self, operand: Expr, rank: int) -> Expr:
+    def _convert_operand(self, operand: Expr, rank: int) -> Expr:
         """Return the operand, broadcast to `rank`, channels-last."""
         shape = operand.tensor_type.shape
         if not shape:
@@ -151,29 +151,29 @@ class _Converter(FunctionMutator):
             return Constant(np.ascontiguousarray(data.transpose(to_last(rank))))
         if aligned != shape:
             operand = self.emit(Call(get_op("reshape"), [operand], {"shape": aligned}))
-        return self.emit(_permuted(operand, to_last(rank)))
+        return self.emit(_permute(operand, to_last(rank)))
 
 
-def _permuted(operand: Expr, axes: tuple[int, ...]) -> Call:
+def _permute(operand: Expr, axes: tuple[int, ...]) -> Call:
     return Call(get_op("permute_dims"), [operand], {"axes": axes})
 
 
-def _as_it_is(call: Call, rank: int) -> Mapping[str, Any]:
+def _keep_attributes(call: Call, rank: int) -> Mapping[str, Any]:
     return call.attrs
 
 
-def _moved_axis(call: Call, rank: int) -> Mapping[str, Any]:
+def _convert_axis(call: Call, rank: int) -> Mapping[str, Any]:
     return {**call.attrs, "axis": to_last(rank).index(call.attrs["axis"] % rank)}
 
 
-def _moved_axes(call: Call, rank: int) -> Mapping[str, Any] | None:
+def _convert_reduction_axes(call: Call, rank: int) -> Mapping[str, Any] | None:
     """Return the attributes of a reduction in channels-last layout; None if it drops the reduced axes."""
     if not call.attrs["keepdims"]:
         return None
     return {**call.attrs, "axes": tuple(sorted(to_last(rank).index(axis) for axis in call.attrs["axes"]))}
 
 
-def _moved_pads(call: Call, rank: int) -> Mapping[str, Any]:
+def _convert_pads(call: Call, rank: int) -> Mapping[str, Any]:
     def moved(pads: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(pads[axis] for axis in to_last(rank))
 
@@ -183,8 +183,8 @@ def _moved_pads(call: Call, rank: int) -> Mapping[str, Any]:
 
 _FIRST_OPERAND_ONLY = ("nn.batch_norm",)
 _MOVABLE: dict[str, Callable[[Call, int], Mapping[str, Any] | None]] = {
-    **dict.fromkeys(ELEMENTWISE, _as_it_is),
-    **dict.fromkeys(("concat", "nn.softmax", "nn.log_softmax", "nn.batch_norm"), _moved_axis),
-    **dict.fromkeys(("sum", "mean", "max", "min"), _moved_axes),
-    "pad": _moved_pads,
+    **dict.fromkeys(ELEMENTWISE, _keep_attributes),
+    **dict.fromkeys(("concat", "nn.softmax", "nn.log_softmax", "nn.batch_norm"), _convert_axis),
+    **dict.fromkeys(("sum", "mean", "max", "min"), _convert_reduction_axes),
+    "pad": _convert_pads,
 }

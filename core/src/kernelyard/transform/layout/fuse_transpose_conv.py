@@ -97,7 +97,7 @@ def _channels_last_function(call: Call, orders: Sequence[tuple[int, ...]]) -> Pr
         order = order_of.get(block.output)
         if order is None:
             return block
-        axes = _in_order(block, order)
+        axes = _order_axes(block, order)
         return replace(block, axes=axes, output=new[block.output], indices=_permuted(block.indices, order))
 
     def of(buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:
@@ -108,7 +108,7 @@ def _channels_last_function(call: Call, orders: Sequence[tuple[int, ...]]) -> Pr
     return PrimFunc(of(function.params), blocks, function.num_outputs, of(function.locals), attrs)
 
 
-def _in_order(block: ComputeBlock, order: tuple[int, ...]) -> tuple[IterVar, ...]:
+def _order_axes(block: ComputeBlock, order: tuple[int, ...]) -> tuple[IterVar, ...]:
     """Return a block's axes, those of its points in the order of the dims that it writes."""
     spatial = block.spatial_axes
     return (*_permuted(spatial, order), *block.reduce_axes) if len(spatial) == len(order) else block.axes

@@ -15,14 +15,14 @@ from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Load
 from kernelyard.tir.packing import Packing, pack_inputs
 from kernelyard.tir.primfunc import PrimFunc, walk
-from kernelyard.transform.fusion.kernel_groups import callee, without_unused
+from kernelyard.transform.fusion.kernel_groups import callee, remove_unused_kernels
 from kernelyard.transform.lowering.legalize_ops import PrimFuncTable, call_tir
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 
 ChoosePackings = Callable[[PrimFunc, Collection[int]], Mapping[int, Packing]]
 
 
-def no_packings(function: PrimFunc, constants: Collection[int]) -> Mapping[int, Packing]:
+def keep_all_constants(function: PrimFunc, constants: Collection[int]) -> Mapping[int, Packing]:
     """Leave every constant as it is. See `ChoosePackings`."""
     return {}
 
@@ -56,7 +56,7 @@ class PackConstants(Pass):
             packer.wait()
         if not changed:
             return module
-        packed = without_unused(module.with_functions({**changed, **packer.functions.added}))
+        packed = remove_unused_kernels(module.with_functions({**changed, **packer.functions.added}))
         hash_ahead(packed)
         return packed
 
@@ -94,14 +94,16 @@ class _Packer(FunctionMutator):
                     packings[n] = packing
         if not packings:
             return value
-        packed = [self._packed(arg, packings[n]) if n in packings else arg for n, arg in enumerate(args)]
+        packed = [self._pack(arg, packings[n]) if n in packings else arg for n, arg in enumerate(args)]
         return call_tir(self._name_of(name, function, packings), packed, value.type)
 
     def _packings(self, value: Expr, function: PrimFunc) -> dict[int, Packing]:
         """Return the packings that are chosen for the constants of a call."""
         name, args = _target(value)
         constants = tuple(n for n, arg in enumerate(args) if isinstance(arg, Constant))
-        return {n: self._shared(args[n], each) for n, each in self._choose(name, function, constants).items()}
+        return {
+            n: self._find_shared_packing(args[n], each) for n, each in self._choose(name, function, constants).items()
+        }
 
     def _choose(self, name: str, function: PrimFunc, constants: tuple[int, ...]) -> Mapping[int, Packing]:
         key = (name, constants)
@@ -109,7 +111,7 @@ class _Packer(FunctionMutator):
             self.chosen[key] = self.choose(function, constants) if constants else {}
         return self.chosen[key]
 
-    def _shared(self, constant: Expr, chosen: Packing) -> Packing:
+    def _find_shared_packing(self, constant: Expr, chosen: Packing) -> Packing:
         """Return how an equal constant is packed already, where the same axis is cut into whole blocks."""
         assert isinstance(constant, Constant)
         first = self.shared.setdefault((constant.digest, chosen.axis), chosen)
@@ -122,7 +124,7 @@ class _Packer(FunctionMutator):
             self.names[key] = self.functions.name_of(pack_inputs(function, packings), f"{name}_packed")
         return self.names[key]
 
-    def _packed(self, constant: Expr, packing: Packing) -> Constant:
+    def _pack(self, constant: Expr, packing: Packing) -> Constant:
         assert isinstance(constant, Constant)
         key = (constant.digest, packing)
         if key not in self.packed:

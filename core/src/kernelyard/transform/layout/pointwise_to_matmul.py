@@ -33,11 +33,11 @@ class PointwiseToMatmul(FunctionPass):
     name = "pointwise_to_matmul"
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        wanted = _wanted_channels_last(function)
+        wanted = _find_results_read_channels_last(function)
         return _Converter(wanted).mutate(function) if wanted else function
 
 
-def _wanted_channels_last(function: Function) -> set[Var]:
+def _find_results_read_channels_last(function: Function) -> set[Var]:
     """Return the results of convolutions, and of what follows them, that are read with their channels last alone."""
     if not any(_is_pointwise(binding.value) for binding in function.bindings):
         return set()
@@ -102,7 +102,7 @@ class _Converter(FunctionMutator):
         if rows is None:
             return value
         self._rows[var] = rows._replace(value=self.emit(rows.value, var.name, var.origin))
-        return _permuted(self._in_groups(self._rows[var], 1, value.tensor_type.shape), FIRST)
+        return _permuted(self._regroup_rows(self._rows[var], 1, value.tensor_type.shape), FIRST)
 
     def _product(self, call: Call) -> _Rows | None:
         x, weight = call.args
@@ -111,7 +111,7 @@ class _Converter(FunctionMutator):
             return None
         by_group = weight.data.reshape(groups, -1, weight.data.shape[1]).transpose(0, 2, 1)
         matrix = np.ascontiguousarray(by_group if groups > 1 else by_group[0])
-        return _Rows(make("matmul", self._in_groups(rows, groups, x.tensor_type.shape), Constant(matrix)), groups)
+        return _Rows(make("matmul", self._regroup_rows(rows, groups, x.tensor_type.shape), Constant(matrix)), groups)
 
     def _elementwise(self, call: Call) -> _Rows | None:
         """Return the operator on rows; in groups where it has one operand alone that is no constant."""
@@ -129,16 +129,16 @@ class _Converter(FunctionMutator):
         if not operand.tensor_type.shape:
             return operand
         if isinstance(operand, Constant):
-            return _by_channel(operand, groups)
+            return _broadcast_to_rows(operand, groups)
         rows = self._rows_of(operand) if operand.tensor_type.shape == shape else None
-        return None if rows is None else self._in_groups(rows, groups, shape)
+        return None if rows is None else self._regroup_rows(rows, groups, shape)
 
     def _heads(self, reshape: Call) -> Expr | None:
         """Return the heads of a product: (n, heads, c / heads, l), a permutation of what the product gives."""
         x, (batch, *heads, length) = reshape.args[0], reshape.tensor_type.shape
         if x not in self._rows:
             return None
-        last = self._in_groups(self._rows[x], 1, x.tensor_type.shape)
+        last = self._regroup_rows(self._rows[x], 1, x.tensor_type.shape)
         return _permuted(self.emit(make("reshape", last, shape=(batch, length, *heads))), (0, 2, 3, 1))
 
     def _rows_of(self, operand: Expr) -> _Rows | None:
@@ -148,9 +148,9 @@ class _Converter(FunctionMutator):
         permute = defining_call(self, operand, "permute_dims")
         if permute is not None and permute.attrs["axes"] == FIRST:
             return _Rows(permute.args[0])
-        return self._joined_heads(operand)
+        return self._join_heads(operand)
 
-    def _joined_heads(self, operand: Expr) -> _Rows | None:
+    def _join_heads(self, operand: Expr) -> _Rows | None:
         """`reshape(permute_dims(x))`, from (n, heads, c / heads, l) to (n, c, l)."""
         reshape = defining_call(self, operand, "reshape")
         if reshape is None or not _joins_channels(reshape):
@@ -162,7 +162,7 @@ class _Converter(FunctionMutator):
         last = self.emit(_permuted(reshape.args[0], (0, 3, 1, 2)))
         return _Rows(self.emit(make("reshape", last, shape=(batch, length, channels))))
 
-    def _in_groups(self, rows: _Rows, groups: int, shape: Shape) -> Expr:
+    def _regroup_rows(self, rows: _Rows, groups: int, shape: Shape) -> Expr:
         """Return rows of a value of `shape` (n, c, l) in other groups."""
         batch, channels, length = shape
         value = rows.value
@@ -180,7 +180,7 @@ def _joins_channels(reshape: Call) -> bool:
     return len(before) == 4 and len(after) == 3 and (before[0], before[3]) == (after[0], after[2])
 
 
-def _by_channel(constant: Constant, groups: int) -> Constant | None:
+def _broadcast_to_rows(constant: Constant, groups: int) -> Constant | None:
     """Return a number, or one for each channel, as it broadcasts to rows; None for other constants."""
     shape = (1,) * (3 - constant.data.ndim) + constant.data.shape
     if len(shape) != 3 or shape[0] != 1 or shape[2] != 1:

@@ -46,9 +46,9 @@ class _Widener(FunctionMutator):
         has = value.args[1].tensor_type.shape[1]
         if not isinstance(has, int) or has >= self.channels or value.tensor_type.dtype not in self.dtypes:
             return value
-        return Call(value.op, [self._widened(operand, has) for operand in value.args], value.attrs)
+        return Call(value.op, [self._widen(operand, has) for operand in value.args], value.attrs)
 
-    def _widened(self, operand: Expr, has: int) -> Expr:
+    def _widen(self, operand: Expr, has: int) -> Expr:
         if isinstance(operand, Constant):
             missing = [(0, self.channels - has if axis == 1 else 0) for axis in range(operand.data.ndim)]
             return Constant(np.pad(operand.data, missing))

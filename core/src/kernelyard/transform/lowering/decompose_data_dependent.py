@@ -58,10 +58,10 @@ class _Decomposer(FunctionMutator):
         if value.op_name == "nonzero":
             return _Steps(self).nonzero(value)
         if value.op_name == "image.non_max_suppression":
-            return _Steps(self).non_max_suppression(value, self._fresh_size())
+            return _Steps(self).non_max_suppression(value, self._create_size())
         return _Steps(self).unique(value) if value.op_name == "unique" and _is_flat_or_narrow(value) else value
 
-    def _fresh_size(self) -> Dim:
+    def _create_size(self) -> Dim:
         """Return a size that may be zero, of a symbol that the module does not use."""
         functions = self.module.graph_functions().values()
         variables = (var for each in functions for var in (*each.params, *(binding.var for binding in each.bindings)))
@@ -93,7 +93,7 @@ class _Steps:
         x = call.args[0]
         shape, count = _type(x).shape or (1,), call.tensor_type.shape[1]
         flat = self._as(self._reshape(x, dims.product(shape)), "bool")
-        places = self._kept(flat, count)
+        places = self._compact(flat, count)
         if len(shape) == 1:
             return self._op("reshape", places, shape=(1, count))
         rows = [self._reshape(each, 1, count) for each in self._coordinates(places, shape)]
@@ -126,7 +126,7 @@ class _Steps:
         whole = _type(rows).shape[0]
         order = self._lexicographic_order(rows)
         is_new = self._is_new(rows, order)
-        starts = self._kept(is_new, count)
+        starts = self._compact(is_new, count)
         ends = self._slice(self._op("concat", starts, self._op("shape_tensor", dims=(whole,)), axis=0), 1, count + 1)
         counts = self._op("subtract", ends, starts)
         first = self._take(order, starts)
@@ -196,7 +196,7 @@ class _Steps:
         corners = self._corners(boxes, call.attrs["center_point_box"])
         row = self._op("add", self._op("multiply", image, self._size(boxes_each)), box)
         kept = self._op("image.suppress_boxes", self._take(corners, row), group, most, overlap)
-        places = self._kept(kept, call.tensor_type.shape[0])
+        places = self._compact(kept, call.tensor_type.shape[0])
         columns = [self._reshape(each, candidates, 1) for each in (image, class_, box)]
         return self._take(self._op("concat", *columns, axis=1), places)
 
@@ -213,7 +213,7 @@ class _Steps:
         return self._op("concat", low, high, axis=1)
 
     # --- shared -------------------------------------------------------------------------------------------------------
-    def _kept(self, mask: Expr, count: Dim) -> Expr:
+    def _compact(self, mask: Expr, count: Dim) -> Expr:
         """Return the places where the mask is true, in order: `count` of them, which is known from here on.
 
         What is kept goes to the front and the rest behind it, so that each place is written once, in any order.

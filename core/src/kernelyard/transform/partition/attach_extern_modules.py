@@ -41,7 +41,7 @@ class AttachExternModules(Pass):
         before: tuple[RuntimeModule, ...] = tuple(module.attrs.get(EXTERNAL_MODULES, ()))
         attached = list(before)
         for each in dict.fromkeys(self._modules):
-            loaded = _loaded(each)
+            loaded = _load(each)
             if not any(loaded is other for other in attached):
                 _check_symbols(loaded, attached)
                 attached.append(loaded)
@@ -50,7 +50,7 @@ class AttachExternModules(Pass):
         return module.with_attrs(**{EXTERNAL_MODULES: tuple(attached)})
 
 
-def _loaded(given: ExternModule) -> RuntimeModule:
+def _load(given: ExternModule) -> RuntimeModule:
     loaded = given.load() if isinstance(given, Loadable) and not isinstance(given, RuntimeModule) else given
     if not isinstance(loaded, RuntimeModule):
         raise PassError(

@@ -124,13 +124,13 @@ class FuseOpsByPattern(Pass):
         for binding in reversed(function.bindings):
             if binding.var in taken or not isinstance(binding.value, (Call, TupleGetItem)):
                 continue
-            group = self._first_accepted(binding, matcher, prefilter, taken, name)
+            group = self._find_accepted_match(binding, matcher, prefilter, taken, name)
             if group is not None and context.allows("region", group.pattern.name, place_of(binding.var)):
                 taken |= group.match.members
                 groups.append(group)
         return {group.match.root: group for group in reversed(groups)}
 
-    def _first_accepted(
+    def _find_accepted_match(
         self, root: Binding, matcher: Matcher, prefilter: Prefilter, taken: set[Var], function: str
     ) -> Group | None:
         for pattern in self._candidates(root.value):

@@ -49,10 +49,10 @@ class OptimizeRegions(Pass):
         for name, region in module.graph_functions().items():
             optimize = self.optimizers.get(region.attrs.get(CODEGEN, ""))
             if optimize is not None:
-                after = self._optimized(after, name, region, optimize, names)
-        return after if after is module else _without_unused(module, after)
+                after = self._optimize(after, name, region, optimize, names)
+        return after if after is module else _remove_unused(module, after)
 
-    def _optimized(
+    def _optimize(
         self, module: IRModule, name: str, region: Function, optimize: Optimize, names: FreshNames
     ) -> IRModule:
         alone = _alone(module, name, region)
@@ -61,12 +61,12 @@ class OptimizeRegions(Pass):
             answer = optimize(alone)
             if (changed := before.violation()) is not None:
                 raise changed
-            return module if answer is alone else _taken_back(module, name, region, alone, answer, names)
+            return module if answer is alone else _restore_region(module, name, region, alone, answer, names)
         except Exception as error:  # a vendor's code
-            self._failed(region, name, before.violation() or error)
+            self._record_failure(region, name, before.violation() or error)
             return module
 
-    def _failed(self, region: Function, name: str, error: Exception) -> None:
+    def _record_failure(self, region: Function, name: str, error: Exception) -> None:
         backend, symbol = region.attrs[CODEGEN], region.attrs.get(GLOBAL_SYMBOL, name)
         violation = PluginContractError(
             f"the optimization by {backend} of the region {symbol} failed: {describe(error)}",
@@ -89,7 +89,7 @@ def _alone(module: IRModule, name: str, region: Function) -> IRModule:
     return IRModule({name: Function(region.params, region.bindings, region.result, attrs), **others}, module.attrs)
 
 
-def _taken_back(
+def _restore_region(
     module: IRModule, name: str, region: Function, alone: IRModule, answer: object, names: FreshNames
 ) -> IRModule:
     """Return the module with a region, and the functions that it calls, as an optimizer has left them.
@@ -126,7 +126,7 @@ def _calling(function: BaseFunction, renamed: Mapping[str, str]) -> Function:
     return RewriteWith(rewrite).mutate(function)
 
 
-def _without_unused(before: IRModule, after: IRModule) -> IRModule:
+def _remove_unused(before: IRModule, after: IRModule) -> IRModule:
     """Return the module without functions that are no longer called because regions were rewritten."""
     entries = tuple(after.entry_functions())
     left_over = reachable_functions(before, entries) - reachable_functions(after, entries)

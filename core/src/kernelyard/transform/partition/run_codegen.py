@@ -69,7 +69,7 @@ class RunCodegen(Pass):
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         entries = list(select_entries(module, self.entry_functions))
-        regions = _called_regions(module, entries)
+        regions = _find_called_regions(module, entries)
         if not regions:
             return module
         compiled: list[RuntimeModule] = []
@@ -84,7 +84,7 @@ class RunCodegen(Pass):
         module = inline_functions(module, failed_names | _callees(module, failed_names), entries)
         module = _call_externals(module, symbols, entries)
         attached = (*module.attrs.get(EXTERNAL_MODULES, ()), *compiled)
-        return _without_called(module, set(regions)).with_attrs(**{EXTERNAL_MODULES: attached})
+        return _remove_uncalled_regions(module, set(regions)).with_attrs(**{EXTERNAL_MODULES: attached})
 
     def _compile(self, backend: str, regions: list[Region]) -> tuple[RuntimeModule | None, list[Region]]:
         """Return the backend's RuntimeModule, and the regions that it failed on."""
@@ -158,7 +158,7 @@ def _violation(backend: str, regions: Sequence[Region], error: Exception) -> Plu
     )
 
 
-def _called_regions(module: IRModule, entries: Sequence[str]) -> dict[str, Region]:
+def _find_called_regions(module: IRModule, entries: Sequence[str]) -> dict[str, Region]:
     """Return the regions that the entry functions call, by name, in order of first call."""
     found: dict[str, Region] = {}
     for entry in entries:
@@ -186,7 +186,7 @@ def _call_externals(module: IRModule, symbols: Mapping[str, str], entries: Seque
     return module.with_functions(changed)
 
 
-def _without_called(module: IRModule, regions: set[str]) -> IRModule:
+def _remove_uncalled_regions(module: IRModule, regions: set[str]) -> IRModule:
     """Return the module without regions, and composites of them, that nothing calls any more."""
     inner = regions | _callees(module, regions)
     others = tuple(name for name in module.functions if name not in inner)

@@ -32,7 +32,7 @@ def defining_call(mutator: FunctionMutator, expr: Expr, *ops: str) -> Call | Non
     return value if isinstance(value, Call) and value.op_name in ops else None
 
 
-def one_use_call(mutator: FunctionMutator, expr: Expr, read_once: Collection[Var]) -> Call | None:
+def find_one_use_call(mutator: FunctionMutator, expr: Expr, read_once: Collection[Var]) -> Call | None:
     """Return the call that an operand is bound to, if the operand is among the variables that are `read_once`."""
     value = mutator.value_of(expr)
     return value if isinstance(value, Call) and expr in read_once else None
@@ -53,7 +53,7 @@ def is_uniform(expr: Expr, value: float) -> bool:
     return found is not None and bool(found == value)
 
 
-def of_floats(rule: Rule) -> Rule:
+def restrict_to_floats(rule: Rule) -> Rule:
     """Return a rule for calls that give floats, and no others."""
 
     def guarded(mutator: FunctionMutator, call: Call) -> Expr | None:

@@ -72,7 +72,7 @@ class _Narrowing(FunctionMutator):
         narrow = [operand for operand in operands if operand is not None]
         if len(narrow) < len(operands):
             return value
-        return self._widened(self.emit(Call(value.op, narrow, value.attrs), var.name, var.origin))
+        return self._widen(self.emit(Call(value.op, narrow, value.attrs), var.name, var.origin))
 
     def _should_narrow(self, call: Call) -> bool:
         if call.op_name in self._keep or not any(tensor.dtype == WIDE for tensor in tensors_of(call.type)):
@@ -92,10 +92,10 @@ class _Narrowing(FunctionMutator):
     def _narrow(self, operand: Expr) -> Expr | None:
         """Return the operand in the narrow dtype; None for a constant that does not fit."""
         if operand not in self._narrowed:
-            self._narrowed[operand] = self._made_narrow(operand)
+            self._narrowed[operand] = self._compute_narrow(operand)
         return self._narrowed[operand]
 
-    def _made_narrow(self, operand: Expr) -> Expr | None:
+    def _compute_narrow(self, operand: Expr) -> Expr | None:
         if isinstance(operand, Constant):
             with np.errstate(over="ignore"):
                 data = operand.data.astype(dtypes.to_numpy(self._dtype))
@@ -104,7 +104,7 @@ class _Narrowing(FunctionMutator):
         below = self._below(operand)
         return self.emit(_cast(operand, self._dtype), "narrow") if below is None else below
 
-    def _widened(self, narrow: Expr) -> Expr:
+    def _widen(self, narrow: Expr) -> Expr:
         if isinstance(narrow.type, TensorType):
             return _cast(narrow, WIDE)
         items = [self.emit(TupleGetItem(narrow, i)) for i in range(len(tensors_of(narrow.type)))]

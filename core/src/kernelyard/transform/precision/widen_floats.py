@@ -66,7 +66,7 @@ class _Widening(FunctionMutator):
             return value
         if value.op_name == "astype":
             return self._cast(value)
-        return self._widened(value, var) if self._is_computed(value) else value
+        return self._widen(value, var) if self._is_computed(value) else value
 
     def _cast(self, call: Call) -> Expr:
         """Let a cast to float32 read the value before it was rounded to a narrower float; other casts round first."""
@@ -82,7 +82,7 @@ class _Widening(FunctionMutator):
         moved = [arg for arg in operands if not isinstance(arg, Constant)]
         return bool(moved) and all(arg in self._wide for arg in moved)
 
-    def _widened(self, call: Call, var: Var) -> Expr:
+    def _widen(self, call: Call, var: Var) -> Expr:
         operands = [self._wide_form(arg) if self._is_narrow(arg) else arg for arg in call.args]
         dtype = call.attrs.get("dtype")
         attrs = {**call.attrs, "dtype": WIDE} if dtype in self._narrow else call.attrs
@@ -105,12 +105,12 @@ class _Widening(FunctionMutator):
 
     def _rounded(self, wide: Expr, call: Call) -> Expr:
         if isinstance(wide.type, TensorType):
-            return self._rounded_tensor(wide, call.tensor_type.dtype)
+            return self._round_tensor(wide, call.tensor_type.dtype)
         parts = [self.emit(TupleGetItem(wide, index)) for index in range(len(tensors_of(wide.type)))]
         dtypes = [tensor.dtype for tensor in tensors_of(call.type)]
-        return Tuple([self._rounded_tensor(part, dtype) for part, dtype in zip(parts, dtypes, strict=True)])
+        return Tuple([self._round_tensor(part, dtype) for part, dtype in zip(parts, dtypes, strict=True)])
 
-    def _rounded_tensor(self, wide: Expr, dtype: str) -> Expr:
+    def _round_tensor(self, wide: Expr, dtype: str) -> Expr:
         """Return the float32 value in a dtype; readers that compute find it in `_wide`."""
         if wide.tensor_type.dtype == dtype:
             return wide

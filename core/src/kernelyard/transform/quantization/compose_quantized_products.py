@@ -58,14 +58,14 @@ class _Composer(FunctionMutator):
             return value
         for factor, scale in (value.args, value.args[::-1]):
             total = self._total(factor)
-            composed = None if total is None else self._composed(total.product, scale)
+            composed = None if total is None else self._compose(total.product, scale)
             if total is not None and composed is not None and composed.type == value.type:
                 return composed if total.bias is None else self._with_bias(composed, total.bias, scale)
         return value
 
     def _total(self, factor: Expr) -> _Total | None:
         """Return the integers that a factor converts to float32."""
-        inner = self._converted(factor)
+        inner = self._skip_casts(factor)
         if inner is None:
             return None
         product, bias = self._product(inner), None
@@ -79,10 +79,10 @@ class _Composer(FunctionMutator):
 
     def _product(self, integers: Expr) -> Call | None:
         """Return the product that integers are, perhaps converted."""
-        product = defining_call(self, self._converted(integers) or integers, *PRODUCTS)
+        product = defining_call(self, self._skip_casts(integers) or integers, *PRODUCTS)
         return product if product is not None and product.tensor_type.dtype in _EXACT else None
 
-    def _converted(self, result: Expr) -> Expr | None:
+    def _skip_casts(self, result: Expr) -> Expr | None:
         """Return what casts convert; None for the result of another operator."""
         source: Expr | None = None
         while (converted := defining_call(self, result, "astype")) is not None:
@@ -93,9 +93,12 @@ class _Composer(FunctionMutator):
         real = self.emit(make("multiply", self.emit(make("astype", bias, dtype="float32")), scale))
         return make("add", self.emit(product), real)
 
-    def _composed(self, product: Call, scale: Expr) -> Call | None:
+    def _compose(self, product: Call, scale: Expr) -> Call | None:
         axis = 0 if product.op_name in CONVOLUTIONS else product.args[1].tensor_type.rank - 1
-        left, right = self._stored(product.args[0], None), self._stored(product.args[1], axis)
+        left, right = (
+            self._find_stored_integers(product.args[0], None),
+            self._find_stored_integers(product.args[1], axis),
+        )
         scales = self._scales(product, scale)
         if left is None or right is None or scales is None:
             return None
@@ -113,7 +116,7 @@ class _Composer(FunctionMutator):
         parts = defining_call(self, scale, "multiply")
         ways = [(one, scale), (scale, one), *([] if parts is None else [parts.args, parts.args[::-1]])]
         for data, weight in ways[::-1]:
-            vector = _along_channels(product, weight) if isinstance(weight, Constant) else None
+            vector = _read_channel_factor(product, weight) if isinstance(weight, Constant) else None
             number = None if vector is None else self._number(data)
             if vector is not None and number is not None:
                 return number, vector
@@ -125,12 +128,12 @@ class _Composer(FunctionMutator):
         return scale if not scale.tensor_type.rank else self.emit(make("reshape", scale, shape=()))
 
     # --- stored integers ----------------------------------------------------------------------------------------------
-    def _stored(self, operand: Expr, axis: int | None) -> _Stored | None:
+    def _find_stored_integers(self, operand: Expr, axis: int | None) -> _Stored | None:
         """Return the stored integers behind an operand, less their zero point; constants may have one for each index of
         an axis."""
         value = self.value_of(operand)
         if isinstance(value, Constant):
-            return _in_bytes(value.data, axis)
+            return _store_as_bytes(value.data, axis)
         if not isinstance(value, Call):
             return None
         if value.op_name == "astype":
@@ -162,7 +165,7 @@ class _Composer(FunctionMutator):
         return self._number(subtracted) if subtracted.tensor_type.dtype == codes.tensor_type.dtype else None
 
 
-def _along_channels(product: Call, scale: Constant) -> Constant | None:
+def _read_channel_factor(product: Call, scale: Constant) -> Constant | None:
     """Return a factor of the product as a number, or as a vector along its channels."""
     if scale.data.size == 1:
         return Constant(scale.data.reshape(()))
@@ -195,7 +198,7 @@ def _number_of(value: int, codes: Expr) -> Constant:
     return Constant(np.asarray(value, to_numpy(codes.tensor_type.dtype)))
 
 
-def _in_bytes(integers: np.ndarray, axis: int | None) -> _Stored | None:
+def _store_as_bytes(integers: np.ndarray, axis: int | None) -> _Stored | None:
     """Return constants less their zero point as bytes: int8 if they fit, else uint8 with a zero point, or with one for
     each index of an axis."""
     if not bool((np.rint(integers) == integers).all()) or not bool(np.isfinite(integers).all()):

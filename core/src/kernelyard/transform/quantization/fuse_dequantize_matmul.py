@@ -19,7 +19,12 @@ from kernelyard.tir.simplify import simplify
 from kernelyard.tir.verify import verify
 from kernelyard.transform.lowering.legalize_ops import PrimFuncTable, call_tir, mutate_with_prim_funcs
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
-from kernelyard.transform.quantization.stored_weights import StoredWeights, WeightConstants, narrowed, stored_weights
+from kernelyard.transform.quantization.stored_weights import (
+    StoredWeights,
+    WeightConstants,
+    narrow_floats,
+    read_stored_weights,
+)
 
 PER_WORD = 8  # 4-bit integers in an int32, the first in the lowest bits
 COLUMNS = 64  # columns are padded to a multiple of so many, which vectors and tiles of any machine divide
@@ -28,9 +33,9 @@ COLUMNS = 64  # columns are padded to a multiple of so many, which vectors and t
 class FuseDequantizeMatmul(Pass):
     """Fuse `matmul(x, w)` with the dequantization of a constant `w`: one function reads integers and scales.
 
-    `stored_weights` recognizes the operators that dequantize `w`. 4-bit integers are packed eight to an int32 along K,
-    the reduction axis. A dequantization without other users is left to dead-code elimination. Run this pass after
-    partitioning, on the matmuls that libraries declined.
+    `read_stored_weights` recognizes the operators that dequantize `w`. 4-bit integers are packed eight to an int32
+    along K, the reduction axis. A dequantization without other users is left to dead-code elimination. Run this pass
+    after partitioning, on the matmuls that libraries declined.
     """
 
     name = "fuse_dequantize_matmul"
@@ -84,8 +89,8 @@ class _Fuser(FunctionMutator):
         if right.tensor_type.rank != 2 or not is_dequantized(right, self.value_of):
             return value
         if right not in self.operands:
-            stored = stored_weights(right, self.value_of)
-            self.operands[right] = None if stored is None else words_of_columns(stored)
+            stored = read_stored_weights(right, self.value_of)
+            self.operands[right] = None if stored is None else pack_columns_in_words(stored)
         operands = self.operands[right]
         if operands is None:
             return value
@@ -94,7 +99,7 @@ class _Fuser(FunctionMutator):
         return call_tir(name, [left, *operands.inputs.values()], value.type)
 
 
-def words_of_columns(stored: StoredWeights) -> ColumnWeights:
+def pack_columns_in_words(stored: StoredWeights) -> ColumnWeights:
     """Return the constants that `FuseDequantizeMatmul` makes of stored weights."""
     k, n = stored.codes.shape
     group = stored.group
@@ -112,7 +117,7 @@ def words_of_columns(stored: StoredWeights) -> ColumnWeights:
     scales, minima = stored.scales, None
     if stored.minima is not None:
         lowest = (8.0 if stored.bits == 4 else 0.0) * scales.astype(np.float64)
-        minima = Constant(np.pad(narrowed(stored.minima - lowest), wider))
+        minima = Constant(np.pad(narrow_floats(stored.minima - lowest), wider))
     scales = Constant(np.pad(scales, wider))
     return ColumnWeights(Constant(codes), scales, zeros, minima, bits=stored.bits, depth=depth, group=group)
 
@@ -121,7 +126,7 @@ def _function(left: TensorType, result: TensorType, operands: ColumnWeights) -> 
     b = PrimFuncBuilder()
     x = b.input("x", left)
     words, *others = (b.input(name, constant.tensor_type) for name, constant in operands.inputs.items())
-    x = _padded(b, x, operands.depth)
+    x = _pad_left_side(b, x, operands.depth)
     shape: Shape = (*left.shape[:-1], operands.columns)
     total = _contraction(b, x, shape, operands, words, [] if operands.is_whole else others)
     if operands.is_whole:
@@ -136,7 +141,7 @@ def _function(left: TensorType, result: TensorType, operands: ColumnWeights) -> 
     return function
 
 
-def _padded(b: PrimFuncBuilder, x: Buffer, depth: int) -> Buffer:
+def _pad_left_side(b: PrimFuncBuilder, x: Buffer, depth: int) -> Buffer:
     """Return the left side with zeros behind each row, where weights are padded."""
     size = x.shape[-1]
     if size == depth:

@@ -15,9 +15,9 @@ from kernelyard.tir.simplify import simplify
 from kernelyard.tir.verify import verify
 from kernelyard.transform.lowering.legalize_ops import PrimFuncTable, call_tir, mutate_with_prim_funcs
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
-from kernelyard.transform.quantization.fuse_dequantize_matmul import words_of_columns
-from kernelyard.transform.quantization.multiply_blocks import words_of_blocks
-from kernelyard.transform.quantization.stored_weights import StoredWeights, WeightConstants, stored_weights
+from kernelyard.transform.quantization.fuse_dequantize_matmul import pack_columns_in_words
+from kernelyard.transform.quantization.multiply_blocks import pack_blocks_in_words
+from kernelyard.transform.quantization.stored_weights import StoredWeights, WeightConstants, read_stored_weights
 
 
 class FuseDequantizeTake(Pass):
@@ -48,7 +48,7 @@ class _Fuser(FunctionMutator):
         matrix, indices = value.args
         if matrix.tensor_type.rank != 2 or not is_dequantized(matrix, self.value_of):
             return value
-        stored = stored_weights(matrix, self.value_of)
+        stored = read_stored_weights(matrix, self.value_of)
         if stored is None:
             return value
         constants = self._constants(stored)
@@ -58,11 +58,11 @@ class _Fuser(FunctionMutator):
 
     def _constants(self, stored: StoredWeights) -> WeightConstants:
         """Return the weights as a product of blocks reads them, where there is one, or else as any other product."""
-        of_blocks = words_of_blocks(stored)
+        of_blocks = pack_blocks_in_words(stored)
         is_present = of_blocks is not None and any(
             each.type == of_blocks.words.type and each.digest == of_blocks.words.digest for each in self.present
         )
-        return of_blocks if of_blocks is not None and is_present else words_of_columns(stored)
+        return of_blocks if of_blocks is not None and is_present else pack_columns_in_words(stored)
 
 
 def _columns(indices: TensorType, matrix: TensorType, result: TensorType, constants: WeightConstants) -> PrimFunc:

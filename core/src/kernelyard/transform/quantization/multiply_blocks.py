@@ -21,7 +21,12 @@ from kernelyard.tir.simplify import simplify
 from kernelyard.tir.verify import verify
 from kernelyard.transform.lowering.legalize_ops import PrimFuncTable, call_tir, mutate_with_prim_funcs
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
-from kernelyard.transform.quantization.stored_weights import StoredWeights, WeightConstants, narrowed, stored_weights
+from kernelyard.transform.quantization.stored_weights import (
+    StoredWeights,
+    WeightConstants,
+    narrow_floats,
+    read_stored_weights,
+)
 
 COLUMNS = 64  # columns are padded to a multiple of so many, which vectors and tiles of any machine divide
 _HALVES = 0x0F0F0F0F  # the lower four bits of each byte
@@ -103,18 +108,18 @@ class _Multiplier(FunctionMutator):
         bits = rounded.attrs["bits"]
         if weights.largest_sum(bits) > _LARGEST or (bits == 16 and weights.blocks == 1):
             return value
-        blocks = self._quantized(left, rounded, weights.block)
+        blocks = self._quantize_left_side(left, rounded, weights.block)
         function = _product([each.tensor_type for each in blocks], value.tensor_type, weights)
         name = self.functions.name_of(function, "block_matmul")
         return call_tir(name, [*blocks, *weights.inputs.values()], value.type)
 
     def _weights(self, matrix: Expr) -> BlockWeights | None:
         if matrix not in self.weights:
-            stored = stored_weights(matrix, self.value_of)
-            self.weights[matrix] = None if stored is None else words_of_blocks(stored)
+            stored = read_stored_weights(matrix, self.value_of)
+            self.weights[matrix] = None if stored is None else pack_blocks_in_words(stored)
         return self.weights[matrix]
 
-    def _quantized(self, left: Expr, rounded: Call, block: int) -> list[Expr]:
+    def _quantize_left_side(self, left: Expr, rounded: Call, block: int) -> list[Expr]:
         """Return codes, scales and sums of the left side, once for all products."""
         if left not in self.quantized:
             function = _quantize(rounded.args[0].tensor_type, block, rounded.attrs["bits"])
@@ -126,7 +131,7 @@ class _Multiplier(FunctionMutator):
         return self.quantized[left]
 
 
-def words_of_blocks(stored: StoredWeights) -> BlockWeights | None:
+def pack_blocks_in_words(stored: StoredWeights) -> BlockWeights | None:
     """Return the weights in words; None where no whole words make a block."""
     if stored.group % (PER_WORD * 8 // stored.bits):
         return None
@@ -144,7 +149,7 @@ def words_of_blocks(stored: StoredWeights) -> BlockWeights | None:
     if stored.minima is not None:
         offset = 0
         lowest = 2.0 ** (stored.bits - 1) * stored.scales.astype(np.float64)
-        minima = Constant(_wider(narrowed(stored.minima - lowest)))
+        minima = Constant(_wider(narrow_floats(stored.minima - lowest)))
     scales = Constant(_wider(stored.scales))
     return BlockWeights(Constant(words), scales, zeros, minima, bits=stored.bits, block=stored.group, offset=offset)
 
@@ -159,10 +164,10 @@ def _quantize(x: TensorType, block: int, bits: int) -> PrimFunc:
     codes, scales = quantize_blocks(b, b.input("x", x), block, bits)
     sums = b.reduce("sum", scales.shape, (block,), lambda at, point: code_of(codes, at, *point), name="sums")
     worth = b.compute(scales.shape, lambda *at: cast(sums[at], "float32") * scales[at], name="worth")
-    return _finished(b, (codes, scales, worth), "fake_quantize")
+    return _finish(b, (codes, scales, worth), "fake_quantize")
 
 
-def _finished(b: PrimFuncBuilder, results: tuple[Buffer, ...], *ops: str) -> PrimFunc:
+def _finish(b: PrimFuncBuilder, results: tuple[Buffer, ...], *ops: str) -> PrimFunc:
     function = simplify(b.finish(results, {"ops": ops}))
     verify(function, ops[-1])
     return function
@@ -212,4 +217,4 @@ def _product(blocks: Sequence[TensorType], result: TensorType, weights: BlockWei
     else:
         total = b.reduce("sum", shape, (weights.blocks, *inner), product, name="matmul")
         y = total if shape == result.shape else b.compute(result.shape, lambda *at: total[at])
-    return _finished(b, (y,), "dequantize", "matmul")
+    return _finish(b, (y,), "dequantize", "matmul")

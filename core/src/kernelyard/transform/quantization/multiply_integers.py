@@ -21,7 +21,7 @@ from kernelyard.tir.simplify import simplify
 from kernelyard.tir.verify import verify
 from kernelyard.transform.lowering.legalize_ops import PrimFuncTable, call_tir
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
-from kernelyard.transform.quantization.stored_weights import stored_weights
+from kernelyard.transform.quantization.stored_weights import read_stored_weights
 
 LEAST_DEPTH = 16  # shorter sums are not worth their corrections
 LEAST_COLUMNS = 4  # fewer leave vectors along them empty
@@ -103,7 +103,7 @@ class _Multiplier(FunctionMutator):
             return call
         depth, columns = weights.codes.shape
         whole = depth - depth % PER_WORD
-        constants = [_words(weights.codes[:whole].reshape(-1, PER_WORD, columns), 1), *_parameters(weights, 0)]
+        constants = [_pack_words(weights.codes[:whole].reshape(-1, PER_WORD, columns), 1), *_parameters(weights, 0)]
         constants += [Constant(weights.codes[whole:])] if whole < depth else []
         args = [*data, *constants]
         if weights.zeros is not None:
@@ -119,7 +119,7 @@ class _Multiplier(FunctionMutator):
             return None
         if not isinstance(shape[1], int) or shape[1] < LEAST_COLUMNS:
             return None
-        stored = stored_weights(right, self.value_of)
+        stored = read_stored_weights(right, self.value_of)
         if stored is None or stored.minima is not None:
             return None
         if stored.group != len(stored.codes) or not LEAST_DEPTH <= stored.group <= MOST_DEPTH:
@@ -135,7 +135,7 @@ class _Multiplier(FunctionMutator):
         filters, channels, *kernel = weights.codes.shape
         missing = -channels % PER_WORD
         codes = np.pad(weights.codes, ((0, 0), (0, missing), *((0, 0) for _ in kernel)))
-        words = _words(codes.reshape(filters, -1, PER_WORD, *kernel), 2)
+        words = _pack_words(codes.reshape(filters, -1, PER_WORD, *kernel), 2)
         type_ = _type_of_words(data.type, call.attrs["padding"])
         packed = self._call(_pack(data, call.attrs["padding"]), "pack_bytes", [data.codes, data.zero], type_)
         args = [self.emit(packed), *data[1:], words, *_parameters(weights, tuple(range(1, codes.ndim)))]
@@ -165,7 +165,7 @@ class _Multiplier(FunctionMutator):
 _FORWARD = tuple(sorted(name for name in CONVOLUTIONS if not name.endswith("_transpose")))
 
 
-def _words(codes: np.ndarray, axis: int) -> Constant:
+def _pack_words(codes: np.ndarray, axis: int) -> Constant:
     """Return int8 with an axis of `PER_WORD` values, which become the bytes of an int32, the first the lowest."""
     bytes_ = np.moveaxis(codes, axis, -1)
     return Constant(np.ascontiguousarray(bytes_).view("<i4")[..., 0])
@@ -183,7 +183,7 @@ def _inputs(b: PrimFuncBuilder, names: str, args: Sequence[Expr]) -> list[Buffer
     return [b.input(name, arg.tensor_type) for name, arg in zip(names.split(), args, strict=True)]
 
 
-def _finished(b: PrimFuncBuilder, result: Buffer, *ops: str) -> PrimFunc:
+def _finish(b: PrimFuncBuilder, result: Buffer, *ops: str) -> PrimFunc:
     function = simplify(b.finish((result,), {"ops": ops}))
     verify(function, ops[-1])
     return function
@@ -197,7 +197,7 @@ def _row_sums(data: TensorType) -> PrimFunc:
     def body(at: Sequence[Axis], point: Sequence[Axis]) -> ScalarExpr:
         return unsigned_byte(x[(*at, point[0])])
 
-    return _finished(b, b.reduce("sum", data.shape[:-1], data.shape[-1:], body, name="row_sums"), "dequantize")
+    return _finish(b, b.reduce("sum", data.shape[:-1], data.shape[-1:], body, name="row_sums"), "dequantize")
 
 
 def _matmul(args: Sequence[Expr], depth: int, result: TensorType, has_zeros: bool) -> PrimFunc:
@@ -225,7 +225,7 @@ def _matmul(args: Sequence[Expr], depth: int, result: TensorType, has_zeros: boo
             whole = whole - rows[at[:-1]] * zeros[column]
         return cast(whole, "float32") * (scale[()] * scales[column])
 
-    return _finished(b, b.compute(result.shape, scaled), "dequantize", "matmul")
+    return _finish(b, b.compute(result.shape, scaled), "dequantize", "matmul")
 
 
 def _type_of_words(data: TensorType, padding: Sequence[int]) -> TensorType:
@@ -256,7 +256,7 @@ def _pack(data: _Data, padding: Sequence[int]) -> PrimFunc:
         assert word is not None
         return word
 
-    return _finished(b, b.compute(shape, body), "dequantize")
+    return _finish(b, b.compute(shape, body), "dequantize")
 
 
 def _is_cut(shape: Shape, number: int) -> bool:
@@ -290,4 +290,4 @@ def _convolution(args: Sequence[Expr], call: Call) -> PrimFunc:
         whole = total[at] - unsigned_byte(zero[()]) * sums[at[1]]
         return cast(whole, "float32") * (scale[()] * scales[at[1]])
 
-    return _finished(b, b.compute(shape, scaled), "dequantize", call.op_name)
+    return _finish(b, b.compute(shape, scaled), "dequantize", call.op_name)

@@ -56,13 +56,13 @@ class _Propagator(FunctionMutator):
         if not isinstance(value, Call):
             return value
         if value.op_name == "quantize":
-            return self._quantized(value)
+            return self._quantize(value)
         if value.op_name in _INDICES:
             return self._index(value)
         movement = MOVEMENTS.get(value.op_name)
-        return value if movement is None else self._moved(var, value, movement)
+        return value if movement is None else self._move(var, value, movement)
 
-    def _moved(self, var: Var, call: Call, movement: Movement) -> Expr:
+    def _move(self, var: Var, call: Call, movement: Movement) -> Expr:
         found = [defining_call(self, operand, "dequantize") for operand in movement.data(call)]
         dequantizes = [each for each in found if each is not None]
         if not dequantizes or len(dequantizes) < len(found):
@@ -89,7 +89,7 @@ class _Propagator(FunctionMutator):
             return call
         return Call(call.op, dequantize.args[:1], call.attrs) if has_positive_scales(dequantize) else call
 
-    def _quantized(self, call: Call) -> Expr:
+    def _quantize(self, call: Call) -> Expr:
         moves: list[Call] = []
         while True:
             source = self.value_of(call.args[0])
@@ -100,9 +100,7 @@ class _Propagator(FunctionMutator):
             if call.args[0] not in self._read_once:
                 break
             if source.op_name == "concat" and self._joins_stored(call, source):
-                parts = [
-                    self.emit(self._quantized(Call(call.op, [p, *call.args[1:]], call.attrs))) for p in source.args
-                ]
+                parts = [self.emit(self._quantize(Call(call.op, [p, *call.args[1:]], call.attrs))) for p in source.args]
                 return self._again(moves, Call(source.op, parts, source.attrs))
             if source.op_name in _HOISTED_THROUGH and not any(arg.tensor_type.rank for arg in call.args[1:]):
                 moves.append(source)
@@ -149,12 +147,12 @@ def _is_absorbed(quantize: Call, activation: Call) -> bool:
         return False
     limits = np.iinfo(to_numpy(stored_dtype(quantize)))
     return all(
-        bound is None or bool((_stored(quantize, bound) == limit).all())
+        bound is None or bool((_quantize_number(quantize, bound) == limit).all())
         for bound, limit in ((low, limits.min), (high, limits.max))
     )
 
 
-def _stored(quantize: Call, value: float) -> np.ndarray:
+def _quantize_number(quantize: Call, value: float) -> np.ndarray:
     """Return what a quantize of constant parameters stores for a number, for each scale."""
     scale, zero = (np.atleast_1d(arg.data) for arg in quantize.args[1:] if isinstance(arg, Constant))
     size = max(scale.size, zero.size)

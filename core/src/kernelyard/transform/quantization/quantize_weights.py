@@ -57,9 +57,9 @@ class _Quantizer(FunctionMutator):
         key = weight.digest, is_transposed
         if key not in self._stored:
             matrix = weight.data.T if is_transposed else weight.data
-            codes, scales = quantized(matrix, self._bits)
+            codes, scales = quantize_matrix(matrix, self._bits)
             self._stored[key] = Constant(codes), Constant(scales)
-        return Call(value.op, [left, self._dequantized(*self._stored[key], right)], value.attrs)
+        return Call(value.op, [left, self._emit_dequantize(*self._stored[key], right)], value.attrs)
 
     def _weight(self, right: Expr) -> tuple[Constant | None, bool]:
         """Return the constant that a right side is, or is the transpose of."""
@@ -69,7 +69,7 @@ class _Quantizer(FunctionMutator):
             return (below, True) if isinstance(below, Constant) else (None, True)
         return (value, False) if isinstance(value, Constant) else (None, False)
 
-    def _dequantized(self, codes: Constant, scales: Constant, like: Expr) -> Expr:
+    def _emit_dequantize(self, codes: Constant, scales: Constant, like: Expr) -> Expr:
         if self._bits == 8:
             zero = Constant(np.zeros((), np.int8))
             return self.emit(Call(get_op("dequantize"), [codes, scales, zero], {"axis": 1}))
@@ -88,14 +88,14 @@ def _is_worth_it(weight: np.ndarray) -> bool:
     return weight.ndim == 2 and weight.size >= LEAST_ELEMENTS and bool(np.isfinite(weight).all())
 
 
-def quantized(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+def quantize_matrix(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a float32 matrix (K, N) as integers and scales.
 
     8 bits: int8 (K, N) and float32 (N,). 4 bits: int8 (K / 32 rounded up, 32, N), from -8 to 7, and float32
     (K / 32 rounded up, 1, N).
 
     Example:
-        >>> codes, scales = quantized(np.array([[1.0, -4.0], [-0.5, 2.0]], np.float32), 8)
+        >>> codes, scales = quantize_matrix(np.array([[1.0, -4.0], [-0.5, 2.0]], np.float32), 8)
         >>> codes.tolist(), (scales * 127).tolist()
         ([[127, -127], [-64, 64]], [1.0, 4.0])
     """
@@ -105,12 +105,12 @@ def quantized(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
     rows = -(-len(matrix) // GROUP) * GROUP
     padded = np.concatenate([matrix, np.zeros((rows - len(matrix), matrix.shape[1]), np.float32)])
     groups = padded.reshape(-1, GROUP, matrix.shape[1])
-    parts = [_in_groups(groups[start : start + _AT_A_TIME]) for start in range(0, len(groups), _AT_A_TIME)]
+    parts = [_choose_group_scales(groups[start : start + _AT_A_TIME]) for start in range(0, len(groups), _AT_A_TIME)]
     codes, scales = zip(*parts, strict=True)
     return np.concatenate(codes), np.concatenate(scales)
 
 
-def _in_groups(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _choose_group_scales(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the best of several scales for each group: the one with the least squared error."""
     low, high = groups.min(axis=1, keepdims=True), groups.max(axis=1, keepdims=True)
     extreme = _nonzero(np.where(-low > high, low, high))

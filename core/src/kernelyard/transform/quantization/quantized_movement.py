@@ -107,71 +107,71 @@ def _is_equal(one: Expr, other: Expr) -> bool:
 
 
 # --- axes -------------------------------------------------------------------------------------------------------------
-def _after_reshape(call: Call, axis: int) -> int | None:
+def _reshape_axis(call: Call, axis: int) -> int | None:
     before, after = call.args[0].tensor_type.shape, call.tensor_type.shape
     count = dims.product(before[:axis])
     places = [place for place in range(len(after)) if dims.product(after[:place]) == count]
     return next((place for place in places if after[place] == before[axis]), None)
 
 
-def _after_permute(call: Call, axis: int) -> int | None:
+def _permute_axis(call: Call, axis: int) -> int | None:
     return call.attrs["axes"].index(axis)
 
 
-def _after_new_axes(call: Call, axis: int) -> int | None:
+def _keep_axis_from_last(call: Call, axis: int) -> int | None:
     """Broadcasting and tiling count axes from the last one."""
     place = axis + call.tensor_type.rank - call.args[0].tensor_type.rank
     return place if call.tensor_type.shape[place] == call.args[0].tensor_type.shape[axis] else None
 
 
-def _after_same_size(call: Call, axis: int) -> int | None:
+def _keep_axis_of_same_size(call: Call, axis: int) -> int | None:
     """Along this axis nothing happens."""
     return axis if call.tensor_type.shape[axis] == call.args[0].tensor_type.shape[axis] else None
 
 
-def _unless_listed(call: Call, axis: int) -> int | None:
+def _keep_unlisted_axis(call: Call, axis: int) -> int | None:
     return None if axis in call.attrs["axes"] else axis
 
 
-def _unless_the_axis(call: Call, axis: int) -> int | None:
+def _keep_other_axis(call: Call, axis: int) -> int | None:
     return None if axis == call.attrs["axis"] % call.args[0].tensor_type.rank else axis
 
 
-def _after_take(call: Call, axis: int) -> int | None:
+def _take_axis(call: Call, axis: int) -> int | None:
     taken, more = call.attrs["axis"] % call.args[0].tensor_type.rank, call.args[1].tensor_type.rank - 1
     return None if axis == taken else axis + (more if axis > taken else 0)
 
 
-def _of_images(call: Call, axis: int) -> int | None:
+def _keep_batch_or_channels(call: Call, axis: int) -> int | None:
     """Return the axis if it is batch or channels; windows and sizes concern the other axes."""
     return axis if axis < 2 else None
 
 
-def _nowhere(call: Call, axis: int) -> int | None:
+def _drop_axis(call: Call, axis: int) -> int | None:
     return None
 
 
 # --- conditions -------------------------------------------------------------------------------------------------------
-def _ordered(call: Call, dequantize: Call) -> str | None:
+def _check_order(call: Call, dequantize: Call) -> str | None:
     """Return why stored numbers are not ordered as the real ones are; None if they are."""
     return None if has_positive_scales(dequantize) else "the scale is not known to be positive"
 
 
-def _pooled(call: Call, dequantize: Call) -> str | None:
-    return _ordered(call, dequantize) or _byte(dequantize)
+def _check_pooling(call: Call, dequantize: Call) -> str | None:
+    return _check_order(call, dequantize) or _check_byte(dequantize)
 
 
-def _byte(dequantize: Call) -> str | None:
+def _check_byte(dequantize: Call) -> str | None:
     return None if itemsize(stored_dtype(dequantize)) == 1 else "the stored numbers have more than 8 bits"
 
 
-def _nearest(call: Call, dequantize: Call) -> str | None:
+def _check_nearest(call: Call, dequantize: Call) -> str | None:
     if call.attrs["method"] != "nearest":
         return f"{call.attrs['method']} interpolation computes with its operand"
-    return _byte(dequantize)
+    return _check_byte(dequantize)
 
 
-def _stored_padding(call: Call, dequantize: Call) -> str | None:
+def _check_padding(call: Call, dequantize: Call) -> str | None:
     return None if _padding(call, dequantize) is not None else "the value of the padding has no stored number"
 
 
@@ -194,19 +194,21 @@ def _with_padding(call: Call, dequantize: Call) -> Mapping[str, Any]:
 
 
 MOVEMENTS: Mapping[str, Movement] = {
-    "reshape": Movement(_after_reshape),  # Flatten, Squeeze and Unsqueeze too
-    "permute_dims": Movement(_after_permute),
-    "broadcast_to": Movement(_after_new_axes),
-    "tile": Movement(_after_new_axes),
-    "strided_slice": Movement(_unless_listed),
-    "flip": Movement(_unless_listed),
-    "take": Movement(_after_take),
-    "gather_elements": Movement(_nowhere),
-    "gather_nd": Movement(_nowhere),
-    "split": Movement(_unless_the_axis),
-    "concat": Movement(_unless_the_axis, variadic=True),
-    "pad": Movement(_after_same_size, _stored_padding, attrs=_with_padding),
-    "image.resize": Movement(_of_images, _nearest),
-    **dict.fromkeys(("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"), Movement(_of_images, _pooled)),
-    **dict.fromkeys(("max", "min"), Movement(_nowhere, _ordered)),
+    "reshape": Movement(_reshape_axis),  # Flatten, Squeeze and Unsqueeze too
+    "permute_dims": Movement(_permute_axis),
+    "broadcast_to": Movement(_keep_axis_from_last),
+    "tile": Movement(_keep_axis_from_last),
+    "strided_slice": Movement(_keep_unlisted_axis),
+    "flip": Movement(_keep_unlisted_axis),
+    "take": Movement(_take_axis),
+    "gather_elements": Movement(_drop_axis),
+    "gather_nd": Movement(_drop_axis),
+    "split": Movement(_keep_other_axis),
+    "concat": Movement(_keep_other_axis, variadic=True),
+    "pad": Movement(_keep_axis_of_same_size, _check_padding, attrs=_with_padding),
+    "image.resize": Movement(_keep_batch_or_channels, _check_nearest),
+    **dict.fromkeys(
+        ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"), Movement(_keep_batch_or_channels, _check_pooling)
+    ),
+    **dict.fromkeys(("max", "min"), Movement(_drop_axis, _check_order)),
 }

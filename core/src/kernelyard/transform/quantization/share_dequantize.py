@@ -26,11 +26,11 @@ class _Sharer(FunctionMutator):
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call) or value.op_name not in PRODUCTS:
             return value
-        shared = [self._shared(operand) for operand in value.args]
+        shared = [self._share(operand) for operand in value.args]
         is_same = all(new is old for new, old in zip(shared, value.args, strict=True))
         return value if is_same else Call(value.op, shared, value.attrs)
 
-    def _shared(self, operand: Expr) -> Expr:
+    def _share(self, operand: Expr) -> Expr:
         read = self.value_of(operand)
         if not isinstance(read, Call) or read.op_name != "dequantize":
             return operand

@@ -86,12 +86,12 @@ class WeightConstants(ABC):
         return scaled + parameters["m"] if "m" in parameters else scaled
 
 
-def stored_weights(matrix: Expr, value_of: Values) -> StoredWeights | None:
+def read_stored_weights(matrix: Expr, value_of: Values) -> StoredWeights | None:
     """Return the quantized weights that a float32 matrix (K, N) dequantizes; None where it is not of this form.
 
     matrix: see `kernelyard.patterns.dequantized.is_dequantized`. value_of: what a variable is bound to.
     """
-    named = _named(value_of(matrix)) or _blocked(value_of(matrix), value_of)
+    named = _match_dequantize(value_of(matrix)) or _match_blocks(value_of(matrix), value_of)
     if named is not None:
         return named
     of_bytes = [constant for constant in _constants(matrix, value_of) if constant.data.dtype in (np.int8, np.uint8)]
@@ -99,19 +99,19 @@ def stored_weights(matrix: Expr, value_of: Values) -> StoredWeights | None:
     shape = matrix.tensor_type.shape
     if encoded is None or not encoded.data.size or len(shape) != 2:
         return None
-    weights, zero = (_evaluated(matrix, encoded, x, value_of) for x in (encoded.data, np.zeros_like(encoded.data)))
+    weights, zero = (_evaluate_with(matrix, encoded, x, value_of) for x in (encoded.data, np.zeros_like(encoded.data)))
     for per_byte, ones in _ONES.items():
         if per_byte * encoded.data.size < weights.size:
             continue
         stored = np.full(encoded.data.shape, ones, np.uint8).view(encoded.data.dtype)
-        one = _evaluated(matrix, encoded, stored, value_of)
+        one = _evaluate_with(matrix, encoded, stored, value_of)
         found = _affine(weights, zero, one) or _with_minima(weights, zero, one)
         if found is not None:
             return found
     return None
 
 
-def _named(value: Expr) -> StoredWeights | None:
+def _match_dequantize(value: Expr) -> StoredWeights | None:
     """Match `dequantize` of int8 with a scale for each column, which needs no evaluation."""
     if not isinstance(value, Call) or value.op_name != "dequantize" or value.attrs["axis"] != 1:
         return None
@@ -123,19 +123,19 @@ def _named(value: Expr) -> StoredWeights | None:
     return StoredWeights(8, codes, len(codes), scales[None])
 
 
-def _blocked(value: Expr, value_of: Values) -> StoredWeights | None:
+def _match_blocks(value: Expr, value_of: Values) -> StoredWeights | None:
     """Match `codes * scales + minima` in blocks (groups, group, N), as (K, N), which needs no evaluation."""
     if not _is_call(value, "reshape"):
         return None
     sum_ = value_of(value.args[0])
     product, minima = sum_, None
     if _is_call(sum_, "add"):
-        product, minima = value_of(sum_.args[0]), _widened(sum_.args[1], value_of)
+        product, minima = value_of(sum_.args[0]), _widen(sum_.args[1], value_of)
         if minima is None:
             return None
     if not _is_call(product, "multiply"):
         return None
-    codes, scales = _blocks(product.args[0], value_of), _widened(product.args[1], value_of)
+    codes, scales = _blocks(product.args[0], value_of), _widen(product.args[1], value_of)
     if codes is None or scales is None:
         return None
     groups, group, n = codes.shape
@@ -145,7 +145,7 @@ def _blocked(value: Expr, value_of: Values) -> StoredWeights | None:
         return None
     if minima is None:
         return _packable(codes.reshape(-1, n), group, scales[:, 0], np.zeros((groups, n), np.float32))
-    return _moved(codes, scales[:, 0], minima[:, 0], groups * group)
+    return _shift_to_fewest_bits(codes, scales[:, 0], minima[:, 0], groups * group)
 
 
 def _blocks(expr: Expr, value_of: Values) -> np.ndarray | None:
@@ -161,7 +161,7 @@ def _is_call(value: Expr, name: str) -> TypeGuard[Call]:
     return isinstance(value, Call) and value.op_name == name
 
 
-def _widened(expr: Expr, value_of: Values) -> np.ndarray | None:
+def _widen(expr: Expr, value_of: Values) -> np.ndarray | None:
     """Return floats that may be widened to float32 before they are used, as float32."""
     value = value_of(expr)
     stored = value_of(value.args[0]) if _is_call(value, "astype") else value
@@ -179,7 +179,7 @@ def _constants(expr: Expr, value_of: Values) -> Iterator[Constant]:
             yield from _constants(arg, value_of)
 
 
-def _evaluated(expr: Expr, encoded: Constant, stored: np.ndarray, value_of: Values) -> np.ndarray:
+def _evaluate_with(expr: Expr, encoded: Constant, stored: np.ndarray, value_of: Values) -> np.ndarray:
     """Return the value of an expression with other numbers in the place of a constant."""
     value = value_of(expr)
     if isinstance(value, Constant):
@@ -187,7 +187,7 @@ def _evaluated(expr: Expr, encoded: Constant, stored: np.ndarray, value_of: Valu
     assert isinstance(value, Call)
     assert isinstance(value.op, Op)
     assert value.op.reference is not None
-    return value.op.reference(*(_evaluated(arg, encoded, stored, value_of) for arg in value.args), **value.attrs)
+    return value.op.reference(*(_evaluate_with(arg, encoded, stored, value_of) for arg in value.args), **value.attrs)
 
 
 def _affine(weights: np.ndarray, zero: np.ndarray, one: np.ndarray) -> StoredWeights | None:
@@ -265,10 +265,10 @@ def _packable(codes: np.ndarray, group: int, scales: np.ndarray, zeros: np.ndarr
     if np.abs(moved).max(initial=0) > _LARGEST_ZERO:
         return None
     of_bytes = moved.astype(np.int8) if moved.any() else None
-    return StoredWeights(bits, (codes - np.float32(middle)).astype(np.int8), group, narrowed(scales), of_bytes)
+    return StoredWeights(bits, (codes - np.float32(middle)).astype(np.int8), group, narrow_floats(scales), of_bytes)
 
 
-def narrowed(numbers: np.ndarray) -> np.ndarray:
+def narrow_floats(numbers: np.ndarray) -> np.ndarray:
     """Return floats in the narrowest type that holds them: bfloat16, float16 or float32."""
     for dtype in ("bfloat16", "float16"):
         with np.errstate(over="ignore"):
@@ -287,13 +287,13 @@ def _with_minima(weights: np.ndarray, zero: np.ndarray, one: np.ndarray) -> Stor
         values, minima, ones = grouped
         if not (minima == minima[:, :1]).all():
             continue
-        found = _scaled(values, minima[:, 0], (ones - minima)[:, 0])
+        found = _fit_scales(values, minima[:, 0], (ones - minima)[:, 0])
         if found is not None:
-            return _moved(*found, minima[:, 0], depth)
+            return _shift_to_fewest_bits(*found, minima[:, 0], depth)
     return None
 
 
-def _scaled(values: np.ndarray, minima: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def _fit_scales(values: np.ndarray, minima: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return integers and scales of groups, (groups, elements, columns) and (groups, columns), where they are such."""
     above = values - minima[:, None]
     with np.errstate(all="ignore"):
@@ -311,7 +311,9 @@ def _scaled(values: np.ndarray, minima: np.ndarray, scales: np.ndarray) -> tuple
     return None
 
 
-def _moved(codes: np.ndarray, scales: np.ndarray, minima: np.ndarray, depth: int) -> StoredWeights | None:
+def _shift_to_fewest_bits(
+    codes: np.ndarray, scales: np.ndarray, minima: np.ndarray, depth: int
+) -> StoredWeights | None:
     """Return integers moved so that they fit into as few bits as they can; the minima are those of the moved ones."""
     low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
     bits = 4 if (low >= 0 and high <= 15) or (low >= -8 and high <= 7) else 8
@@ -321,4 +323,4 @@ def _moved(codes: np.ndarray, scales: np.ndarray, minima: np.ndarray, depth: int
     stored = (codes - np.float32(middle)).astype(np.int8).reshape(-1, codes.shape[2])[:depth]
     # In float64 the sum is exact, so that whoever counts from another integer gets the minima back as they were.
     moved = minima.astype(np.float64) + float(middle) * scales.astype(np.float64)
-    return StoredWeights(bits, stored, codes.shape[1], narrowed(scales), minima=moved)
+    return StoredWeights(bits, stored, codes.shape[1], narrow_floats(scales), minima=moved)

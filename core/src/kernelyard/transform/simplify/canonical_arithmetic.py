@@ -26,7 +26,7 @@ def _scalar_constants(mutator: FunctionMutator, call: Call) -> Expr | None:
     scalars = [_as_scalar(arg) for arg in call.args]
     if all(new is old for new, old in zip(scalars, call.args, strict=True)):
         return None
-    return _same_type(call, scalars)
+    return _replace_operands(call, scalars)
 
 
 def _as_scalar(arg: Expr) -> Expr:
@@ -40,13 +40,13 @@ def _implicit_broadcast(mutator: FunctionMutator, call: Call) -> Expr | None:
     for index, source in enumerate(sources):
         if source is not None:
             operands = [source.args[0] if i == index else arg for i, arg in enumerate(call.args)]
-            shorter = _same_type(call, operands)
+            shorter = _replace_operands(call, operands)
             if shorter is not None:
                 return shorter
     return None
 
 
-def _same_type(call: Call, operands: list[Expr]) -> Call | None:
+def _replace_operands(call: Call, operands: list[Expr]) -> Call | None:
     # Operands of fewer elements never make a valid call invalid, so inference cannot fail here.
     new = Call(call.op, operands, call.attrs)
     return new if new.type == call.type else None

@@ -9,12 +9,12 @@ from kernelyard.ir import Call, Expr, FunctionMutator, Tuple
 from kernelyard.transform.pass_infra.rewrite_rule import Rule, defining_call, make
 
 
-def _same_shape(mutator: FunctionMutator, call: Call) -> Expr | None:
+def _remove_identity(mutator: FunctionMutator, call: Call) -> Expr | None:
     """Return a change of shape that changes nothing."""
     return call.args[0] if call.args[0].type == call.type else None
 
 
-def _nested(*inner_ops: str) -> Rule:
+def _merge_nested(*inner_ops: str) -> Rule:
     """Keep the outer shape alone: reshape(reshape(x)), broadcast_to(broadcast_to(x))."""
 
     def rule(mutator: FunctionMutator, call: Call) -> Expr | None:
@@ -184,8 +184,8 @@ _MAXIMA_OF_IMAGES = ("nn.max_pool2d", "nn.max_pool3d")
 _REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 
 SHAPE_RULES: dict[str, tuple[Rule, ...]] = {
-    "reshape": (_same_shape, _nested("reshape")),
-    "broadcast_to": (_same_shape, _broadcast_of_ones, _nested("broadcast_to")),
+    "reshape": (_remove_identity, _merge_nested("reshape")),
+    "broadcast_to": (_remove_identity, _broadcast_of_ones, _merge_nested("broadcast_to")),
     "permute_dims": (_permute_in_place, _permute_of_permute),
     "concat": (_concat,),
     "split": (_split_in_one,),

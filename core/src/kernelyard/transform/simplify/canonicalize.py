@@ -27,12 +27,12 @@ class Canonicalize(FunctionPass):
         return _Canonicalizer().mutate(function)
 
 
-def _merged(*tables: Mapping[str, tuple[Rule, ...]]) -> dict[str, tuple[Rule, ...]]:
+def _merge(*tables: Mapping[str, tuple[Rule, ...]]) -> dict[str, tuple[Rule, ...]]:
     names = {name for table in tables for name in table}
     return {name: tuple(rule for table in tables for rule in table.get(name, ())) for name in names}
 
 
-_RULES = _merged(ARITHMETIC_RULES, SHAPE_RULES)
+_RULES = _merge(ARITHMETIC_RULES, SHAPE_RULES)
 
 
 class _Canonicalizer(FunctionMutator):

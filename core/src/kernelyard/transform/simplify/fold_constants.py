@@ -44,12 +44,12 @@ class FoldConstants(FunctionPass):
     name = "fold_constants"
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        limits = dict.fromkeys(computed_tables(function), MAX_TABLE)
-        limits |= dict.fromkeys(computed_weights(function), MAX_WEIGHT)
+        limits = dict.fromkeys(find_computed_tables(function), MAX_TABLE)
+        limits |= dict.fromkeys(find_computed_weights(function), MAX_WEIGHT)
         return _Folder(context, narrow_weights(function), limits).mutate(function)
 
 
-def computed_weights(function: Function) -> set[Var]:
+def find_computed_weights(function: Function) -> set[Var]:
     """Return what a function computes of constants alone to get an operand of a product; not what repeats numbers, nor
     what dequantizes them.
 
@@ -60,7 +60,7 @@ def computed_weights(function: Function) -> set[Var]:
         >>> angles = b.op("multiply", np.arange(4.0)[:, None], np.arange(2.0))
         >>> filters = b.op("cos", angles)
         >>> function = b.function(b.op("matmul", b.input("x", (3, 4), "float64"), filters))
-        >>> computed_weights(function) == {angles, filters}
+        >>> find_computed_weights(function) == {angles, filters}
         True
     """
     values, constant = definitions(function), made_of_constants(function)
@@ -73,7 +73,7 @@ def computed_weights(function: Function) -> set[Var]:
     return _with_sources((v for v in weights if not (_spreads(values[v]) or is_dequantized(v, value_of))), values)
 
 
-def computed_tables(function: Function) -> set[Var]:
+def find_computed_tables(function: Function) -> set[Var]:
     """Return what a function computes of constants alone by a scatter or a scan, and what it is made of."""
     values, constant = definitions(function), made_of_constants(function)
     made = {var: values[var] for var in constant if isinstance(var, Var)}
@@ -146,9 +146,9 @@ class _Folder(FunctionMutator):
         if var in self._kept or not isinstance(value, Call) or not isinstance(value.op, Op):
             return value
         growth = max(self._max_growth, self._limits.get(var, 0))
-        return self._folded(value) if self._is_foldable(value, value.op, growth) else value
+        return self._fold(value) if self._is_foldable(value, value.op, growth) else value
 
-    def _folded(self, call: Call) -> Expr:
+    def _fold(self, call: Call) -> Expr:
         if self._weights is None or call.op_name not in ("dequantize", "astype"):
             return fold_call(call)
         key = (*call.args, call.attrs.get("axis"), call.attrs["dtype"])

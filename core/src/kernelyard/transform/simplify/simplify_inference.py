@@ -25,16 +25,16 @@ class SimplifyInference(FunctionPass):
 class _Simplifier(FunctionMutator):
     def rewrite(self, var: Var, value: Expr) -> Expr:
         is_norm = isinstance(value, Call) and value.op_name == "nn.batch_norm"
-        return decomposed_batch_norm(self, value) if is_norm else value  # pyright: ignore[reportArgumentType]
+        return decompose_batch_norm(self, value) if is_norm else value  # pyright: ignore[reportArgumentType]
 
 
-def decomposed_batch_norm(mutator: FunctionMutator, call: Call) -> Expr:
+def decompose_batch_norm(mutator: FunctionMutator, call: Call) -> Expr:
     """Return `x * scale + shift`, with scale and shift folded where they are constant."""
-    scale, shift = _known(call) or _computed(mutator, call)
+    scale, shift = _fold_scale_and_shift(call) or _emit_scale_and_shift(mutator, call)
     return Call(get_op("add"), [_emit(mutator, "multiply", call.args[0], scale), shift])
 
 
-def _known(call: Call) -> tuple[Expr, Expr] | None:
+def _fold_scale_and_shift(call: Call) -> tuple[Expr, Expr] | None:
     affine, type_ = affine_of_batch_norm(call), call.tensor_type
     if affine is None or affine.scale is None or affine.shift is None:
         return None
@@ -43,17 +43,17 @@ def _known(call: Call) -> tuple[Expr, Expr] | None:
     return scale, channel_constant(affine.shift, type_.rank, axis, type_.dtype)
 
 
-def _computed(mutator: FunctionMutator, call: Call) -> tuple[Expr, Expr]:
+def _emit_scale_and_shift(mutator: FunctionMutator, call: Call) -> tuple[Expr, Expr]:
     """scale = gamma / sqrt(variance + epsilon) and shift = beta - mean * scale, as bindings."""
     _, gamma, beta, mean, variance = call.args
     epsilon = np.asarray(call.attrs["epsilon"]).astype(dtypes.to_numpy(variance.tensor_type.dtype))
     deviation = _emit(mutator, "sqrt", _emit(mutator, "add", variance, Constant(epsilon)))
     scale = _emit(mutator, "divide", gamma, deviation)
     shift = _emit(mutator, "subtract", beta, _emit(mutator, "multiply", mean, scale))
-    return _along(mutator, call, scale), _along(mutator, call, shift)
+    return _reshape_along_channels(mutator, call, scale), _reshape_along_channels(mutator, call, shift)
 
 
-def _along(mutator: FunctionMutator, call: Call, vector: Expr) -> Expr:
+def _reshape_along_channels(mutator: FunctionMutator, call: Call, vector: Expr) -> Expr:
     rank, axis = call.tensor_type.rank, call.attrs["axis"]
     shape = tuple(vector.tensor_type.shape[0] if i == axis else 1 for i in range(rank))
     return mutator.emit(Call(get_op("reshape"), [vector], {"shape": shape}))
