@@ -64,9 +64,9 @@ class Runtime(CKernelRuntime):
     library: ctypes.CDLL
 
     def kernel(self, node, operands, outputs, context):
-        function = getattr(self.library, node.op)
+        function = self.library[node.op]
         if node.op == "scale":
-            return CKernel(function, ScaleState(node.attrs["slope"], 0, node.attrs["grain"]))
+            return CKernel(typed(function), ScaleState(node.attrs["slope"], 0, node.attrs["grain"]))
         return CKernel(function, workspace_nbytes=4 * outputs[0].shape[-1] if node.op == "fold" else 0)
 
 
@@ -124,11 +124,23 @@ def reference(x, count=3):
     return x
 
 
+def typed(function):
+    """Return a function that declares the state that it reads."""
+    function.argtypes = [ctypes.POINTER(ScaleState), ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p]
+    return function
+
+
+class OtherState(ctypes.Structure):
+    _fields_ = (("slope", ctypes.c_float),)
+
+
 WRONG = {
     "no kernel": (lambda function: None, "kernel() returned NoneType for refuse, not a CKernel"),
     "no function": (lambda function: CKernel(None), "the function for refuse is None"),
     "a name": (lambda function: CKernel("refuse"), "the function for refuse is 'refuse'"),
     "a text as state": (lambda function: CKernel(function, "slope"), "the state for refuse is 'slope'"),
+    "no state": (lambda function: CKernel(typed(function)), "the state for refuse is missing"),
+    "another state": (lambda function: CKernel(typed(function), OtherState()), "the state for refuse is of OtherState"),
     "less than no memory": (lambda function: CKernel(function, None, -4), "the workspace for refuse is -4"),
 }
 
@@ -136,7 +148,7 @@ WRONG = {
 @pytest.mark.parametrize("row", WRONG)
 def test_what_would_crash_is_not_called(offload, monkeypatch, row):
     kernel, found = WRONG[row]
-    monkeypatch.setattr(Runtime, "kernel", lambda self, node, *args: kernel(getattr(self.library, node.op)))
+    monkeypatch.setattr(Runtime, "kernel", lambda self, node, *args: kernel(self.library[node.op]))
     exe = offload(lambda b, x: b.op("nn.relu", x), 2, 4)
     with pytest.raises(ExecutionError, match="cannot prepare cee_0") as caught:
         exe(np.ones((2, 4), np.float32))

@@ -42,7 +42,8 @@ class NativeCall(NamedTuple):
     d: int = 0
 
 
-Step: TypeAlias = "NativeCall | Callable[[], None]"
+Step: TypeAlias = "NativeCall | Callable[[], object]"
+"""A Python function fails by what it raises, or by the status that it returns: an integer other than 0."""
 
 
 class BoundTensor(NamedTuple):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ERROR_RAISED = -1  # the status of a function of tvm-ffi that left an error behind
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
 
-Run: TypeAlias = Callable[[], None]
+Run: TypeAlias = Callable[[], object]
 LimitedRun: TypeAlias = "Callable[[CallLimit | None], None]"
 
 
@@ -202,7 +202,9 @@ def _run_python(steps: Sequence[Run], labels: Sequence[StepLabel], first: int, l
         for step in steps:
             if limit is not None:
                 limit.check()
-            step()
+            status = step()
+            if status.__class__ is int and status:  # as of a function of C that ctypes calls
+                raise step_error("a step failed", labels[number], f"status {status}")
             number += 1
     except ExecutionError as error:
         error.where = error.where or place_of(labels[number])

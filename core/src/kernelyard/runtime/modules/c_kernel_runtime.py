@@ -31,9 +31,9 @@ _TEAM = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 class CKernel(NamedTuple):
     """A kernel of a library, ready to be called.
 
-    function: a `ky_kernel` of `kernelyard_plugin.h`: a function of ctypes, or an address. state: what it gets beside
-    tensors: a structure or array of ctypes, a NumPy array, or the address of something that `keep` holds.
-    workspace_nbytes: scratch memory that a call needs.
+    function: a `ky_kernel` of `kernelyard_plugin.h`: a function of ctypes, or an address. The first of its `argtypes`,
+    where it has any, is what the state has to be. state: what it gets beside tensors: a structure or array of ctypes,
+    a NumPy array, or the address of something that `keep` holds. workspace_nbytes: scratch memory that a call needs.
     """
 
     function: Any
@@ -130,9 +130,24 @@ def _checked(kernel: object, node: JSONNode) -> CKernel:
         raise TypeError(f"the function for {node.op} is {kernel.function!r}, not a function of ctypes or an address")
     if isinstance(kernel.state, (str, bytes)):
         raise TypeError(f"the state for {node.op} is {kernel.state!r}, not a structure, an array or an address")
+    _check_state(kernel, node)
     if not isinstance(kernel.workspace_nbytes, int) or kernel.workspace_nbytes < 0:
         raise TypeError(f"the workspace for {node.op} is {kernel.workspace_nbytes!r}, not a number of bytes")
     return kernel
+
+
+def _check_state(kernel: CKernel, node: JSONNode) -> None:
+    """Refuse another state than the function's `argtypes` declare, or none. Raises: TypeError."""
+    declared = next(iter(getattr(kernel.function, "argtypes", None) or ()), None)
+    expected = getattr(declared, "_type_", None)  # of POINTER(expected); c_void_p declares nothing
+    if not isinstance(expected, type):
+        return
+    state = kernel.state
+    is_missing = state is None or (isinstance(state, int) and not state)
+    is_other = isinstance(state, (ctypes.Structure, ctypes.Union)) and not isinstance(state, expected)
+    if is_missing or is_other:
+        found = "missing" if is_missing else f"of {type(state).__name__}"
+        raise TypeError(f"the state for {node.op} is {found}, and its function takes a pointer to {expected.__name__}")
 
 
 def _entries(graph: JSONGraph) -> list[NodeEntry]:
