@@ -152,7 +152,7 @@ def test_the_result_on_the_right_of_an_operator(pattern, op, operand, offloading
 
 # --- residuals --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("pattern", LINEAR)
-@pytest.mark.parametrize("op", ["add", "multiply", "subtract", "maximum", "minimum", "divide"])
+@pytest.mark.parametrize("op", ["add", "multiply", "subtract", "divide"])
 @pytest.mark.parametrize("place", ["before", "after"])
 @pytest.mark.parametrize("has_bias", [True, False], ids=["bias", "no bias"])
 def test_residual(pattern, op, place, has_bias, offloading):

@@ -295,3 +295,18 @@ def test_a_product_added_to_itself(offloading):
         return b.op("add", y, y)
 
     offloading.declined("operand", "dnnl.matmul", build, (1, 4))
+
+
+@pytest.mark.parametrize("op", ["maximum", "minimum"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_larger_and_the_smaller_of_two_propagate_nan(op, place):
+    """oneDNN gives the second operand where one is NaN: neither by itself nor behind a product is it asked."""
+    b = FunctionBuilder()
+    x, y = b.input("x", (3, 17)), b.input("y", (3, 17))
+    module = IRModule({"main": b.function(b.op(op, b.op("matmul", x, ones(17, 17)), y))})
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", "dnnl.matmul", count=1)
+    assert [op in region.ops for region in exe.report.regions] == [False]
+    feeds = [ones(3, 17), ones(3, 17)]
+    feeds[place][1] = np.nan
+    assert np.isnan(np.asarray(exe(*feeds))).tolist() == [[row == 1] * 17 for row in range(3)]

@@ -82,11 +82,10 @@ SEVERAL: Mapping[str, tuple[Eltwise, ...]] = {
 
 UNARY = (*ELTWISE, *SEVERAL)
 
+# No `maximum` nor `minimum`: where one operand is NaN, oneDNN gives the second one, whichever it is.
 BINARY: Mapping[str, str] = {
     "add": "add",
     "divide": "div",
-    "maximum": "max",
-    "minimum": "min",
     "multiply": "mul",
     "subtract": "sub",
 }
