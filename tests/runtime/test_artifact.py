@@ -219,6 +219,8 @@ DELETED = object()
         change("members", []),
         change("metadata", {"a": 1}),
         change("report", []),
+        change("report", {"member": 1}),
+        change("report", "member", "nowhere"),
         change("target", None),
         lambda manifest: manifest["programs"].append(manifest["programs"][0]),
     ],
@@ -231,6 +233,33 @@ def test_a_malformed_manifest_is_refused_even_when_its_hash_fits(saved, edit):
     with pytest.raises(errors.ArtifactCorruptedError) as caught:
         kyar.load(saved)
     assert caught.value.where
+
+
+def test_a_report_is_read_when_somebody_asks_for_it(saved, monkeypatch):
+    texts: list[str] = []
+    monkeypatch.setattr(kyar, "read_json", lambda data, where: texts.append(where) or json.loads(bytes(data)))
+    loaded = kyar.load(saved)
+    loaded.run({"x": X})
+    assert not texts
+    assert loaded.report_json == loaded.report_json == {"regions": []}
+    assert texts == ["reports/0"]
+
+
+def test_a_report_that_is_no_object_is_told_when_it_is_read(saved):
+    manifest = manifest_of(saved.read_bytes())
+    manifest["report"]["member"] = "constants.safetensors"
+    saved.write_bytes(reseal(saved.read_bytes(), 1, json.dumps(manifest).encode()))
+    loaded = kyar.load(saved)
+    with pytest.raises(errors.ArtifactCorruptedError, match=r"constants\.safetensors"):
+        _ = loaded.report
+
+
+def test_a_report_in_the_manifest_is_read(saved):
+    """As earlier releases wrote it."""
+    manifest = manifest_of(saved.read_bytes())
+    manifest["report"] = {"regions": [1]}
+    saved.write_bytes(reseal(saved.read_bytes(), 1, json.dumps(manifest).encode()))
+    assert kyar.load(saved).report_json == {"regions": [1]}
 
 
 def test_a_missing_runtime_is_named_with_the_pip_line(saved):

@@ -104,12 +104,13 @@ def _report(model: Path, how: CompileOptions, placement: Path | None) -> Report:
 
         return explain(model, placement=placement, **how.arguments())
     from kernelyard.runtime.artifact.container import read_container
+    from kernelyard.runtime.artifact.kyar import read_report
     from kernelyard.runtime.report import Report
 
     how.refuse(model)
     if placement is not None:
         raise click.UsageError(f"--placement is an option of compilation, and {model} is compiled already")
-    saved = read_container(model).manifest.any("report")
+    saved = read_report(read_container(model))
     if saved is None:
         raise ArtifactError(f"{model} was saved without a report", hint="compile the model again")
     return Report.from_json(saved)

@@ -47,13 +47,13 @@ def read_facts(artifact: Path) -> dict[str, Any]:
     from kernelyard.runtime.abi.spec import Fields
     from kernelyard.runtime.artifact import safetensors_format
     from kernelyard.runtime.artifact.container import read_container
-    from kernelyard.runtime.artifact.kyar import CONSTANTS
+    from kernelyard.runtime.artifact.kyar import CONSTANTS, read_report
     from kernelyard.runtime.placement_decision import read_sets_of_sizes
     from kernelyard.runtime.report import Report
 
     contents = read_container(artifact)
     manifest = contents.manifest
-    report = manifest.any("report")
+    report = read_report(contents)
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
     variants = manifest.each("variants", Fields) if "variants" in manifest else ()
     alternatives = manifest.each("alternatives", Fields) if "alternatives" in manifest else ()

@@ -3,8 +3,8 @@
 Manifest: programs, vm_functions, fallbacks, modules (kind, member, the distribution that loads them, digests of their
 constants), metadata, report, target, precision; in `variants` the same, but for metadata, for further targets; in
 `alternatives` for further placements, each with the `sizes` that it is taken near. Members:
-one blob per module, and `constants.safetensors`. Nothing in a file is executed, imported or unpickled because the file
-says so: a module's kind only chooses among the loaders that are installed.
+one blob per module, a report for each placement, and `constants.safetensors`. Nothing in a file is executed, imported
+or unpickled because the file says so: a module's kind only chooses among the loaders that are installed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from kernelyard.errors import ArtifactError, BackendUnavailableError, DeviceError, KernelyardError, describe
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.abi.runtime_halves import GROUP, Requirement, find_loader, requirement, runtime_entry_points
-from kernelyard.runtime.abi.spec import Fields, corrupted, is_digest
+from kernelyard.runtime.abi.spec import Fields, corrupted, is_digest, read_json, write_json
 from kernelyard.runtime.artifact import safetensors_format
 from kernelyard.runtime.artifact.container import (
     SCHEMA,
@@ -36,6 +37,7 @@ from kernelyard.runtime.program.program import Program
 
 if TYPE_CHECKING:
     from kernelyard.runtime.abi.runtime_halves import ModuleLoader
+    from kernelyard.runtime.execute.compiled_model import ReportSource
     from kernelyard.runtime.program.vm_function import VMFunction
 
 CONSTANTS = "constants.safetensors"
@@ -75,10 +77,12 @@ def _content(executable: Executable, variants: Sequence[Executable] = ()) -> tup
 def _described(executable: Executable, first: int) -> tuple[dict[str, Any], list[Member]]:
     """Return an executable's own part of the manifest, and its modules, whose members are counted from `first`."""
     modules = [_module_entry(number, module) for number, module in enumerate(executable.modules, first)]
+    report = f"reports/{first}"
+    has_report = executable.report_json is not None
     manifest = {
         "target": executable.target,
         "precision": executable.precision,
-        "report": executable.report_json,
+        "report": {"member": report} if has_report else None,
         "programs": [program.to_json() for program in executable.programs.values()],
         "modules": [entry for entry, _ in modules],
     }
@@ -87,6 +91,8 @@ def _described(executable: Executable, first: int) -> tuple[dict[str, Any], list
     if executable.fallbacks:
         manifest["fallbacks"] = [fallback.to_json() for fallback in executable.fallbacks.values()]
     members = [member for _, members in modules for member in members]
+    if has_report:
+        members.append(Member(report, [write_json(executable.report_json)]))
     if executable.alternatives:
         manifest["sizes"] = [dict(sizes) for sizes in executable.sizes]
     for alternative in executable.alternatives:
@@ -266,7 +272,7 @@ def _one_placement(contents: Contents, manifest: Fields, threads: int | None) ->
         modules=[_load_module(*each, contents, constants) for each in zip(modules, loaders, strict=True)],
         constants=constants,
         metadata=contents.manifest.strings("metadata"),
-        report_json=_report(manifest),
+        report_json=_report(manifest, contents),
         target=manifest.text("target"),
         precision=manifest.text("precision"),
         threads=threads,
@@ -322,8 +328,25 @@ def _load_module(
     return module
 
 
-def _report(manifest: Fields) -> dict[str, Any] | None:
-    report = manifest.any("report")
-    if report is not None and not isinstance(report, dict):
-        raise corrupted("manifest.report", report, "an object or null")
+def _report(manifest: Fields, contents: Contents) -> ReportSource:
+    """Return what reads the report of a placement: it may be megabytes, and few runs look at it."""
+    entry = manifest.any("report")
+    if entry is not None and not isinstance(entry, dict):
+        raise corrupted(f"{manifest.where}.report", entry, "an object or null")
+    if entry is None or "member" not in entry:
+        return entry  # earlier releases wrote it into the manifest
+    name = Fields(entry, f"{manifest.where}.report").text("member")
+    return partial(_parsed_report, name, contents.member(name, f"{manifest.where}.report.member"))
+
+
+def _parsed_report(name: str, member: np.ndarray) -> dict[str, Any]:
+    report = read_json(member.data, name)
+    if not isinstance(report, dict):
+        raise corrupted(name, report, "an object")
     return report
+
+
+def read_report(contents: Contents) -> dict[str, Any] | None:
+    """Return the report of an artifact as JSON data, None where it has none. Raises: ArtifactCorruptedError."""
+    found = _report(contents.manifest, contents)
+    return found() if callable(found) else found

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 MAIN = "main"
 
+ReportSource: TypeAlias = "dict[str, Any] | Callable[[], dict[str, Any]] | None"
+"""The report of a compile as JSON data, or what reads it; None where there is none."""
+
 CompileForSizes: TypeAlias = "Callable[[str, FixedSizes], CompiledModel]"
 """`compile_for(function, zeros)`: the model compiled for inputs of an entry function that have these sizes of 0.
 
@@ -70,7 +73,7 @@ class CompiledModel:
         modules: Sequence[RuntimeModule],
         constants: Mapping[str, np.ndarray],
         metadata: Mapping[str, str] | None = None,
-        report_json: dict[str, Any] | None = None,
+        report_json: ReportSource = None,
         target: str = "cpu",
         threads: int | None = None,
         vm_functions: Mapping[str, VMFunction] | None = None,
@@ -234,11 +237,12 @@ class CompiledModel:
         Raises: ExecutionError when the executable was made without a report.
         """
         if self._report is None:
-            if self._report_json is None:
+            report = self.report_json
+            if report is None:
                 raise ExecutionError("this executable has no report")
             from kernelyard.runtime.report import Report
 
-            self._report = Report.from_json(self._report_json)
+            self._report = Report.from_json(report)
         return self._report
 
     @report.setter
@@ -247,7 +251,9 @@ class CompiledModel:
 
     @property
     def report_json(self) -> dict[str, Any] | None:
-        """The report as JSON data, None where there is none; written when it is first asked for."""
+        """The report as JSON data, None where there is none; written or read when it is first asked for."""
+        if callable(self._report_json):
+            self._report_json = self._report_json()
         if self._report_json is None and self._report is not None:
             self._report_json = self._report.to_json()
         return self._report_json
