@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from distributions import distributions, plugins
 
-from kernelyard.cli.bug_report import without_places
+from kernelyard.cli.bug_report import redact
 from kernelyard.cli.main import main
 from kernelyard.runtime.installed.disk_cache import DiskCache
 from kernelyard.runtime.installed.distributions import RELEASED
@@ -88,7 +88,7 @@ def test_a_report_has_no_paths_and_no_secrets(caches: Path, monkeypatch: pytest.
     ("C:\\Users\\ann\\x.dll is missing", "<path> is missing"),
 ])  # fmt: skip
 def test_places_are_taken_out_of_texts(text: str, expected: str) -> None:
-    assert without_places([{"reason": text}]) == [{"reason": expected}]
+    assert redact([{"reason": text}]) == [{"reason": expected}]
 
 
 # --- -v ---------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from kernelyard.cli.main import main
 from kernelyard.driver import placement_cache
 from kernelyard.driver.measured_placement import read_placements, save_placements
-from kernelyard.driver.placement_cache import CACHE, recall, remember, remembered
+from kernelyard.driver.placement_cache import CACHE, iterate_remembered, recall, remember
 from kernelyard.errors import OptionError, RemoteCacheWarning
 from kernelyard.runtime.installed import remote_cache
 from kernelyard.runtime.installed.remote_cache import RemoteCache
@@ -228,7 +228,7 @@ def test_the_command_lists_exports_and_merges(store: Store, monkeypatch: pytest.
     shown = run("cache", "--merge", tmp_path / "all.json", "--remote-cache", store.url, "--placements").splitlines()
     assert shown[0] == "merged 2 placements"
     assert [line.split()[0] for line in shown[1:]] == ["model", "xyz", "abc"]
-    assert {each.key for each in remembered()} == {DECISION.key, OTHER.key}
+    assert {each.key for each in iterate_remembered()} == {DECISION.key, OTHER.key}
     assert store.asked == ["PUT cas", "PUT ac"] * 2
     facts = json.loads(run("cache", "--placements", "--json"))
     assert facts["placements"] == [OTHER.to_json(), DECISION.to_json()]
@@ -245,7 +245,7 @@ def test_what_is_no_url_is_refused_before_anything_is_looked_up(url: str, monkey
     assert (caught.value.found, caught.value.expected) == (repr(url), "http://host:8080")
     with pytest.raises(OptionError):
         remember([OTHER], url)
-    assert list(remembered()) == [DECISION]
+    assert list(iterate_remembered()) == [DECISION]
     monkeypatch.setenv(placement_cache.REMOTE_VARIABLE, url)
     with pytest.raises(OptionError):
         recall(DECISION.facts)
@@ -276,7 +276,7 @@ def test_a_damaged_file_is_not_merged_in_part(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["cache", *files])
     assert result.exit_code != 0
     assert "KY" in result.output
-    assert list(remembered()) == []
+    assert list(iterate_remembered()) == []
 
 
 def test_nothing_is_asked_where_no_server_is_named() -> None:

@@ -22,7 +22,7 @@ def runner(request, monkeypatch):
     """Both ways to walk a table."""
     if request.param == "ctypes":
         monkeypatch.setattr(call_table, "table_walker", lambda: call_table._walk_with_ctypes)
-        monkeypatch.setattr(call_table, "limited_table_walker", lambda: call_table._walk_with_ctypes)
+        monkeypatch.setattr(call_table, "find_limited_table_walker", lambda: call_table._walk_with_ctypes)
         monkeypatch.setattr(call_table, "table_timer", lambda: call_table._time_with_ctypes)
     else:
         assert call_table.table_walker() is not call_table._walk_with_ctypes

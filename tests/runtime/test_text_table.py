@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelyard.runtime.report import DeclinedMatch, Placed, PlacedRegion, Report, Violation
-from kernelyard.runtime.text_table import LEAST, aligned, fold
+from kernelyard.runtime.text_table import LEAST, align_rows, fold
 
 ROWS = [
     ("declined by", "code", "node", "why"),
@@ -29,18 +29,20 @@ def letters(text: str) -> list[str]:
 
 @pytest.mark.parametrize("width", [44, 60, 80, 100, 10_000])
 def test_tables_fit_and_lose_nothing(width: int) -> None:
-    lines = aligned(ROWS, width)
+    lines = align_rows(ROWS, width)
     assert max(map(len, lines)) <= width
     assert letters("".join(lines)) == letters("".join(cell for row in ROWS for cell in row))
 
 
 def test_a_table_that_fits_is_aligned() -> None:
-    assert aligned([("a", "bb"), ("ccc", "d")], 80) == aligned([("a", "bb"), ("ccc", "d")]) == ["a    bb", "ccc  d"]
-    assert aligned([]) == []
+    assert (
+        align_rows([("a", "bb"), ("ccc", "d")], 80) == align_rows([("a", "bb"), ("ccc", "d")]) == ["a    bb", "ccc  d"]
+    )
+    assert align_rows([]) == []
 
 
 def test_a_width_that_nothing_fits_in_still_shows_everything() -> None:
-    lines = aligned(ROWS, 3)
+    lines = align_rows(ROWS, 3)
     assert letters("".join(lines)) == letters("".join(cell for row in ROWS for cell in row))
     assert all(line.strip() or not line for line in lines)
     assert max(map(len, fold("      " + "word " * 9, 3))) <= 6 + LEAST

@@ -9,7 +9,7 @@ from kernelyard.ir import TensorType
 from kernelyard.tir.analysis import offset_of
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
-from kernelyard.tir.byte_products import PER_WORD, byte_of, byte_product, unsigned_byte
+from kernelyard.tir.byte_products import PER_WORD, byte_of, byte_product, to_unsigned_byte
 from kernelyard.tir.expr import Axis, Expr, Load, cast, index
 from kernelyard.tir.interpreter import evaluate
 
@@ -38,7 +38,7 @@ def test_the_bytes_of_a_word_are_its_memory(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_neighbours_in_memory_times_bytes_of_a_word(dtype: str) -> None:
     x = data(dtype)
-    byte = unsigned_byte(x[Q * PER_WORD + R])
+    byte = to_unsigned_byte(x[Q * PER_WORD + R])
     for body in (byte * weight(), weight() * byte):
         product = byte_product(body, "r")
         assert product is not None
@@ -68,12 +68,12 @@ def test_words_that_are_made_of_others_times_neighbours_in_memory() -> None:
     "body",
     [
         cast(data("int8")[Q * PER_WORD + R], "int32") * weight(),
-        unsigned_byte(data("uint8")[Q + R * 8]) * weight(),
-        unsigned_byte(data("uint8")[Q * PER_WORD + R]) * weight(R + 1),
-        unsigned_byte(data("uint8")[Q * PER_WORD + R]) * byte_of(WORDS[Q], R, "uint8"),
-        unsigned_byte(data("uint8")[Q * PER_WORD + R]) * byte_of(WORDS[Q * PER_WORD + R], R, "int8"),
-        unsigned_byte(data("uint8")[Q * PER_WORD + R]) * byte_of(WORDS[Q], index(0), "int8"),
-        unsigned_byte(data("uint8")[Q * PER_WORD + R]) + weight(),
+        to_unsigned_byte(data("uint8")[Q + R * 8]) * weight(),
+        to_unsigned_byte(data("uint8")[Q * PER_WORD + R]) * weight(R + 1),
+        to_unsigned_byte(data("uint8")[Q * PER_WORD + R]) * byte_of(WORDS[Q], R, "uint8"),
+        to_unsigned_byte(data("uint8")[Q * PER_WORD + R]) * byte_of(WORDS[Q * PER_WORD + R], R, "int8"),
+        to_unsigned_byte(data("uint8")[Q * PER_WORD + R]) * byte_of(WORDS[Q], index(0), "int8"),
+        to_unsigned_byte(data("uint8")[Q * PER_WORD + R]) + weight(),
     ],
     ids=["both signed", "far apart", "another place", "both unsigned", "other words", "one byte", "a sum"],
 )

@@ -14,7 +14,7 @@ import pytest
 
 from kernelyard.errors import DeviceError, ExecutionError
 from kernelyard.runtime.abi import memory
-from kernelyard.runtime.device.array import DeviceArray, taken_in
+from kernelyard.runtime.device.array import DeviceArray, import_array
 from kernelyard.runtime.device.device import cuda
 from kernelyard.runtime.device.tensor import Tensor
 from kernelyard_cuda.driver_api import Argument, Grid, Image
@@ -251,13 +251,13 @@ def test_tensors_of_others_are_taken_in_where_they_lie(api):
     gpu, other = Gpu(api, 0), Gpu(RecordedApi(), 1)
     array = DeviceArray.of(gpu, np.arange(6, dtype=np.float16).reshape(2, 3))
     foreign = Foreign(array)
-    found = taken_in(gpu, foreign)
+    found = import_array(gpu, foreign)
     assert found is not None
     assert (found.address, found.shape, found.dtype) == (array.address, (2, 3), np.float16)
     assert foreign.streams == [MAIN]  # its producer makes this stream wait
-    assert taken_in(other, foreign) is None
-    assert taken_in(gpu, np.ones(3)) is None
-    assert taken_in(gpu, Tensor(array)) is array
+    assert import_array(other, foreign) is None
+    assert import_array(gpu, np.ones(3)) is None
+    assert import_array(gpu, Tensor(array)) is array
 
 
 def test_work_is_captured_and_replayed(api):

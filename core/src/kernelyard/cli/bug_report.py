@@ -31,7 +31,7 @@ def bug_report(found: Mapping[str, Any]) -> dict[str, Any]:
     plugins = [{name: info[name] for name in TOLD if info[name]} for info in found["plugins"]]
     machine = {"processor": _processor(), "processors": processors(), "libc": " ".join(platform.libc_ver())}
     settings = {"variables": _variables(), "caches": caches}
-    return without_places({**found, "plugins": plugins, **machine, **settings})
+    return redact({**found, "plugins": plugins, **machine, **settings})
 
 
 def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -63,17 +63,17 @@ def _line(value: Any) -> str:
     return " ".join(str(value).split()).replace("```", "'''")
 
 
-def without_places(value: Any) -> Any:
+def redact(value: Any) -> Any:
     """Return JSON data whose texts name no path, no address and not the user.
 
     Example:
-        >>> without_places({"reason": "cannot read '/home/ann/lib.so': 12.5 GB/s"})
+        >>> redact({"reason": "cannot read '/home/ann/lib.so': 12.5 GB/s"})
         {'reason': "cannot read '<path>': 12.5 GB/s"}
     """
     if isinstance(value, Mapping):
-        return {key: without_places(item) for key, item in value.items()}
+        return {key: redact(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [without_places(item) for item in value]
+        return [redact(item) for item in value]
     if not isinstance(value, str):
         return value
     text = _PLACE.sub("<path>", value)

@@ -57,7 +57,7 @@ class CompileOptions:
             "target": "cpu" if self.target is None else self.target,
             "backends": backend_list("auto" if self.backends is None else self.backends),
             "options": backend_options(self.settings),
-            "require": required_shares(self.require),
+            "require": parse_shares(self.require),
             "strict": self.strict,
             "exclude_patterns": self.exclude_patterns,
             "precision": "float32" if self.precision is None else self.precision,
@@ -165,7 +165,7 @@ def backend_options(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
     return options
 
 
-def required_shares(requirements: Sequence[str]) -> dict[str, float]:
+def parse_shares(requirements: Sequence[str]) -> dict[str, float]:
     """Parse `dnnl=0.9` as {"dnnl": 0.9}."""
     shares: dict[str, float] = {}
     for requirement in requirements:

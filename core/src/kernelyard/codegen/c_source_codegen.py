@@ -225,10 +225,10 @@ class _GraphWriter:
         if entry in self._graph.outputs:
             return f"args[{len(self._graph.inputs) + self._graph.outputs.index(entry)}]"
         number = len(self._places)
-        self._places.append(f"  made->offsets[{number}] = end; end += {self._aligned_nbytes(spec)};")
+        self._places.append(f"  made->offsets[{number}] = end; end += {self._round_up_nbytes(spec)};")
         return f"((char*)workspace + offsets[{number}])"
 
-    def _aligned_nbytes(self, spec: TensorSpec) -> str:
+    def _round_up_nbytes(self, spec: TensorSpec) -> str:
         """Return the bytes of a tensor, rounded up, as C."""
         if all(isinstance(dim, int) for dim in spec.shape):
             return str(memory.align(static_shape(spec, self._graph.symbol)[1]))

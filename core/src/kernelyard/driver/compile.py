@@ -13,8 +13,8 @@ import numpy as np
 import kernelyard.ops  # noqa: F401  the vocabulary must be declared before a model is read
 from kernelyard.collector import collector_paused
 from kernelyard.dims import Bounds
-from kernelyard.driver.lowering.fallbacks import lower_fallbacks, without_fallbacks
-from kernelyard.driver.lowering.generate import Generated, generate, planned_kernels
+from kernelyard.driver.lowering.fallbacks import lower_fallbacks, remove_fallbacks
+from kernelyard.driver.lowering.generate import Generated, generate, plan_kernels
 from kernelyard.driver.lowering.lower import Lowered, lower
 from kernelyard.driver.lowering.lower_vm_function import lower_vm_function, vm_function_names
 from kernelyard.driver.lowering.offload import offload
@@ -99,12 +99,12 @@ def compile(  # noqa: A001  the public name, as `re.compile`
             session = open_with(options)
         return _compile_for_all_sizes(session, open_with, model, instruments)
     except UnsupportedOperatorError as error:
-        from kernelyard.driver.specialize import specialized  # inside: few models need it
+        from kernelyard.driver.specialize import specialize_at_first_call  # inside: few models need it
 
         def compile_with(fixed: Options) -> Executable:
             return _compile_for_all_sizes(open_with(fixed), open_with, model, instruments)
 
-        return specialized(session, model, error, compile_with)
+        return specialize_at_first_call(session, model, error, compile_with)
 
 
 def _with_measured_placement(
@@ -172,7 +172,7 @@ def _compile_for_all_sizes(
 
 def _run_phases(session: CompileSession, read: Callable[[], IRModule], instruments: Sequence[Instrument]) -> Executable:
     """Run all phases on the module that `read` imports, which nobody else holds: its weights are freed once packed."""
-    with watched(session, instruments):
+    with watch_passes(session, instruments):
         with collector_paused():
             module = simplify(session, read())
             placed = place(session, module)
@@ -212,9 +212,9 @@ def explain(
     session = open_with(options)
     if placement is not None:
         session = _with_measured_placement(session, open_with, model, None, placement)(options)
-    with watched(session, instruments):
+    with watch_passes(session, instruments):
         placed = place(session, simplify(session, session.import_model(model)))
-        report = session.report(placed, session.generator, planned_kernels(session, placed))
+        report = session.report(placed, session.generator, plan_kernels(session, placed))
     check_coverage(report, session.required)
     return report
 
@@ -239,11 +239,11 @@ def offered_module(
         ['nn.relu']
     """
     session = open_session(target, list(backends), options, **how)
-    with watched(session, ()):
+    with watch_passes(session, ()):
         return simplify(session, session.import_model(model))
 
 
-def watched(session: CompileSession, instruments: Sequence[Instrument]) -> PassContext:
+def watch_passes(session: CompileSession, instruments: Sequence[Instrument]) -> PassContext:
     """Return the context of the compile's passes; a pipeline of the user's own is verified pass by pass."""
     if session.pipeline.changes:
         from kernelyard.transform.pass_infra.instruments import VerifyEach  # inside: few compiles change it
@@ -274,7 +274,7 @@ def link(session: CompileSession, generated: Generated, checks: Mapping[str, tup
 
     Raises: PluginContractError when two modules define one symbol.
     """
-    module = without_fallbacks(generated.module)
+    module = remove_fallbacks(generated.module)
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
     module_of, reference = _module_indices(modules), len(modules)  # the number that the reference module will have
     entries, names = module.entry_functions(), vm_function_names(module)

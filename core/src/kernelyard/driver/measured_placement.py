@@ -25,7 +25,7 @@ from kernelyard.runtime.installed.processor import processor
 from kernelyard.runtime.placement_decision import (
     BACKEND,
     PlacementDecision,
-    merged,
+    merge_decisions,
     placements_from_json,
     placements_to_json,
 )
@@ -148,7 +148,7 @@ def save_placements(path: str | os.PathLike[str], decisions: Iterable[PlacementD
     """Write decisions to a file; those that it has of other models and machines stay. Raises: ArtifactError."""
     file = Path(path)
     known = read_placements(file) if file.exists() else ()
-    text = json.dumps(placements_to_json(merged(known, tuple(decisions))), indent=1, ensure_ascii=False)
+    text = json.dumps(placements_to_json(merge_decisions(known, tuple(decisions))), indent=1, ensure_ascii=False)
     try:
         file.write_text(text + "\n", encoding="utf-8")
     except OSError as error:

@@ -40,7 +40,7 @@ def recall(facts: Mapping[str, str], remote: str | None = None) -> PlacementDeci
     Warns: RemoteCacheWarning, once, where the server fails or answers with what is not used.
     Raises: OptionError where the URL is none, also where nobody needs to be asked.
     """
-    url = _checked(remote)
+    url = _check_url(remote)
     key = digest_of(facts)
     found = CACHE.get(key)
     decision = None if found is None else _read(found)
@@ -62,14 +62,14 @@ def recall(facts: Mapping[str, str], remote: str | None = None) -> PlacementDeci
 
 def remember(decisions: Sequence[PlacementDecision], remote: str | None = None) -> None:
     """Keep decisions, on this machine and in the remote cache. Warns, raises: as `recall`."""
-    server = _server(_checked(remote))
+    server = _server(_check_url(remote))
     for decision in decisions:
         CACHE.put(decision.key, write_json(decision.to_json()))
         if server is not None:
             server.put(_remote_key(decision.key), write_json(placements_to_json([decision])))
 
 
-def remembered() -> Iterator[PlacementDecision]:
+def iterate_remembered() -> Iterator[PlacementDecision]:
     """Yield what this machine remembers, the decision that was not used for longest first."""
     for payload in CACHE.payloads():
         decision = _read(payload)
@@ -91,7 +91,7 @@ def _read_all(payload: bytes) -> tuple[PlacementDecision, ...]:
         return ()
 
 
-def _checked(url: str | None) -> str:
+def _check_url(url: str | None) -> str:
     """Return the URL of the remote cache, "" for none. Raises: OptionError."""
     chosen = REMOTE_VARIABLE.get() if url is None else url
     if chosen:

@@ -42,15 +42,15 @@ def compiler_for_refused_sizes(
     inputs = {name: entry.inputs for name, entry in entries.items()}
 
     def compile_for(function: str, sizes: FixedSizes) -> Executable:
-        shapes = _fixed_shapes(inputs[function], sizes, has_windows)
+        shapes = _shapes_to_fix(inputs[function], sizes, has_windows)
         fixed = None if frontend is None else frontend.with_shapes(given, shapes)
         chosen = options if frontend is None or fixed is None else {**options, frontend.name: fixed}
-        return compile_again(chosen, lambda imported: _bound(imported, function, sizes))
+        return compile_again(chosen, lambda imported: _bind_empty_sizes(imported, function, sizes))
 
     return compile_for
 
 
-def _fixed_shapes(
+def _shapes_to_fix(
     specs: Sequence[TensorSpec], sizes: FixedSizes, has_windows: bool
 ) -> Mapping[str, Sequence[int | None]]:
     """Return the sizes to fix, by input: those of 0, or where there are none, all.
@@ -94,7 +94,7 @@ def _is_filled(count: Dim, symbols: Mapping[str, int]) -> bool:
         return True
 
 
-def _bound(module: IRModule, function: str, sizes: FixedSizes) -> IRModule:
+def _bind_empty_sizes(module: IRModule, function: str, sizes: FixedSizes) -> IRModule:
     """Return the module with the sizes of 0 in it that the import did not know."""
     entries = module.entry_functions()
     values: dict[str, Dim] = {}

@@ -23,7 +23,7 @@ from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.plugins.interfaces.backend import Backend
 from kernelyard.plugins.support.roofline import nbytes_of
-from kernelyard.runtime.text_table import aligned, amount
+from kernelyard.runtime.text_table import align_rows, amount
 from kernelyard.target import Target
 
 MAX_TRIED = 40  # operators, the most frequent ones: each takes as long as a placement
@@ -70,7 +70,7 @@ class RegionCuts:
         rows += [(cut.op, str(cut.count), *self._gain(cut.sizes)) for cut in self.cuts]
         rows += [("all of these", "", *self._gain(self.together))] if len(self.cuts) > 1 else []
         more = [f"not tried: {', '.join(self.untried)}"] if self.untried else []
-        return [head, *aligned(rows, width), *more]
+        return [head, *align_rows(rows, width), *more]
 
     def _gain(self, sizes: RegionSizes) -> tuple[str, str, str, str]:
         saved = self.sizes.handover_bytes - sizes.handover_bytes
@@ -107,12 +107,12 @@ def region_cuts(
     if backend not in names:
         raise OptionError(f"the backend {backend} is not asked for this model", expected=", ".join(names) or None)
     module = simplify(session, session.import_model(model))
-    sizes, unnamed = _placed(session, module, backend, ())
+    sizes, unnamed = _place_wider(session, module, backend, ())
     tried = [op for op, _ in unnamed.most_common(MAX_TRIED)]
-    cuts = [RegionCut(op, unnamed[op], _placed(session, module, backend, (op,))[0]) for op in tried]
+    cuts = [RegionCut(op, unnamed[op], _place_wider(session, module, backend, (op,))[0]) for op in tried]
     cuts = [cut for cut in cuts if cut.sizes != sizes and _is_larger(cut.sizes, sizes)]
     cuts.sort(key=lambda cut: (cut.sizes.regions, cut.sizes.handover_bytes, cut.op))
-    together = _placed(session, module, backend, [cut.op for cut in cuts])[0] if cuts else sizes
+    together = _place_wider(session, module, backend, [cut.op for cut in cuts])[0] if cuts else sizes
     return RegionCuts(backend, sizes, tuple(cuts), together, tuple(sorted(set(unnamed) - set(tried))))
 
 
@@ -120,20 +120,20 @@ def _is_larger(sizes: RegionSizes, before: RegionSizes) -> bool:
     return sizes.regions < before.regions or sizes.handover_bytes < before.handover_bytes
 
 
-def _placed(
+def _place_wider(
     session: CompileSession, module: IRModule, backend: str, more: Sequence[str]
 ) -> tuple[RegionSizes, Counter[str]]:
     """Place a module with patterns for more operators of a backend; return its regions, and the operators left that no
     pattern of it ends in."""
     recorder = Recorder(session.manager.label_of)
-    backends = [_extended(each, more) if each.name == backend else each for each in session.backends]
+    backends = [_extend_backend(each, more) if each.name == backend else each for each in session.backends]
     placed = partition(module, backends, replace(session.placement, recorder=recorder))
     known = recorder.offers.get(backend, frozenset())
     calls = (call for function in placed.entry_functions().values() for call in _calls(function))
     return _sizes(placed, backend), Counter(c.op_name for c in calls if isinstance(c.op, Op) and c.op_name not in known)
 
 
-def _extended(backend: Backend, more: Sequence[str]) -> Backend:
+def _extend_backend(backend: Backend, more: Sequence[str]) -> Backend:
     """Return a copy of a backend that takes more operators, of any kind."""
     if not more:
         return backend

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MAX_PROGRAMS = 16
 
 
-def specialized(
+def specialize_at_first_call(
     session: CompileSession,
     model: object,
     error: UnsupportedOperatorError,
@@ -123,7 +123,7 @@ class SpecializingExecutable(Executable):
     ) -> dict[str, Tensor]:
         """Run by names. Raises: as `Executable.run`, and, for new sizes, as `kernelyard.compile`."""
         executable = self.compiled_for(feeds)
-        return executable.run(_taken(executable, feeds), out, timeout, cancellation)
+        return executable.run(_actual_inputs(executable, feeds), out, timeout, cancellation)
 
     async def run_async(
         self,
@@ -133,7 +133,7 @@ class SpecializingExecutable(Executable):
     ) -> dict[str, Tensor]:
         """Run without holding up the event loop, but for a compile. Raises: as `run`."""
         executable = self.compiled_for(feeds)
-        return await executable.run_async(_taken(executable, feeds), out, timeout)
+        return await executable.run_async(_actual_inputs(executable, feeds), out, timeout)
 
     def __call__(self, *args: Any, **feeds: Any) -> Tensor | tuple[Tensor, ...]:
         """Run by position, or by names; a single result comes as it is, several as a tuple. Raises: as `run`."""
@@ -161,7 +161,7 @@ class SpecializingExecutable(Executable):
         """Profile the program of these sizes. Raises: as `run`."""
         named = feeds if isinstance(feeds, Mapping) else self._named(feeds, {})
         executable = self.compiled_for(named)
-        return executable.profile(_taken(executable, named), calls, device)
+        return executable.profile(_actual_inputs(executable, named), calls, device)
 
     def _named(self, args: Sequence[Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
         names = [info.name for info in self.inputs]
@@ -203,6 +203,6 @@ class SpecializingExecutable(Executable):
         return f"SpecializingExecutable({', '.join(map(str, self.inputs))})"
 
 
-def _taken(executable: Executable, feeds: Mapping[str, Any]) -> dict[str, Any]:
+def _actual_inputs(executable: Executable, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs that are not constants of the program."""
     return {info.name: feeds[info.name] for info in executable.inputs}

@@ -70,14 +70,14 @@ class Constant(Expr):
     @cached_property
     def digest(self) -> str:
         """The name of the content: equal constants have equal digests."""
-        return self._ahead.result() if self._ahead is not None else self._hashed()
+        return self._ahead.result() if self._ahead is not None else self._hash()
 
     def hash_ahead(self, executor: Executor) -> None:
         """Have an executor compute the digest, for `digest` to wait for, unless that has begun already."""
         if self._ahead is None and "digest" not in self.__dict__:
-            self._ahead = executor.submit(self._hashed)
+            self._ahead = executor.submit(self._hash)
 
-    def _hashed(self) -> str:
+    def _hash(self) -> str:
         header = f"{self.tensor_type.dtype}{self.data.shape}".encode()
         content = hashlib.sha256(header)
         content.update(np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data)  # no copy of large weights

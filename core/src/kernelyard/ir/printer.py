@@ -170,7 +170,7 @@ class _FunctionPrinter:
 
     def _name(self, var: Var) -> str:
         if var not in self._names:
-            self._names[var] = f"%{_quoted(self._fresh(var.name))}"
+            self._names[var] = f"%{_quote(self._fresh(var.name))}"
         return self._names[var]
 
     def _fresh(self, wanted: str) -> str:
@@ -186,13 +186,13 @@ def _tuple_text(items: list[str]) -> str:
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return name if IDENTIFIER.match(name) else json.dumps(name)
 
 
 def global_name(name: str) -> str:
     """Return the name of a function as it is written: with `@`, quoted where it is no identifier."""
-    return f"@{_quoted(name)}"
+    return f"@{_quote(name)}"
 
 
 # --- attributes -------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def _is_default(op: Op, name: str, value: object) -> bool:
 def _attributes(attrs: Mapping[str, Any]) -> str:
     if not attrs:
         return ""
-    return "{" + ", ".join(f"{_quoted(name)}: {attribute_text(value)}" for name, value in attrs.items()) + "}"
+    return "{" + ", ".join(f"{_quote(name)}: {attribute_text(value)}" for name, value in attrs.items()) + "}"
 
 
 def attribute_text(value: object) -> str:

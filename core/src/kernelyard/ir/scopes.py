@@ -78,7 +78,7 @@ def fits(declared: Type, given: Type, known: Collection[str], bound: dict[str, D
     Symbols of `declared` that are not `known` stand for any size, the same one everywhere: `bound` collects their
     sizes. A dim from which such a size cannot be read off fits, and is left to the check of the sizes at run time.
     """
-    if _without_sizes(declared) != _without_sizes(given):
+    if _erase_sizes(declared) != _erase_sizes(given):
         return False
     tensors = zip(tensors_of(declared), tensors_of(given), strict=True)
     sizes = [pair for ours, theirs in tensors for pair in zip(ours.shape, theirs.shape, strict=True)]
@@ -92,7 +92,7 @@ def fits(declared: Type, given: Type, known: Collection[str], bound: dict[str, D
     return all(_may_be(ours, theirs, known, bound) for ours, theirs in sizes)
 
 
-def _without_sizes(type_: Type) -> object:
+def _erase_sizes(type_: Type) -> object:
     """Return a key that is equal for types that differ in sizes alone; closures are compared apart."""
     leaves = [(leaf.dtype, leaf.rank) if isinstance(leaf, TensorType) else FunctionType for leaf in leaves_of(type_)]
     return type(type_), leaves

@@ -37,7 +37,7 @@ from kernelyard.ir.op import Attributes
 from kernelyard.ir.scopes import Scopes, introduces_symbols
 from kernelyard.ir.types import substitute, tensors_of
 from kernelyard.runtime.abi.module import RuntimeModule, accepts_symbols
-from kernelyard.runtime.abi.solve_symbols import solve_symbols, stacked
+from kernelyard.runtime.abi.solve_symbols import solve_symbols, stack_items
 from kernelyard.runtime.abi.spec import TensorSpec
 
 Value: TypeAlias = "np.ndarray | tuple[Value, ...] | Closure"
@@ -215,7 +215,7 @@ class _Frame:
             for collected, item in zip(items, results[len(values) :], strict=True):
                 collected += _flatten(item)
         specs = [TensorSpec(t.shape, t.dtype) for t in tensors_of(call.type)][len(values) :]
-        values += tuple(stacked(*each, self.symbols) for each in zip(items, specs, strict=True))
+        values += tuple(stack_items(*each, self.symbols) for each in zip(items, specs, strict=True))
         return values[0] if len(values) == 1 else values
 
     def make_closure(self, call: Call) -> Closure:

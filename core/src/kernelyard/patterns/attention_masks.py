@@ -25,12 +25,12 @@ from kernelyard.patterns.templates import SWAP_HEADS
 NAMES = ("attention", "attention_bias")
 
 
-def before_recognition() -> Rewriter:
+def rewriters_before_recognition() -> Rewriter:
     """Return the rewriters that normalize decomposed attention for `attention_rewriters`."""
     return _selected_scores() | _selected_rows() | _rows_without_numbers() | _transposed_heads()
 
 
-def after_recognition() -> Rewriter:
+def rewriters_after_recognition() -> Rewriter:
     """Return the rewriters that fold masks and scales into `nn.attention`."""
     scaled = (_scaled_operand(name, role) for name in NAMES for role in ROLES[:2])
     return reduce(or_, (_causal(), _causal_rows(), *map(_repeated_heads, NAMES), *scaled))

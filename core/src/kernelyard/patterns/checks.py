@@ -57,7 +57,7 @@ def gemm_of_shapes(left: Shape, right: Shape) -> Gemm | Decline:
         return Gemm(1, dims.product(left[:-1]), columns, inner)
     if _is_one(left[:-2]):
         return Gemm(dims.product(right[:-2]), rows, columns, inner, shares_lhs=True)
-    if _without_ones(left[:-2]) != _without_ones(right[:-2]):
+    if _drop_leading_ones(left[:-2]) != _drop_leading_ones(right[:-2]):
         return Decline("batch", f"the batches {_text(left[:-2])} and {_text(right[:-2])} are not known to be the same")
     return Gemm(dims.product(left[:-2]), rows, columns, inner)
 
@@ -82,7 +82,7 @@ def _is_one(batch: Shape) -> bool:
     return all(size == 1 for size in batch)
 
 
-def _without_ones(batch: Shape) -> Shape:
+def _drop_leading_ones(batch: Shape) -> Shape:
     """Leading ones broadcast to nothing; others stand at a place of their own and count."""
     first = next((i for i, size in enumerate(batch) if size != 1), len(batch))
     return batch[first:]

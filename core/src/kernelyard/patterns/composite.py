@@ -61,17 +61,17 @@ def lift(
 
 
 def composite_of(match: Match, name: str, attrs: Mapping[str, Any], bind_constants: bool) -> Lifted:
-    """Return the composite function of a match in a function without aliases (`without_aliases`).
+    """Return the composite function of a match in a function without aliases (`remove_aliases`).
 
     Constants stay inside unless `bind_constants` is False.
     """
     inputs = [operand for operand in match.inputs if isinstance(operand, Var) or not bind_constants]
-    captures = {capture: _place_of(expr, match) for capture, expr in match.captures.items()}
+    captures = {capture: _index_of(expr, match) for capture, expr in match.captures.items()}
     everything = {COMPOSITE: name, **({CAPTURES: captures} if captures else {}), **attrs}
     return lift(match.bindings, inputs, [match.root], everything)
 
 
-def _place_of(expr: Expr, match: Match) -> tuple[int, int]:
+def _index_of(expr: Expr, match: Match) -> tuple[int, int]:
     for i, binding in enumerate(match.bindings):
         if binding.var is expr:
             return i, -1

@@ -63,7 +63,7 @@ def narrow_weights(function: Function, products: frozenset[str] = PRODUCTS) -> s
     """
     read: set[Expr] = set()
     weights: set[Var] = set()
-    fixed = made_of_constants(function)  # what is not weights itself is about to be folded
+    fixed = find_constant_values(function)  # what is not weights itself is about to be folded
     for binding in reversed(function.bindings):
         value = binding.value
         if not isinstance(value, Call):
@@ -75,7 +75,7 @@ def narrow_weights(function: Function, products: frozenset[str] = PRODUCTS) -> s
     return weights
 
 
-def made_of_constants(function: Function) -> set[Expr]:
+def find_constant_values(function: Function) -> set[Expr]:
     """Return the variables that a function computes of constants alone."""
     made: set[Expr] = set()
     for binding in function.bindings:

@@ -46,7 +46,7 @@ def convex_regions(
         elif colours[node] is not None:
             for producer in sorted(set(before), reverse=True):
                 grouping.merge_if_convex(grouping.region_of[producer], grouping.region_of[node])
-    return _in_order([sorted(region.members) for region in grouping.live], producers)
+    return _sort_groups([sorted(region.members) for region in grouping.live], producers)
 
 
 class _Grouping:
@@ -96,7 +96,7 @@ class _Grouping:
                 region.ancestors |= before
 
 
-def _in_order(groups: list[list[int]], producers: Sequence[Sequence[int]]) -> list[list[int]]:
+def _sort_groups(groups: list[list[int]], producers: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the groups sorted so that producers come first, otherwise by their first member."""
     number = {node: i for i, group in enumerate(groups) for node in group}
     readers: list[set[int]] = [set() for _ in groups]

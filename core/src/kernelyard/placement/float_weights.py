@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard.ir import Call, Constant, Expr, FunctionMutator, IRModule, Op, Var, with_operands
-from kernelyard.patterns.matching.prefilter import required_ops
+from kernelyard.patterns.matching.prefilter import find_required_ops
 from kernelyard.patterns.registry import FusionPattern
 from kernelyard.transform.simplify.fold_constants import FoldWeights
 
@@ -51,7 +51,7 @@ class _Restorer(FunctionMutator):
 
 def reads_dequantized(pattern: FusionPattern) -> bool:
     """Return True for a pattern that has no match without a dequantize."""
-    return _DEQUANTIZE in required_ops(pattern.pattern)
+    return _DEQUANTIZE in find_required_ops(pattern.pattern)
 
 
 def split(patterns: Sequence[FusionPattern]) -> tuple[list[FusionPattern], list[FusionPattern]]:

@@ -11,7 +11,7 @@ from typing import Any
 from kernelyard.dims import MAX_DIM
 from kernelyard.records import record
 from kernelyard.runtime.abi.spec import Fields, corrupted, is_int
-from kernelyard.runtime.text_table import aligned, fold
+from kernelyard.runtime.text_table import align_rows, fold
 
 SCHEMA = 1
 MAX_SECONDS = 1e9
@@ -122,12 +122,12 @@ class PlacementDecision:
         if self.by_size:
             rows = [("at sizes near", "placement", "a call", "runner-up", "")]
             rows += [(sizes_text(each.sizes), *_choice(each)) for each in self.by_size]
-            return [*fold(self.summary, width), *aligned(rows, width), *self._untried_lines(width)]
+            return [*fold(self.summary, width), *align_rows(rows, width), *self._untried_lines(width)]
         rows = [("candidate", "a call", "to the chosen")]
         rows += [(each.name, amount_of_time(each.seconds), f"{each.ratio:.3f}") for each in self.timings]
         return [
             *fold(self.summary, width),
-            *(aligned(rows, width) if self.timings else []),
+            *(align_rows(rows, width) if self.timings else []),
             *self._untried_lines(width),
         ]
 
@@ -164,7 +164,7 @@ class PlacementDecision:
             fields.each("timings", lambda item, where: _timing(Fields(item, where))),
             fields.strings("facts"),
             read_sizes(Fields(fields.any("sizes"), f"{fields.where}.sizes")) if "sizes" in fields else {},
-            fields.each("by_size", _sized) if "by_size" in fields else (),
+            fields.each("by_size", _read_sized) if "by_size" in fields else (),
             fields.texts("untried") if "untried" in fields else (),
         )
 
@@ -220,7 +220,7 @@ def placements_from_json(value: Any) -> tuple[PlacementDecision, ...]:
     return fields.each("placements", lambda item, _: PlacementDecision.from_json(item))
 
 
-def merged(*groups: Sequence[PlacementDecision]) -> tuple[PlacementDecision, ...]:
+def merge_decisions(*groups: Sequence[PlacementDecision]) -> tuple[PlacementDecision, ...]:
     """Return the decisions of all groups, one for each key: the last counts, and stays in the place of the first."""
     return tuple({decision.key: decision for group in groups for decision in group}.values())
 
@@ -233,7 +233,7 @@ def _choice(decision: PlacementDecision) -> tuple[str, str, str, str]:
     return decision.name, seconds, decision.runner_up.name, f"{100 * decision.margin:+.1f} %"
 
 
-def _sized(item: Any, where: str) -> PlacementDecision:
+def _read_sized(item: Any, where: str) -> PlacementDecision:
     fields = Fields(item, where)
     if "by_size" in fields:
         raise corrupted(f"{where}.by_size", fields.any("by_size"), "the placement at one size")
@@ -241,10 +241,10 @@ def _sized(item: Any, where: str) -> PlacementDecision:
 
 
 def _timing(fields: Fields) -> Timing:
-    return Timing(fields.text("name"), _number(fields, "seconds"), _number(fields, "ratio"))
+    return Timing(fields.text("name"), _read_number(fields, "seconds"), _read_number(fields, "ratio"))
 
 
-def _number(fields: Fields, key: str) -> float:
+def _read_number(fields: Fields, key: str) -> float:
     value = fields.any(key)
     if not (isinstance(value, float) or is_int(value)) or not 0 <= value <= MAX_SECONDS:
         raise corrupted(f"{fields.where}.{key}", value, "a positive number")

@@ -11,8 +11,8 @@ from kernelyard.cached_property import cached_property
 from kernelyard.records import record
 from kernelyard.runtime.abi.spec import MAX_ITEMS, Fields
 from kernelyard.runtime.placement_decision import PlacementDecision
-from kernelyard.runtime.report_words import EXCLUDED, NO_MATCH, ON_HOST, explained
-from kernelyard.runtime.text_table import aligned, amount, fold
+from kernelyard.runtime.report_words import EXCLUDED, NO_MATCH, ON_HOST, explain_words
+from kernelyard.runtime.text_table import align_rows, amount, fold
 
 SYMBOL_SIZE = 64  # what every symbolic dim is taken as where work is estimated
 MAX_COUNT = 1 << 62
@@ -184,7 +184,7 @@ class Report:
 
     def text(self, width: int | None = None) -> str:
         """Format the summary and the tables as text, folded at `width`."""
-        head = (_given_lines, _coverage_lines, _word_lines, _host_lines)
+        head = (_setting_lines, _coverage_lines, _word_lines, _host_lines)
         parts = [lines(self, width) for lines in (*head, _region_lines, _declined_lines, _unmatched_lines)]
         return "\n".join([*fold(self.summary, width), *(line for part in parts for line in part)])
 
@@ -194,12 +194,12 @@ class Report:
         """
         calls = sum(kernel.calls for kernel in self.kernels)
         ops = sum(kernel.calls * len(kernel.ops) for kernel in self.kernels)
-        head = f"{_counted(len(self.kernels), 'kernel')}, called {_counted(calls, 'time')} for {_counted(ops, 'op')}"
+        head = f"{_count(len(self.kernels), 'kernel')}, called {_count(calls, 'time')} for {_count(ops, 'op')}"
         rows = [("kernel", "by", "calls", "ops fused into it")]
         for kernel in sorted(self.kernels, key=lambda kernel: (-len(kernel.ops), kernel.name)):
             own = f" (your own: {', '.join(kernel.custom)})" if kernel.custom else ""
             rows.append((kernel.name, kernel.backend, str(kernel.calls), " ".join(kernel.ops) + own))
-        return "\n".join([*fold(head, width), *(aligned(rows, width) if self.kernels else [])])
+        return "\n".join([*fold(head, width), *(align_rows(rows, width) if self.kernels else [])])
 
     def __str__(self) -> str:
         return self.text()
@@ -305,7 +305,7 @@ def _fraction(part: int, whole: int) -> float:
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
-def _given_lines(report: Report, width: int | None) -> list[str]:
+def _setting_lines(report: Report, width: int | None) -> list[str]:
     """Show the target where it is more than a kind of device, changes of the pipeline, and a measured placement."""
     target = fold(f"for {report.target}", width) if " " in report.target else []
     pipeline = fold(f"pipeline: {'; '.join(report.pipeline)}", width) if report.pipeline else []
@@ -324,19 +324,19 @@ def _coverage_lines(report: Report, width: int | None) -> list[str]:
         nbytes, bytes_share = amount(work["bytes"]), f"{100 * work['bytes_fraction']:.1f} %"
         rows.append((backend, f"{work['ops']}", flops, share, nbytes, bytes_share, names))
     note = f"FLOPs and bytes are estimates, each symbolic dimension taken as {SYMBOL_SIZE}; bytes count each op alone."
-    return ["", *aligned(rows, width), *fold(note, width)]
+    return ["", *align_rows(rows, width), *fold(note, width)]
 
 
 def _word_lines(report: Report, width: int | None) -> list[str]:
     """Explain the words of the summary that are no backend's name."""
     used = dict.fromkeys([*report.coverage, *(entry.code for entry in report.untaken)])
-    return [part for line in explained(used) for part in fold(line, width)]
+    return [part for line in explain_words(used) for part in fold(line, width)]
 
 
 def _host_lines(report: Report, width: int | None) -> list[str]:
     """List the ops that run on the host of the device: their number by reason."""
     why = Counter(reason.message for node in report.nodes for reason in node.reasons if reason.code == ON_HOST)
-    lines = [fold(f"{_counted(count, 'op')} on the host: {message}", width) for message, count in why.items()]
+    lines = [fold(f"{_count(count, 'op')} on the host: {message}", width) for message, count in why.items()]
     return ["", *(part for line in lines for part in line)] if lines else []
 
 
@@ -347,20 +347,20 @@ def _region_lines(report: Report, width: int | None) -> list[str]:
     functions = len({region.function for region in report.regions})
     rows = [("offloaded by", "pattern", "times", "ops")]
     rows += [(backend, pattern, str(count), ops) for (backend, pattern, ops), count in counts.items()]
-    head = f"{_counted(len(report.regions), 'group')} of ops in {_counted(functions, 'region')}"
+    head = f"{_count(len(report.regions), 'group')} of ops in {_count(functions, 'region')}"
     spare = {region.function: " ".join(region.fallback) for region in report.regions if region.fallback}
     notes = [f"where {symbol} is refused at run time: {kernels}" for symbol, kernels in spare.items()]
-    return ["", head, *aligned(rows, width), *(line for note in notes for line in fold(note, width))]
+    return ["", head, *align_rows(rows, width), *(line for note in notes for line in fold(note, width))]
 
 
-def _counted(count: int, noun: str) -> str:
+def _count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _declined_lines(report: Report, width: int | None) -> list[str]:
     lines: list[str] = []
     for violation in report.violations:
-        names = _first(violation.functions, MAX_NAMED)
+        names = _join_first(violation.functions, MAX_NAMED)
         lines += ["", f"contract violated by {violation.backend}{f' in {names}' if names else ''}:"]
         lines += [part for line in violation.message.splitlines() for part in fold(f"  {line}", width)]
     if not report.untaken:
@@ -370,10 +370,10 @@ def _declined_lines(report: Report, width: int | None) -> list[str]:
         nodes.setdefault((e.backend, e.code, e.op, e.pattern, e.message), []).append(e.node)
     head = ("declined by", "code", "op", "times", "nodes", "pattern", "why")
     rows = [
-        (backend, code, op, str(len(names)), _first(names, MAX_NODES), pattern, message)
+        (backend, code, op, str(len(names)), _join_first(names, MAX_NODES), pattern, message)
         for (backend, code, op, pattern, message), names in sorted(nodes.items(), key=lambda item: -len(item[1]))
     ]
-    return [*lines, *_listed(head, rows, width)]
+    return [*lines, *_table_lines(head, rows, width)]
 
 
 def _unmatched_lines(report: Report, width: int | None) -> list[str]:
@@ -385,16 +385,16 @@ def _unmatched_lines(report: Report, width: int | None) -> list[str]:
                 nodes.setdefault((node.op, reason), []).append(node.name)
     head = ("not matched by", "op", "times", "nodes", "pattern", "why")
     rows = [
-        (why.backend, op, str(len(names)), _first(names, MAX_NODES), why.pattern, why.message)
+        (why.backend, op, str(len(names)), _join_first(names, MAX_NODES), why.pattern, why.message)
         for (op, why), names in sorted(nodes.items(), key=lambda item: -len(item[1]))
     ]
-    return _listed(head, rows, width) if rows else []
+    return _table_lines(head, rows, width) if rows else []
 
 
-def _first(names: Sequence[str], most: int) -> str:
+def _join_first(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def _listed(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int | None) -> list[str]:
+def _table_lines(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int | None) -> list[str]:
     more = len(rows) - MAX_LISTED
-    return ["", *aligned([head, *rows[:MAX_LISTED]], width), *([f"... and {more} more"] if more > 0 else [])]
+    return ["", *align_rows([head, *rows[:MAX_LISTED]], width), *([f"... and {more} more"] if more > 0 else [])]

@@ -24,11 +24,11 @@ WORDS = {
 }
 
 
-def explained(words: Iterable[str]) -> list[str]:
+def explain_words(words: Iterable[str]) -> list[str]:
     """Return a line for each word that is explained here; others are names of backends, and codes of their checks.
 
     Example:
-        >>> explained(["dnnl", "excluded"])
+        >>> explain_words(["dnnl", "excluded"])
         ['excluded: left out by the caller']
     """
     return [f"{word}: {WORDS[word]}" for word in words if word in WORDS]

@@ -10,13 +10,13 @@ INDENT = "    "
 LEAST = 8  # letters that a column keeps
 
 
-def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
+def align_rows(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
     """Format rows as lines with aligned cells.
 
     Where they are wider than `width`, last cells stand below their rows, and the widest of the others are folded.
 
     Example:
-        >>> for line in aligned([("op", "why"), ("exp", "no pattern has it")], 16):
+        >>> for line in align_rows([("op", "why"), ("exp", "no pattern has it")], 16):
         ...     print(line)
         op
             why
@@ -30,7 +30,7 @@ def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str
     lines: list[str] = []
     widths = _fitting(widths[:-1], width)
     for *cells, last in rows:
-        folded = [_wrapped(cell, size) for cell, size in zip(cells, widths, strict=True)]
+        folded = [_wrap(cell, size) for cell, size in zip(cells, widths, strict=True)]
         for number in range(max(map(len, folded))):
             lines.append(_line([cell[number] if number < len(cell) else "" for cell in folded], widths))
         lines += fold(INDENT + last, width) if last else []
@@ -48,7 +48,7 @@ def fold(line: str, width: int | None) -> list[str]:
         return [line]
     text = line.lstrip()
     indent = line[: len(line) - len(text)]
-    return [indent + part for part in _wrapped(text, max(LEAST, width - len(indent)))]
+    return [indent + part for part in _wrap(text, max(LEAST, width - len(indent)))]
 
 
 def amount(number: float) -> str:
@@ -78,7 +78,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-6:.3g} µs"
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
 

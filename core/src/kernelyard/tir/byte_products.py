@@ -46,7 +46,7 @@ def byte_of(word: Expr, place: Expr, dtype: str) -> Expr:
     return cast(cast(binary("shr", word, cast(place * 8, "int32")), dtype), "int32")
 
 
-def unsigned_byte(x: Expr) -> Expr:
+def to_unsigned_byte(x: Expr) -> Expr:
     """Return a byte as a number from 0 to 255: `SIGN` is added to int8."""
     number = cast(x, "int32")
     return number + SIGN if x.dtype == "int8" else number
@@ -57,7 +57,7 @@ def byte_product(body: Expr, axis: str) -> ByteProduct | None:
     if not isinstance(body, Binary) or body.op != "mul" or body.dtype != "int32":
         return None
     for first, second in ((body.a, body.b), (body.b, body.a)):
-        signed, unsigned = _signed(second, axis), _unsigned(first, axis)
+        signed, unsigned = _to_signed(second, axis), _to_unsigned(first, axis)
         if signed is not None and unsigned is not None:
             return ByteProduct(*unsigned, signed)
     return None
@@ -73,26 +73,26 @@ def _word(expr: Expr, axis: str, dtype: str) -> Expr | None:
     return None
 
 
-def _signed(expr: Expr, axis: str) -> Expr | None:
+def _to_signed(expr: Expr, axis: str) -> Expr | None:
     match expr:
         case Cast(dtype="int32", x=Load(dtype="int8") as byte):
-            return _first_of_four(byte, axis)
+            return _find_first_of_four(byte, axis)
     return _word(expr, axis, "int8")
 
 
-def _unsigned(expr: Expr, axis: str) -> tuple[Expr, bool] | None:
+def _to_unsigned(expr: Expr, axis: str) -> tuple[Expr, bool] | None:
     """Return the word, and whether it has a sign."""
     match expr:
         case Cast(dtype="int32", x=Load(dtype="uint8") as byte):
-            found, has_sign = _first_of_four(byte, axis), False
+            found, has_sign = _find_first_of_four(byte, axis), False
         case Binary(op="add", a=Cast(dtype="int32", x=Load(dtype="int8") as byte), b=Const(value=value)):
-            found, has_sign = _first_of_four(byte, axis) if value == SIGN else None, True
+            found, has_sign = _find_first_of_four(byte, axis) if value == SIGN else None, True
         case _:
             found, has_sign = _word(expr, axis, "uint8"), False
     return None if found is None else (found, has_sign)
 
 
-def _first_of_four(byte: Load, axis: str) -> Load | None:
+def _find_first_of_four(byte: Load, axis: str) -> Load | None:
     """Return the first of four neighbours in memory."""
     if step_along(byte, axis) != 1:
         return None

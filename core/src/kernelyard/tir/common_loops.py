@@ -120,14 +120,14 @@ def _patterns(blocks: Blocks, handed_on: Set[Buffer] = frozenset()) -> frozenset
     """Return the access strides of the blocks, without offsets; axes used as values are strides of their own."""
     inner = handed_on | {block.output for block in blocks}
     loads = (load for block in blocks for load in block.loads if load.buffer not in inner and not _is_one_place(load))
-    found = {(tuple(map(_without_start, load.indices)), load.buffer.strides) for load in loads}
+    found = {(tuple(map(_remove_start, load.indices)), load.buffer.strides) for load in loads}
     return frozenset((*found, *((block.body,) for block in blocks if _uses_axes_as_numbers(block))))
 
 
-def _without_start(index: Expr) -> Expr:
+def _remove_start(index: Expr) -> Expr:
     match index:
         case Binary(op="add", a=a, b=Const() | DimValue()):
-            return _without_start(a)
+            return _remove_start(a)
     return index
 
 
@@ -176,10 +176,10 @@ def may_share_rows(first: Blocks, second: Blocks) -> bool:
     blocks = (*first, *second)
     if not all(map(_may_be_in_rows, blocks)):
         return False
-    shared = _shared_axes(blocks)
+    shared = _find_shared_axes(blocks)
     rows = _rows(blocks[0], shared)
     reducing = (each for each in (first, second) if any(block.reduce_axes for block in each))
-    if not _is_at_least(rows, LEAST_ROWS) or any(_rows(e[0], _shared_axes(e)) != rows for e in reducing):
+    if not _is_at_least(rows, LEAST_ROWS) or any(_rows(e[0], _find_shared_axes(e)) != rows for e in reducing):
         return False
     return any(
         _is_row_of(load, shared) and (load.buffer in {b.output for b in first} or _reads_rows(first, load, shared))
@@ -192,7 +192,7 @@ def _may_be_in_rows(block: ComputeBlock) -> bool:
     return is_pure(block) and (bool(block.reduce_axes) or not reads_transposed(block))
 
 
-def _shared_axes(blocks: Blocks) -> int:
+def _find_shared_axes(blocks: Blocks) -> int:
     """Return the most leading axes that all blocks have, such that no row needs what another one writes."""
     most = min(len(block.spatial_axes) for block in blocks)
     return next((count for count in range(most, 0, -1) if _share(blocks, count)), 0)

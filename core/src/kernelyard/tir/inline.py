@@ -36,7 +36,7 @@ def inline_locals(function: PrimFunc) -> PrimFunc:
         block = blocks[position]
         if block.output.scope != "local" or not _is_inlinable(block, position, blocks):
             continue
-        users = _inlined(block, {user: blocks[user] for user in readers[block.output]})
+        users = _inline(block, {user: blocks[user] for user in readers[block.output]})
         if users is None:
             continue
         removed.add(block.output)
@@ -61,7 +61,7 @@ def _is_inlinable(block: ComputeBlock, position: int, blocks: list[ComputeBlock]
     return not any(other.output in block.reads for other in blocks[position + 1 :])
 
 
-def _inlined(block: ComputeBlock, users: dict[int, ComputeBlock]) -> dict[int, ComputeBlock] | None:
+def _inline(block: ComputeBlock, users: dict[int, ComputeBlock]) -> dict[int, ComputeBlock] | None:
     """Return the users without the block's buffer; None where storing it is better."""
     work: Dim = 0
     for user in users.values():

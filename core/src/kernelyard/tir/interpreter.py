@@ -41,7 +41,7 @@ def evaluate(
         arrays[buffer.name] = np.asarray(array)
     for buffer in (*function.outputs, *function.locals):
         shape = tuple(dims.evaluate(dim, values) for dim in buffer.shape)
-        arrays[buffer.name] = _poisoned(shape, buffer.dtype)
+        arrays[buffer.name] = _allocate_poisoned(shape, buffer.dtype)
     with np.errstate(all="ignore"):
         for step, blocks in itertools.groupby(function.blocks, lambda block: block.step_axis):
             _run_steps(step, tuple(blocks), arrays, values)
@@ -75,7 +75,7 @@ def _check_input(buffer: Buffer, array: np.ndarray, values: Mapping[str, int]) -
         )
 
 
-def _poisoned(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def _allocate_poisoned(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Memory that nobody has written yet: bytes that make its use visible."""
     array = np.empty(shape, dtypes.to_numpy(dtype))
     array.reshape(-1).view(np.uint8)[...] = 1 if dtype == "bool" else 0xC3
@@ -119,7 +119,7 @@ def _run_block(block: ComputeBlock, arrays: Arrays, values: Mapping[str, int]) -
         return
     at_once = max(MOST_POINTS // max(steps, 1), 1)
     results = [
-        _reduced(
+        _reduce(
             block,
             arrays,
             values,
@@ -133,7 +133,7 @@ def _run_block(block: ComputeBlock, arrays: Arrays, values: Mapping[str, int]) -
     _Points(block, arrays, values, spatial, count).store(np.concatenate(results))
 
 
-def _reduced(
+def _reduce(
     block: ComputeBlock,
     arrays: Arrays,
     values: Mapping[str, int],
@@ -267,7 +267,7 @@ class _Points:
         self.arrays[self.block.output.name][where] = body if where else body[0]
 
 
-def _in_double(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+def _evaluate_in_double(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
     """Compute in float64 and round once, for every float type."""
     return lambda x: function(x.astype(np.float64)).astype(x.dtype)
 
@@ -287,9 +287,9 @@ UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "neg": np.negative,
     "abs": np.abs,
     "sign": np.sign,
-    "erf": _in_double(_erf),
-    "sigmoid": _in_double(lambda x: 1 / (1 + np.exp(-x))),
-    "rsqrt": _in_double(lambda x: 1 / np.sqrt(x)),
+    "erf": _evaluate_in_double(_erf),
+    "sigmoid": _evaluate_in_double(lambda x: 1 / (1 + np.exp(-x))),
+    "rsqrt": _evaluate_in_double(lambda x: 1 / np.sqrt(x)),
     "floor": np.floor,
     "ceil": np.ceil,
     "round": np.rint,
@@ -298,9 +298,15 @@ UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "isinf": np.isinf,
     "not": np.logical_not,
     "bitnot": np.invert,
-    **{name: _in_double(getattr(np, name)) for name in ("exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tan")},
-    **{name: _in_double(getattr(np, name)) for name in ("sinh", "cosh", "tanh")},
-    **{name: _in_double(getattr(np, f"arc{name[1:]}")) for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
+    **{
+        name: _evaluate_in_double(getattr(np, name))
+        for name in ("exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tan")
+    },
+    **{name: _evaluate_in_double(getattr(np, name)) for name in ("sinh", "cosh", "tanh")},
+    **{
+        name: _evaluate_in_double(getattr(np, f"arc{name[1:]}"))
+        for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")
+    },
 }
 BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "add": np.add,

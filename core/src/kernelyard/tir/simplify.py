@@ -79,7 +79,7 @@ class Simplifier:
             return self._compare(expr)
         if is_index(expr):
             return self.algebra.normalize(expr)
-        return _logical(expr) if expr.dtype == "bool" else _without_neutral(expr)
+        return _logical(expr) if expr.dtype == "bool" else _remove_neutral(expr)
 
     def _select(self, expr: Select) -> Expr:
         condition = self(expr.condition)
@@ -130,7 +130,7 @@ def _logical(expr: Binary) -> Expr:
     return expr.a if expr.a == expr.b and expr.op in ("and", "or") else expr
 
 
-def _without_neutral(expr: Binary) -> Expr:
+def _remove_neutral(expr: Binary) -> Expr:
     table = _NEUTRAL if dtypes.is_float(expr.dtype) else _NEUTRAL_INTEGER
     neutral, either_side = table.get(expr.op, (None, False))
     if neutral is not None and isinstance(expr.b, Const) and expr.b.value == neutral:
@@ -143,11 +143,11 @@ def _without_neutral(expr: Binary) -> Expr:
 def simplify_block(block: ComputeBlock) -> ComputeBlock:
     """Return the block with simplified expressions."""
     if any(axis.extent == 0 for axis in block.axes):
-        block = _without_body(block)
+        block = _remove_body(block)
     return rewrite_block(block, Simplifier({axis.name: axis.extent for axis in block.axes}))
 
 
-def _without_body(block: ComputeBlock) -> ComputeBlock:
+def _remove_body(block: ComputeBlock) -> ComputeBlock:
     """Return a block without points, whose body is never evaluated, with one that divides by no empty axis."""
     arg = None if block.arg is None else const(0, INDEX)
     return replace(block, body=const(0, block.body.dtype), arg=arg)

@@ -132,7 +132,7 @@ def without_single_steps(block: ComputeBlock) -> ComputeBlock:
     if not single:
         return block
     zeros = _zeros(single)
-    at_zero = ExprRewriter(lambda e: _without_zeros(zeros.get(e.name, e) if isinstance(e, Axis) else e))
+    at_zero = ExprRewriter(lambda e: _remove_zeros(zeros.get(e.name, e) if isinstance(e, Axis) else e))
     return replace(rewrite_block(block, at_zero), axes=tuple(axis for axis in block.axes if axis not in single))
 
 
@@ -140,7 +140,7 @@ def _zeros(axes: Sequence[IterVar]) -> dict[str, Expr]:
     return {axis.name: index(0) for axis in axes if axis.extent == 1}
 
 
-def _without_zeros(expr: Expr) -> Expr:
+def _remove_zeros(expr: Expr) -> Expr:
     """`x + 0` as `x`, on indices."""
     zero = index(0)
     if isinstance(expr, Binary) and expr.op == "add" and expr.dtype == zero.dtype:

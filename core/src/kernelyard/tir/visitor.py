@@ -27,10 +27,10 @@ class ExprRewriter:
     def __call__(self, expr: Expr) -> Expr:
         known = self.done.get(expr)
         if known is None:
-            known = self.done[expr] = self.visit(self._over_new_children(expr))
+            known = self.done[expr] = self.visit(self._rewrite_children(expr))
         return known
 
-    def _over_new_children(self, expr: Expr) -> Expr:
+    def _rewrite_children(self, expr: Expr) -> Expr:
         children = expr.children
         new = tuple(map(self, children))
         changed = any(a is not b for a, b in zip(children, new, strict=True))

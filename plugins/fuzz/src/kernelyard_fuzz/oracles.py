@@ -12,7 +12,7 @@ import numpy as np
 
 import kernelyard as ky
 import kernelyard.tir.interpreter  # PrimFuncs are evaluated too
-from kernelyard.driver.compile import place, simplify, watched
+from kernelyard.driver.compile import place, simplify, watch_passes
 from kernelyard.driver.session.session import open_session
 from kernelyard.errors import KernelyardError, PerformanceWarning, ShapeError
 from kernelyard.ir import IRModule, parse_module, to_text, verify
@@ -261,7 +261,7 @@ def placed(
 ) -> Report:
     """Bring a module to where backends have taken their parts, as `explain` does, which then plans kernels, too."""
     session = open_session(target, backends, strict=True, pipeline=pipeline)
-    with watched(session, instruments):
+    with watch_passes(session, instruments):
         return session.report(place(session, simplify(session, module)), session.generator)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kernelyard.ir import IRModule
 from kernelyard.plugins.interfaces.quantization_scheme import QuantizationScheme
-from kernelyard.runtime.text_table import aligned
+from kernelyard.runtime.text_table import align_rows
 from kernelyard_quantize.measure import LayerError
 
 
@@ -39,7 +39,7 @@ class QuantizationReport:
                 (each.name, each.op, *_numbers(each), "integers" if each.quantized else "float32")
                 for each in sorted(self.layers, key=lambda each: each.channel_sqnr)
             ]
-            lines += aligned([("layer", "op", "SQNR", "by channel", "cosine", "max error", "stored as"), *rows])
+            lines += align_rows([("layer", "op", "SQNR", "by channel", "cosine", "max error", "stored as"), *rows])
         return "\n".join(lines)
 
     def to_json(self) -> Mapping[str, object]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from kernelyard.plugins.sandbox.worker_process import Crashed, Hung, Worker, python_main
-from kernelyard.runtime.installed.distributions import CORE, installed
+from kernelyard.runtime.installed.distributions import CORE, iterate_distributions
 from kernelyard.runtime.installed.processor import processor
 from kernelyard_tune.errors import MeasuringError
 from kernelyard_tune.leases import cores, lease
@@ -38,7 +38,7 @@ class Machine:
 def this_machine(slots: int | None = None) -> Machine:
     """Return the machine that this runs on: processor, instruction sets, caches, and the packages of Kernelyard."""
     own = processor()
-    packages = sorted(f"{each.name} {each.version}" for each in installed() if each.key.startswith(CORE))
+    packages = sorted(f"{each.name} {each.version}" for each in iterate_distributions() if each.key.startswith(CORE))
     kind = {
         "processor": own.model,
         "instructions": hashlib.sha256(" ".join(sorted(own.flags)).encode()).hexdigest()[:16],

@@ -14,7 +14,7 @@ import numpy as np
 
 from kernelyard.cli.progress import Progress
 from kernelyard.driver.measured_placement import TuneRequest
-from kernelyard.driver.placement_cache import recall, remember, remembered
+from kernelyard.driver.placement_cache import iterate_remembered, recall, remember
 from kernelyard.errors import KernelyardError, PerformanceWarning
 from kernelyard.runtime.abi.threads import default_threads
 from kernelyard.runtime.execute.executable import Executable
@@ -97,7 +97,7 @@ class _Tuner:
             self.add(default)
             runs = [self._run_at(sizes) for sizes in measured_sizes(self.request.module, self.request.tuning)]
             self.budget.calls = [run.seconds for run in runs]
-            self._try_all(likely_first(others, remembered(), self.facts))
+            self._try_all(likely_first(others, iterate_remembered(), self.facts))
             with self.ended_by_interrupt():
                 if mixes and not self.is_interrupted:
                     self._mix(runs)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kernelyard.ir import Binding, Call, Constant, Expr, Function, GlobalVar, IRModule, Op, Var, operands
 from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL, lift, structural_key
-from kernelyard.patterns.matching.dataflow import Dataflow, without_aliases
+from kernelyard.patterns.matching.dataflow import Dataflow, remove_aliases
 from kernelyard.patterns.matching.matcher import Matcher
 from kernelyard.patterns.op_rules import NO_RULE, ask_op_rule, op_rule_pattern
 from kernelyard.patterns.registry import Accept, MatchRecorder
@@ -39,7 +39,7 @@ class AnnotateTarget(Pass):
         marking = _Marking(module)
         changed: dict[str, Function] = {}
         for name, given in module.entry_functions().items():
-            function = without_aliases(given)
+            function = remove_aliases(given)
             dataflow = Dataflow(function.bindings, function.result)
             chosen = [self._target(binding, dataflow, module, name) for binding in function.bindings]
             if any(chosen):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernelyard.ir import Binding, Call, Constant, Expr, Function, IRModule, TupleGetItem, Var, get_op
 from kernelyard.ir.op import Op
-from kernelyard.patterns.matching.dataflow import Dataflow, without_aliases
+from kernelyard.patterns.matching.dataflow import Dataflow, remove_aliases
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
 
 ACTIVATIONS = ("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu")
@@ -41,7 +41,7 @@ class CombineParallelMatmul(FunctionPass):
         self._check = check
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        clean = without_aliases(function)
+        clean = remove_aliases(function)
         combining = _Combining(clean)
         groups = [g for g in combining.groups() if self._check is None or self._check([b.product for b in g])]
         return combining.rewrite(groups) if groups else function

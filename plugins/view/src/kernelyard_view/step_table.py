@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernelyard.runtime.text_table import aligned, amount, duration
+from kernelyard.runtime.text_table import align_rows, amount, duration
 from kernelyard_view.names import plain_name
 
 if TYPE_CHECKING:
@@ -61,4 +61,9 @@ def step_lines(profile: Profile, roof: Mapping[str, float], width: int | None, m
     more = [f"... and {len(rows) - most} more"] if len(rows) > most else []
     told = f"{len(profile.steps)} steps {duration(profile.seconds)}; a whole call {duration(profile.call_seconds)}"
     limits = f"the machine's roof: {roof['gflops']:.0f} GFLOP/s, {roof['gbytes']:.0f} GB/s" if roof else ""
-    return [*aligned(shown, width), *more, f"{told}; medians of {profile.calls} calls", *([limits] if limits else [])]
+    return [
+        *align_rows(shown, width),
+        *more,
+        f"{told}; medians of {profile.calls} calls",
+        *([limits] if limits else []),
+    ]

@@ -13,7 +13,7 @@ from kernelyard.cli.output import print_json, say
 from kernelyard.driver.session.choose_backends import order_of_auto
 from kernelyard.plugins.discovery.manager import BackendInfo, backends, get_manager
 from kernelyard.plugins.interfaces.backend import Backend
-from kernelyard.runtime.text_table import aligned
+from kernelyard.runtime.text_table import align_rows
 
 COLORS = {"active": "green", "unavailable": "yellow", "blocked": "yellow", "incompatible": "red", "broken": "red"}
 
@@ -24,7 +24,7 @@ def command(as_json: bool) -> None:
     """List the installed plugins with their states and faults."""
     infos, orders = backends(), _orders()
     if as_json:
-        print_json([{**asdict(info), "asked": _places(info, orders)} for info in infos])
+        print_json([{**asdict(info), "asked": _positions(info, orders)} for info in infos])
         return
     for line in describe(infos) or ["no plugin is installed; pip install 'kernelyard[cpu]'"]:
         say(line)
@@ -42,7 +42,7 @@ def _orders() -> dict[str, list[Backend]]:
     return {kind: order for kind, order in orders.items() if order}
 
 
-def _places(info: BackendInfo, orders: Mapping[str, Sequence[Backend]]) -> dict[str, int]:
+def _positions(info: BackendInfo, orders: Mapping[str, Sequence[Backend]]) -> dict[str, int]:
     """Return a plugin's place among those that are asked, from 1, by kind of target."""
     names = {kind: [each.name for each in order] for kind, order in orders.items()}
     return {kind: order.index(info.name) + 1 for kind, order in names.items() if info.name in order}
@@ -50,7 +50,7 @@ def _places(info: BackendInfo, orders: Mapping[str, Sequence[Backend]]) -> dict[
 
 def describe(infos: Sequence[BackendInfo]) -> list[str]:
     """Format the facts of each plugin, then its purpose or why it cannot be used."""
-    heads = aligned([(info.name, info.state, _parts(info), f"{info.dist} {info.version}") for info in infos])
+    heads = align_rows([(info.name, info.state, _parts(info), f"{info.dist} {info.version}") for info in infos])
     bodies = [info.reason.splitlines() or [info.summary] for info in infos]
     hints = [[f"→ {info.hint}"] if info.hint and info.state != "active" else [] for info in infos]
     lines = [

@@ -19,7 +19,7 @@ from kernelyard.runtime.installed.disk_cache import (
     max_bytes,
 )
 from kernelyard.runtime.installed.plugin_cache import is_plugin_cache, plugin_files
-from kernelyard.runtime.text_table import aligned
+from kernelyard.runtime.text_table import align_rows
 
 if TYPE_CHECKING:
     from kernelyard.runtime.placement_decision import PlacementDecision
@@ -73,12 +73,12 @@ def _exchange(
 ) -> None:
     """Take over, save and list measured placements."""
     from kernelyard.driver.measured_placement import read_placements, save_placements
-    from kernelyard.driver.placement_cache import remember, remembered
+    from kernelyard.driver.placement_cache import iterate_remembered, remember
 
     groups = [read_placements(path) for path in merge]  # all of them, before one is kept
     for decisions in groups:
         remember(decisions, remote_cache)
-    known = list(remembered())
+    known = list(iterate_remembered())
     if export is not None:
         save_placements(export, known)
     facts: dict[str, Any] = {"merged": sum(map(len, groups)), "exported": len(known) if export is not None else 0}
@@ -106,12 +106,12 @@ def _table(decisions: Sequence[PlacementDecision]) -> list[str]:
         )
         for each in decisions
     ]
-    return list(aligned(rows))
+    return list(align_rows(rows))
 
 
 def _show(clear: bool, only: tuple[str, ...], as_json: bool) -> None:
     folders = _folders(only)
-    counted = {name: _counted(folder, clear) for name, folder in folders.items()}
+    counted = {name: _describe_size(folder, clear) for name, folder in folders.items()}
     if as_json:
         facts = {"folder": str(cache_folder()), "limit_bytes": max_bytes(), "cleared": clear}
         sizes = {name: {"entries": entries, "bytes": nbytes} for name, (entries, nbytes) in counted.items()}
@@ -124,11 +124,11 @@ def _show(clear: bool, only: tuple[str, ...], as_json: bool) -> None:
         (name, f"{entries} entries", f"{nbytes / 1e6:.1f} MB", _purpose(folders[name]))
         for name, (entries, nbytes) in counted.items()
     ]
-    for line in aligned(rows) if counted else ["nothing is cached"]:
+    for line in align_rows(rows) if counted else ["nothing is cached"]:
         click.echo(line.rstrip())
 
 
-def _counted(folder: Path, clear: bool) -> tuple[int, int]:
+def _describe_size(folder: Path, clear: bool) -> tuple[int, int]:
     """Return how many entries there are in a folder and of how many bytes; or were, after they have been deleted."""
     if not is_plugin_cache(folder):
         return clear_cache(folder) if clear else cache_size(folder)

@@ -22,9 +22,9 @@ from kernelyard.plugins.sandbox import sandbox_probe
 from kernelyard.plugins.sandbox.guard import guarded
 from kernelyard.runtime.abi.runtime_halves import runtime_entry_points
 from kernelyard.runtime.export import get_include
-from kernelyard.runtime.installed.disk_cache import ignored_settings
+from kernelyard.runtime.installed.disk_cache import list_ignored_settings
 from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of
-from kernelyard.runtime.text_table import aligned
+from kernelyard.runtime.text_table import align_rows
 
 FAULTS = ("broken", "incompatible", "unavailable")
 # Parts of which one should be usable: the extra that installs it, and the consequence of having none.
@@ -50,13 +50,13 @@ def command(ctx: click.Context, as_report: bool, retry: bool, as_json: bool) -> 
     faults = _faults(infos, runtimes)
     active = [info for info in infos if info.state == "active"]
     notes = [f"{info.name} ({info.dist}): {note}" for info in active for note in notes_of(info, entries)]
-    notes += ignored_settings()
+    notes += list_ignored_settings()
     versions = {"kernelyard": __version__, "plugin API": API_VERSION, "python": platform.python_version()}
     versions |= {name: _version(name) for name in LIBRARIES}
     machine = f"{platform.system()} {platform.machine()}"
     if as_json or as_report:
         facts = {"healthy": not faults, "faults": faults, "notes": notes, "machine": machine, "versions": versions}
-        parts = {"generators": _facts_of("code_generator"), "backends": _facts_of("backend")}
+        parts = {"generators": _collect_facts("code_generator"), "backends": _collect_facts("backend")}
         facts["include"] = get_include()
         found = {**facts, "plugins": [asdict(info) for info in infos], "runtimes": runtimes, **parts}
         _print_facts(found, as_report, as_json)
@@ -104,7 +104,7 @@ def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]
     click.echo("\nruntime halves, for running artifacts")
     rows = [(kind, f"{f['dist']} {f['version']}", f["reason"] or "can be imported") for kind, f in runtimes.items()]
     _print_table(rows)
-    for name, facts in {**_facts_of("code_generator"), **_facts_of("backend")}.items():
+    for name, facts in {**_collect_facts("code_generator"), **_collect_facts("backend")}.items():
         click.echo(f"\n{name}")
         _print_table(list(facts.items()))
     click.echo()
@@ -118,7 +118,7 @@ def _print_plugins(infos: list[BackendInfo], runtimes: dict[str, dict[str, str]]
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows with aligned cells, indented."""
     width = terminal_width()
-    for line in aligned(rows, None if width is None else width - 2):
+    for line in align_rows(rows, None if width is None else width - 2):
         click.echo(f"  {line}")
 
 
@@ -128,7 +128,7 @@ def _way_to(part: str, extra: str, infos: Sequence[BackendInfo]) -> str:
     return "; ".join(installed) or f"pip install 'kernelyard[{extra}]'"
 
 
-def _facts_of(part: str) -> dict[str, dict[str, str]]:
+def _collect_facts(part: str) -> dict[str, dict[str, str]]:
     """Collect the facts that each usable code generator or backend reports."""
     found: dict[str, dict[str, str]] = {}
     for each in get_manager().active(part):

@@ -46,7 +46,7 @@ def new_backend(name: str, folder: Path) -> None:
             "nothing is overwritten", where=str(folder), found="it exists", hint="choose another --output"
         )
     shutil.copytree(template(), folder, ignore=LEFT_OUT)
-    words = _words(name)
+    words = _name_replacements(name)
     any_word = re.compile("|".join(map(re.escape, words)))
     for path in [path for path in folder.rglob("*") if path.is_file()]:
         text = any_word.sub(lambda match: words[match[0]], path.read_text(encoding="utf-8"))
@@ -80,7 +80,7 @@ def template() -> Path:
     return shipped if shipped.exists() else in_place
 
 
-def _words(name: str) -> dict[str, str]:
+def _name_replacements(name: str) -> dict[str, str]:
     """Map the template's names to those of the new backend: package, in prose, class names, plain."""
     package = name.replace("-", "_")
     return {

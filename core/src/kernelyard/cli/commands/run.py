@@ -43,7 +43,7 @@ def command(
     with Progress(f"running {model}"):
         exe = open_executable(model, how, threads)
         results = {name: tensor.numpy() for name, tensor in exe.run(make_feeds(exe, files, dim_values)).items()}
-    facts = {name: _facts(array) for name, array in results.items()}
+    facts = {name: _describe_tensor(array) for name, array in results.items()}
     if folder is not None:
         for name, path in _save(results, folder).items():
             facts[name]["file"] = path
@@ -73,7 +73,7 @@ def _save(results: dict[str, np.ndarray], folder: Path) -> dict[str, str]:
     return paths
 
 
-def _facts(array: np.ndarray) -> dict[str, object]:
+def _describe_tensor(array: np.ndarray) -> dict[str, object]:
     facts: dict[str, object] = {"dtype": array.dtype.name, "shape": list(array.shape)}
     if array.size:
         numbers = array.astype("float64")

@@ -210,7 +210,7 @@ class IsolatedBackend(Backend):
             return worker.ask(question, seconds, progress)
         except Crashed as crash:
             log.warning("%s ended its process:\n%s", self.name, crash.last_words)
-            place = _place(crash.last_words)
+            place = _crash_location(crash.last_words)
             raise PluginCrashError(f"it ended its process with {cause(crash.status)}{place}") from None
         except Hung:
             hint = f"set {TIMEOUT_VARIABLE} to wait longer"
@@ -252,7 +252,7 @@ def _read(path: Path) -> RuntimeModule:
     return module
 
 
-def _place(last_words: str) -> str:
+def _crash_location(last_words: str) -> str:
     """Return where faulthandler says that a crashed process was: the innermost place outside of Python's library."""
     for file, line, function in _FRAME.findall(last_words.partition("Current thread")[2]):
         if "site-packages" in file or not file.startswith(_LIBRARY):

@@ -35,7 +35,7 @@ def _plain(region: Region) -> Function:
     return Function(function.params, plain.bindings, plain.result, attrs)
 
 
-def without_fallbacks(module: IRModule) -> IRModule:
+def remove_fallbacks(module: IRModule) -> IRModule:
     """Return the module without the functions that `attach_fallbacks` added."""
     return module.without_functions({n for n, f in module.graph_functions().items() if FALLBACK_OF in f.attrs})
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernelyard.driver.lowering.fallbacks import without_fallbacks
+from kernelyard.driver.lowering.fallbacks import remove_fallbacks
 from kernelyard.driver.session.session import CompileSession
 from kernelyard.errors import KernelyardError, OptionError, PluginContractError, TargetError
 from kernelyard.ir import Call, ExternFunc, GlobalVar, IRModule, Op
@@ -60,7 +60,7 @@ def generate(session: CompileSession, module: IRModule) -> Generated:
     except (TargetError, OptionError):  # not the generator's fault: it was asked for what it does not have
         raise
     except Exception as error:  # a vendor's code
-        broken = _broken(generator.name, error)
+        broken = _contract_error(generator.name, error)
         if session.strict:
             raise broken from error
         log.warning("the code generator %s failed", generator.name, exc_info=True)
@@ -76,7 +76,7 @@ def legalize(session: CompileSession, module: IRModule) -> IRModule:
     return module
 
 
-def planned_kernels(session: CompileSession, module: IRModule) -> tuple[Kernel, ...]:
+def plan_kernels(session: CompileSession, module: IRModule) -> tuple[Kernel, ...]:
     """Return the kernels that `generate` would make of what no library took. Raises: LegalizeError."""
     generator = session.generator
     return kernels_of(legalize(session, module), generator.name) if generator is not None else ()
@@ -89,7 +89,7 @@ def kernels_of(module: IRModule, generator: str) -> tuple[Kernel, ...]:
     """
     calls: Counter[str] = Counter()
     extern: dict[str, Kernel] = {}
-    for function in without_fallbacks(module).entry_functions().values():
+    for function in remove_fallbacks(module).entry_functions().values():
         for binding in function.bindings:
             match binding.value:
                 case Call(op=Op(name="call_tir"), args=[GlobalVar() as callee, *_]):
@@ -116,7 +116,7 @@ def _generate(
     return within_time(what, made, len(functions))
 
 
-def _broken(name: str, error: Exception) -> PluginContractError:
+def _contract_error(name: str, error: Exception) -> PluginContractError:
     reason = error.message if isinstance(error, KernelyardError) else repr(error)
     return PluginContractError(
         f"the code generator {name} failed: {reason}",

@@ -86,7 +86,7 @@ def lower_vm_function(
     private = bool(function.attrs.get(PRIVATE))
     if private:
         lowering.of.update((param, lowering.add_all(param.type)) for param in function.params)
-        output_names: Callable[[int], Sequence[str]] = _numbered
+        output_names: Callable[[int], Sequence[str]] = _number_values
     else:
         inputs, output_names = entry_specs(name, function)
         lowering.of.update((p, (lowering.add(spec),)) for p, spec in zip(function.params, inputs, strict=True))
@@ -113,7 +113,7 @@ def lower_vm_function(
     return Lowered(vm_function, lowering.constants, lowering.reference_calls)
 
 
-def _numbered(count: int) -> Sequence[str]:
+def _number_values(count: int) -> Sequence[str]:
     return [f"output_{number}" for number in range(count)]
 
 
@@ -132,7 +132,7 @@ class _VMFunctionLowering(OperandTable):
 
     def run(self) -> None:
         """Emit code for all bindings."""
-        self._last_use = _last_uses(self.function)
+        self._last_use = _find_last_uses(self.function)
         self._known = symbols_of(p.type for p in self.function.params) | Scopes(self.module).free(self.name)
         self._unchecked = list(self.checks)
         entries = self.module.entry_functions()
@@ -274,7 +274,7 @@ class _VMFunctionLowering(OperandTable):
         return lower(name, block, self.module_of, self.reference_module, checks, known)
 
 
-def _last_uses(function: Function) -> dict[Var, int]:
+def _find_last_uses(function: Function) -> dict[Var, int]:
     """For each variable, the number of the last binding that reads it; for results, a number beyond all."""
     last: dict[Var, int] = {}
     for index, binding in enumerate(function.bindings):

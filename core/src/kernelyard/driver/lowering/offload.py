@@ -78,11 +78,11 @@ def _inline_failed_regions(placed: IRModule, failed: Mapping[str, Violation], re
 
 def _run_codegens(session: CompileSession, module: IRModule) -> IRModule:
     """Run each backend's optimization and codegen of its regions; regions that it may refuse to run get fallbacks."""
-    optimizers = {b.name: _limited_optimize(b) for b in session.backends if type(b).optimize is not Backend.optimize}
+    optimizers = {b.name: _limit_optimize(b) for b in session.backends if type(b).optimize is not Backend.optimize}
     refusable: dict[str, Region] = {}
     codegens = {backend.name: _preparing_codegen(session, backend, refusable) for backend in session.backends}
     layouts = {
-        b.name: _limited_border_layouts(b)
+        b.name: _limit_border_layouts(b)
         for b in session.backends
         if type(b).border_layouts is not Backend.border_layouts
     }
@@ -116,7 +116,7 @@ def prepare(module: RuntimeModule, target: Target) -> None:
         progress()
 
 
-def _limited_border_layouts(backend: Backend) -> Callable[[Region], BorderLayouts | None]:
+def _limit_border_layouts(backend: Backend) -> Callable[[Region], BorderLayouts | None]:
     """Wrap the `border_layouts` of a backend in a time limit."""
 
     def border_layouts(region: Region) -> BorderLayouts | None:
@@ -126,7 +126,7 @@ def _limited_border_layouts(backend: Backend) -> Callable[[Region], BorderLayout
     return border_layouts
 
 
-def _limited_optimize(backend: Backend) -> Callable[[IRModule], IRModule]:
+def _limit_optimize(backend: Backend) -> Callable[[IRModule], IRModule]:
     """Wrap the `optimize` of a backend, which rewrites its own regions, in a time limit."""
 
     def optimize(region: IRModule) -> IRModule:

@@ -45,8 +45,8 @@ def choose_backends(
     """
     given = options or {}
     chosen = [
-        (each, _configured(each, given.get(each.name, {}), manager.label_of(each.name)))
-        for each in _chosen(manager, target, wanted)
+        (each, _configure(each, given.get(each.name, {}), manager.label_of(each.name)))
+        for each in _choose_generator(manager, target, wanted)
     ]
     for backend, result in chosen:
         if isinstance(result, PluginContractError):
@@ -57,7 +57,7 @@ def choose_backends(
     return [isolate(each, manager, target, given.get(each.name, {})) for each in made]
 
 
-def _configured(backend: Backend, options: Mapping[str, Any], label: str) -> Backend | PluginContractError:
+def _configure(backend: Backend, options: Mapping[str, Any], label: str) -> Backend | PluginContractError:
     """Return the backend for these options, or what is to be said of it; label: the plugin, for messages.
 
     Raises: OptionError and the like, which it means.
@@ -80,7 +80,7 @@ def _configured(backend: Backend, options: Mapping[str, Any], label: str) -> Bac
     return PluginContractError(message, where=label, found=type(result).__name__, expected=backend.name)
 
 
-def _chosen(manager: PluginManager, target: Target, wanted: Sequence[str] | str) -> list[Backend]:
+def _choose_generator(manager: PluginManager, target: Target, wanted: Sequence[str] | str) -> list[Backend]:
     if wanted == AUTO:
         for info in manager.unavailable("backend", target.kind):
             log.warning("the backend %s is left out: %s; %s", info.name, info.reason, info.hint or "")
@@ -139,10 +139,10 @@ def choose_code_generator(
     chosen = next(iter([*named, *generators]), None)
     if chosen is None or not own:
         return GeneratorChoice(chosen, target.host)
-    return GeneratorChoice(chosen, _completed(chosen, target, manager.label_of(chosen.name)))
+    return GeneratorChoice(chosen, _complete_target(chosen, target, manager.label_of(chosen.name)))
 
 
-def _completed(generator: CodeGenerator, target: Target, label: str) -> Target:
+def _complete_target(generator: CodeGenerator, target: Target, label: str) -> Target:
     """Return the target as its code generator completes it; label: the plugin, for messages.
 
     Raises: TargetError, PluginContractError.

@@ -97,17 +97,17 @@ def _read(frontend: Frontend, label: str, model: object, options: Mapping[str, A
     except KernelyardError:
         raise
     except (Exception, SystemExit) as error:  # a vendor's code
-        raise _broken(label, f"raised {type(error).__name__}: {error}") from error
+        raise _contract_error(label, f"raised {type(error).__name__}: {error}") from error
     if not isinstance(module, IRModule):
-        raise _broken(label, f"returned {type(module).__name__}, no IRModule")
+        raise _contract_error(label, f"returned {type(module).__name__}, no IRModule")
     try:
         verify(module)
     except KernelyardError as error:
-        raise _broken(label, f"made a malformed module: {error}") from error
+        raise _contract_error(label, f"made a malformed module: {error}") from error
     return module
 
 
-def _broken(label: str, problem: str) -> PluginContractError:
+def _contract_error(label: str, problem: str) -> PluginContractError:
     return PluginContractError(
         f"the frontend {problem}", where=label, hint="report this to the plugin's authors, with the model"
     )

@@ -22,7 +22,7 @@ from kernelyard.patterns.language.pattern import (
     TuplePattern,
     VarPattern,
     WildcardPattern,
-    checked_operands,
+    check_operands,
 )
 from kernelyard.patterns.op_checks import check_operand_count
 
@@ -38,7 +38,7 @@ class OpPattern:
 
         Raises: PatternError when an argument is not a pattern, and for a number of operands that none of the ops has.
         """
-        operands = checked_operands(args, "/".join(self.names))
+        operands = check_operands(args, "/".join(self.names))
         check_operand_count(self.names, len(args), varargs)
         return CallPattern(self.names, operands, varargs)
 
@@ -79,8 +79,8 @@ def is_function(params: Sequence[Pattern], result: Pattern) -> Pattern:
 
     Matches only where the functions are known: `Matcher(function, module)`.
     """
-    (result,) = checked_operands((result,), "a function")
-    return FunctionPattern(checked_operands(tuple(params), "a function"), result)
+    (result,) = check_operands((result,), "a function")
+    return FunctionPattern(check_operands(tuple(params), "a function"), result)
 
 
 def is_const(value: float | None = None, rtol: float = 1e-5) -> Pattern:
@@ -108,12 +108,12 @@ def is_tuple(*fields: Pattern, unordered: bool = False) -> Pattern:
 
     Raises: PatternError when a field is not a pattern.
     """
-    return TuplePattern(checked_operands(fields, "a tuple"), unordered)
+    return TuplePattern(check_operands(fields, "a tuple"), unordered)
 
 
 def is_tuple_get_item(tuple_value: Pattern, index: int | None = None) -> Pattern:
     """Match field `index` of a tuple value; None: any field."""
-    (tuple_value,) = checked_operands((tuple_value,), "a field")
+    (tuple_value,) = check_operands((tuple_value,), "a field")
     return TupleGetItemPattern(tuple_value, index)
 
 

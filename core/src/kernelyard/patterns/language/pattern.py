@@ -43,15 +43,15 @@ class Pattern:
 
         `varargs`: operands beyond `args` are free.
         """
-        return FunctionCallPattern(self, checked_operands(args, "a function"), varargs)
+        return FunctionCallPattern(self, check_operands(args, "a function"), varargs)
 
     def __or__(self, other: Pattern) -> Pattern:
         """Match either pattern; the left one is tried first."""
-        return OrPattern(self, *checked_operands((other,), "|"))
+        return OrPattern(self, *check_operands((other,), "|"))
 
     def __and__(self, other: Pattern) -> Pattern:
         """Match both patterns on the same value."""
-        return AndPattern(self, *checked_operands((other,), "&"))
+        return AndPattern(self, *check_operands((other,), "&"))
 
     def __invert__(self) -> Pattern:
         """Match any value that this pattern does not match; captures nothing."""
@@ -152,7 +152,7 @@ class WildcardPattern(Pattern):
 
         `varargs`: it may have others among them, which are free.
         """
-        return CallPattern(None, checked_operands(args, "an operator"), varargs)
+        return CallPattern(None, check_operands(args, "an operator"), varargs)
 
 
 @record(eq=False)
@@ -354,7 +354,7 @@ def _operands_of(pattern: Pattern, op: str) -> tuple[Pattern, ...] | None:
     return None
 
 
-def checked_operands(args: tuple[Any, ...], callee: str) -> tuple[Pattern, ...]:
+def check_operands(args: tuple[Any, ...], callee: str) -> tuple[Pattern, ...]:
     for arg in args:
         if not isinstance(arg, Pattern):
             raise PatternError(

@@ -76,17 +76,17 @@ class Dataflow:
         return var in self.returned or not all(user in group for user in self._users.get(var, ()))
 
 
-def without_aliases(function: Function) -> Function:
+def remove_aliases(function: Function) -> Function:
     """Return the function without bindings that only rename a value; the same object when it has none."""
     dataflow = Dataflow(function.bindings, function.result)
     kept = [binding for binding in function.bindings if not dataflow.is_alias(binding.var)]
     if len(kept) == len(function.bindings):
         return function
-    bindings = [Binding(binding.var, _resolved(binding.value, dataflow)) for binding in kept]
-    return Function(function.params, bindings, _resolved(function.result, dataflow), function.attrs)
+    bindings = [Binding(binding.var, _resolve(binding.value, dataflow)) for binding in kept]
+    return Function(function.params, bindings, _resolve(function.result, dataflow), function.attrs)
 
 
-def _resolved(value: Expr, dataflow: Dataflow) -> Expr:
+def _resolve(value: Expr, dataflow: Dataflow) -> Expr:
     old = operands(value)
     new = [dataflow.resolve(operand) for operand in old]
     return value if all(a is b for a, b in zip(old, new, strict=True)) else with_operands(value, new)

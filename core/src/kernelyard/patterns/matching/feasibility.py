@@ -103,7 +103,7 @@ class Feasibility:
         return isinstance(expr, Var) and pattern.name in ("", expr.name)
 
     def expr(self, pattern: ExprPattern, expr: Expr) -> bool:
-        return same_value(self.dataflow.resolve(pattern.expr), expr)
+        return is_same_value(self.dataflow.resolve(pattern.expr), expr)
 
     def global_var(self, pattern: GlobalVarPattern, expr: Expr) -> bool:
         return isinstance(expr, GlobalVar) and pattern.name in ("", expr.name)
@@ -241,12 +241,12 @@ def operand_choices(pattern: CallPattern, call: Call) -> Iterable[tuple[Expr, ..
 def operand_orders(call: Call, count: int) -> tuple[tuple[Expr, ...], ...]:
     """Return the first `count` operands of a call; for the two of a commutative op the swapped order as well."""
     args = call.args[:count]
-    if isinstance(call.op, Op) and call.op.commutative and len(args) == 2 and not same_value(args[0], args[1]):
+    if isinstance(call.op, Op) and call.op.commutative and len(args) == 2 and not is_same_value(args[0], args[1]):
         return args, args[::-1]
     return (args,)
 
 
-def same_value(left: Expr, right: Expr) -> bool:
+def is_same_value(left: Expr, right: Expr) -> bool:
     """Return True when two operands are the same variable, constants of equal content, or the same function."""
     if left is right:
         return True

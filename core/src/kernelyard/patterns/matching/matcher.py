@@ -40,7 +40,7 @@ from kernelyard.patterns.language.pattern import (
     TypePattern,
 )
 from kernelyard.patterns.matching.dataflow import Dataflow
-from kernelyard.patterns.matching.feasibility import Feasibility, same_value
+from kernelyard.patterns.matching.feasibility import Feasibility, is_same_value
 from kernelyard.patterns.matching.match_result import Match
 
 Source: TypeAlias = "Dataflow | Function | Mapping[Var, Expr]"
@@ -159,7 +159,7 @@ class Search:
         expr = self.dataflow.resolve(expr)
         bound = self.bound.get(pattern)
         if bound is not None:
-            if same_value(bound, expr):
+            if is_same_value(bound, expr):
                 yield
             return
         if not self.feasibility.may_match(pattern, expr):

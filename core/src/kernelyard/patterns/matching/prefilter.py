@@ -45,7 +45,7 @@ class Prefilter:
     """
 
     def __init__(self, dataflow: Dataflow, patterns: Iterable[Pattern]) -> None:
-        needed = {pattern: required_ops(pattern) for pattern in patterns}
+        needed = {pattern: find_required_ops(pattern) for pattern in patterns}
         self._bit: dict[str, int] = {}
         self._near = self._ops_near(dataflow, max(map(depth_of, needed), default=0))
         self._masks = {
@@ -89,20 +89,20 @@ class Prefilter:
 
 
 @kept
-def required_ops(pattern: Pattern) -> Clauses:
+def find_required_ops(pattern: Pattern) -> Clauses:
     """Return sets of ops, of each of which every match of a pattern has one.
 
     Example:
         >>> from kernelyard.patterns import is_op, wildcard
-        >>> sorted(sorted(clause) for clause in required_ops(is_op("nn.relu")(is_op("exp", "tanh")(wildcard()))))
+        >>> sorted(sorted(clause) for clause in find_required_ops(is_op("nn.relu")(is_op("exp", "tanh")(wildcard()))))
         [['exp', 'tanh'], ['nn.relu']]
     """
     if isinstance(pattern, (FunctionPattern, NotPattern)):  # these speak of ops elsewhere, or of none
         return frozenset()
     if isinstance(pattern, OrPattern):
-        return required_ops(pattern.left) & required_ops(pattern.right)
+        return find_required_ops(pattern.left) & find_required_ops(pattern.right)
     own = frozenset([frozenset(pattern.ops)]) if isinstance(pattern, CallPattern) and pattern.ops else frozenset()
-    return own.union(*map(required_ops, children(pattern)))
+    return own.union(*map(find_required_ops, children(pattern)))
 
 
 @kept

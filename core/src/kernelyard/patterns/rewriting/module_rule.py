@@ -48,7 +48,7 @@ class ModuleRule:
     def of(module: IRModule) -> ModuleRule:
         """Compile the rule. Raises: PatternError, see `rewriter_from_module`."""
         pattern, replacement = _function(module, PATTERN), _function(module, REPLACEMENT)
-        _same_signature(pattern, replacement)
+        _has_same_signature(pattern, replacement)
         others = {name: f for name, f in module.functions.items() if name not in (PATTERN, REPLACEMENT)}
         public = [name for name in others if name in module.public_functions()]
         if public:
@@ -87,7 +87,7 @@ def _function(module: IRModule, name: str) -> Function:
     return function
 
 
-def _same_signature(pattern: Function, replacement: Function) -> None:
+def _has_same_signature(pattern: Function, replacement: Function) -> None:
     for found, expected in (
         ([p.type for p in replacement.params], [p.type for p in pattern.params]),
         (replacement.result_type, pattern.result_type),

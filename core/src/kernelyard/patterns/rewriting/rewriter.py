@@ -15,13 +15,13 @@ from kernelyard.ir.purity import Purity
 from kernelyard.patterns.language.pattern import Pattern
 from kernelyard.patterns.language.pattern_context import PatternContext
 from kernelyard.patterns.legality import leaking_intermediates
-from kernelyard.patterns.matching.dataflow import without_aliases
+from kernelyard.patterns.matching.dataflow import remove_aliases
 from kernelyard.patterns.matching.equal_values import merge_equal_values
-from kernelyard.patterns.matching.feasibility import same_value
+from kernelyard.patterns.matching.feasibility import is_same_value
 from kernelyard.patterns.matching.graph_matcher import graph_matches
 from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.matching.matcher import Matcher
-from kernelyard.patterns.rewriting.splice import Emit, flatten, splice, without_dead
+from kernelyard.patterns.rewriting.splice import Emit, flatten, remove_dead, splice
 
 MAX_ROUNDS = 32  # of a short function
 MAX_ROUNDS_OF_A_LONG_ONE = 512
@@ -84,7 +84,7 @@ def rewrite(function: Function, rules: Sequence[Rule], module: IRModule | None =
     """
     rounds = max(MAX_ROUNDS, min(len(function.bindings), MAX_ROUNDS_OF_A_LONG_ONE))  # a chain may need one per link
     for _ in range(rounds):
-        rewritten = _Round(without_aliases(function), module).run(rules)
+        rewritten = _Round(remove_aliases(function), module).run(rules)
         if rewritten is None:
             return function
         function = rewritten
@@ -142,7 +142,7 @@ class _Round:
             return None
         rewritten = splice(self.function, self.replaced, self.purity)
         assert rewritten is not None, "each replacement was tried"
-        return merge_equal_values(without_dead(rewritten, self.touched), self.purity)
+        return merge_equal_values(remove_dead(rewritten, self.touched), self.purity)
 
     def _apply(self, rule: RewriteRule) -> None:
         others = frozenset(self.touched)
@@ -164,7 +164,7 @@ class _Round:
         value = rule.replace(match, emit)
         if value is None or _is_the_same(value, match.value_of(match.root)):
             return None
-        return [*emitted, *_bound(match.root, value)]
+        return [*emitted, *_bind_parts(match.root, value)]
 
     def _apply_graph(self, rule: GraphRewriteRule) -> None:
         for match in islice(graph_matches(rule.context, self.matcher.dataflow, self.module), MAX_PLACES):
@@ -201,7 +201,7 @@ class _Round:
         if not leaking <= set(values):
             return {}
         known: dict[Expr, Expr] = {}
-        return {var: _bound(var, value, known) for var, value in values.items()}
+        return {var: _bind_parts(var, value, known) for var, value in values.items()}
 
     def _crosses_effect(self, match: Match) -> bool:
         """Return True when an op with effects is in the match or between its first and its last value."""
@@ -220,7 +220,7 @@ def _emitter(root: Var, emitted: list[Binding]) -> Emit:
     return emit
 
 
-def _bound(root: Var, value: Expr, known: dict[Expr, Expr] | None = None) -> list[Binding]:
+def _bind_parts(root: Var, value: Expr, known: dict[Expr, Expr] | None = None) -> list[Binding]:
     """Return the bindings of `value` and of its parts, the last of which is the root's.
 
     Raises: PatternError when the type is not the root's.
@@ -245,4 +245,4 @@ def _is_the_same(new: Expr, old: Expr) -> bool:
         return False
     if dict(new.attrs) != dict(old.attrs) or len(new.args) != len(old.args):
         return False
-    return all(same_value(a, b) for a, b in zip(operands(new), operands(old), strict=True))
+    return all(is_same_value(a, b) for a, b in zip(operands(new), operands(old), strict=True))

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from kernelyard.ir.expr import Binding, Call, Expr, Function, Tuple, TupleGetItem, Var, operands, with_operands
 from kernelyard.ir.purity import Purity
-from kernelyard.patterns.matching.dataflow import Dataflow, without_aliases
+from kernelyard.patterns.matching.dataflow import Dataflow, remove_aliases
 
 Emit: TypeAlias = Callable[[Expr], Var]
 
@@ -39,13 +39,13 @@ def splice(function: Function, replaced: Mapping[Var, Sequence[Binding]], purity
     None when the new bindings depend on one another in a circle.
     """
     bindings = [new for old in function.bindings for new in replaced.get(old.var, [old])]
-    ordered = _in_order(bindings, purity)
+    ordered = _sort_bindings(bindings, purity)
     if ordered is None:
         return None
-    return without_aliases(Function(function.params, ordered, function.result, function.attrs))
+    return remove_aliases(Function(function.params, ordered, function.result, function.attrs))
 
 
-def without_dead(function: Function, candidates: Collection[Var]) -> Function:
+def remove_dead(function: Function, candidates: Collection[Var]) -> Function:
     """Return the function without those of `candidates` that nothing uses any more."""
     dataflow = Dataflow(function.bindings, function.result)
     dead: set[Var] = set()
@@ -57,7 +57,7 @@ def without_dead(function: Function, candidates: Collection[Var]) -> Function:
     return Function(function.params, kept, function.result, function.attrs)
 
 
-def _in_order(bindings: Sequence[Binding], purity: Purity) -> list[Binding] | None:
+def _sort_bindings(bindings: Sequence[Binding], purity: Purity) -> list[Binding] | None:
     """Return the bindings, each after those that it reads; otherwise, and where effects count, as given."""
     before = _producers(bindings, purity)
     if all(max(producers, default=-1) < i for i, producers in enumerate(before)):

@@ -144,7 +144,7 @@ class PluginManager:
             return
         from kernelyard.plugins.sandbox import sandbox_probe
 
-        entries, hooks = _installed(plugins)
+        entries, hooks = _find_installed(plugins)
         verdicts = sandbox_probe.probe_plugins(entries, hooks)
         for plugin, verdict in zip([plugin for plugin in plugins if plugin.entry], verdicts, strict=True):
             if verdict.reason:
@@ -154,7 +154,7 @@ class PluginManager:
         """Discard all cached verdicts, so that each plugin is probed again when it is next needed."""
         from kernelyard.plugins.sandbox import sandbox_probe
 
-        sandbox_probe.forget(*_installed([plugin for plugin in self.plugins if plugin.manifest]))
+        sandbox_probe.forget(*_find_installed([plugin for plugin in self.plugins if plugin.manifest]))
 
     def _activate(self, plugin: Plugin) -> None:
         try:
@@ -299,7 +299,7 @@ def _manifest_of(plugin: Plugin) -> Manifest:
     return plugin.manifest
 
 
-def _installed(plugins: Sequence[Plugin]) -> tuple[list[EntryPoint], list[list[str]]]:
+def _find_installed(plugins: Sequence[Plugin]) -> tuple[list[EntryPoint], list[list[str]]]:
     """Return the entry points of those that are installed, and the hooks that each promises."""
     installed = [(plugin.entry, _manifest_of(plugin)) for plugin in plugins if plugin.entry is not None]
     hooks = [[HOOK_OF_PART[part] for part in manifest.provides] for _, manifest in installed]

@@ -131,7 +131,7 @@ def _check_field(name: str, value: Any, where: str) -> None:
 def _check_runtime_api(stated: str | None, text: str, where: str) -> None:
     """Make sure that `runtime_api` can be read without a TOML parser, as it is when an artifact is loaded."""
     expected = f"runtime_api = {runtime_api.EXAMPLE}"
-    if runtime_api.stated_range(text) != stated:
+    if runtime_api.read_range(text) != stated:
         raise PluginError("runtime_api is not on a line of its own in double quotes", where=where, expected=expected)
     try:
         runtime_api.contains(stated or ">=0", runtime_api.RUNTIME_API)

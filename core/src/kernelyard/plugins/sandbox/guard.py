@@ -164,7 +164,7 @@ def _outcome(what: str, action: Callable[[], T], seconds: float) -> tuple[T, Bas
             pass
     if thread.is_alive():
         raise PluginTimeoutError(
-            f"{what} did not finish within {seconds:g} s{_place(thread)}",
+            f"{what} did not finish within {seconds:g} s{_source_location(thread)}",
             hint=f"set {TIMEOUT_VARIABLE} to wait longer",
         )
     return outcome.get("result"), outcome.get("error")  # pyright: ignore[reportReturnType]
@@ -195,7 +195,7 @@ class _Diverted:
 _PRINTING = _Diverted()
 
 
-def _place(thread: threading.Thread) -> str:
+def _source_location(thread: threading.Thread) -> str:
     """Return the current source location of a thread, for the error message."""
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is None:

@@ -47,12 +47,12 @@ def unsupported(model: str, problems: Sequence[Problem]) -> dict[str, str]:
     nodes: dict[tuple[str, str], dict[str, None]] = {}
     for problem in problems:
         nodes.setdefault((problem.op, problem.reason), {})[problem.origin] = None
-    lines = [f"{op}: {reason}: {_listed([*origins])}" for (op, reason), origins in sorted(nodes.items())]
+    lines = [f"{op}: {reason}: {_list_names([*origins])}" for (op, reason), origins in sorted(nodes.items())]
     message = f"the {model} uses {len(ops)} operator{'s' if len(ops) > 1 else ''} in a way that is not supported"
     return {"message": f"{message}: {', '.join(ops)}", "where": "; ".join(lines), "found": ", ".join(ops)}
 
 
-def _listed(origins: Sequence[str]) -> str:
+def _list_names(origins: Sequence[str]) -> str:
     rest = len(origins) - MAX_LISTED
     return ", ".join(origins[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")
 

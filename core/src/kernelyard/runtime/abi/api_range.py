@@ -26,7 +26,7 @@ _UNSTATED = ">=1.0,<2"  # the range of a runtime half that states none: it was w
 _HOLDS = {">=": operator.ge, "<": operator.lt}
 
 
-def stated_range(manifest: str) -> str | None:
+def read_range(manifest: str) -> str | None:
     """Return the range that the text of a manifest states, None where it states none."""
     for line in manifest.splitlines():
         key, _, value = line.partition("=")
@@ -45,7 +45,7 @@ def contains(api_range: str, version: str) -> bool:
         >>> contains(">=2.0,<3", "1.3"), contains(">=1.4,<2", "1.3")
         (True, False)
     """
-    return all(_HOLDS[sign](_numbers(version), bound) for sign, bound in _clauses(api_range))
+    return all(_HOLDS[sign](_parse_version(version), bound) for sign, bound in _clauses(api_range))
 
 
 def check_runtime_api(entry: EntryPoint) -> None:
@@ -60,7 +60,7 @@ def check_runtime_api(entry: EntryPoint) -> None:
     try:
         if contains(api_range, RUNTIME_API):
             return
-        is_core_older = any(sign == ">=" and _numbers(RUNTIME_API) < bound for sign, bound in _clauses(api_range))
+        is_core_older = any(sign == ">=" and _parse_version(RUNTIME_API) < bound for sign, bound in _clauses(api_range))
     except ValueError:
         is_core_older = False
     distribution = entry.dist.name if entry.dist else entry.module
@@ -79,7 +79,7 @@ def _range_of(entry: EntryPoint) -> str | None:
         return None
     try:
         with open(os.path.join(folder, MANIFEST), encoding="utf-8") as manifest:
-            return stated_range(manifest.read())
+            return read_range(manifest.read())
     except (OSError, UnicodeDecodeError):  # a runtime half by itself needs no manifest
         return None
 
@@ -89,8 +89,10 @@ def _clauses(api_range: str) -> list[tuple[str, tuple[int, ...]]]:
     signs = [next((sign for sign in _HOLDS if clause.startswith(sign)), None) for clause in clauses]
     if None in signs:
         raise ValueError(f"{api_range!r} is no range of versions")
-    return [(sign, _numbers(clause.removeprefix(sign))) for sign, clause in zip(signs, clauses, strict=True) if sign]
+    return [
+        (sign, _parse_version(clause.removeprefix(sign))) for sign, clause in zip(signs, clauses, strict=True) if sign
+    ]
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))

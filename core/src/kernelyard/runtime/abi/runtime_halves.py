@@ -20,7 +20,7 @@ from kernelyard.errors import (
 )
 from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.api_range import check_runtime_api
-from kernelyard.runtime.installed.distributions import normalized
+from kernelyard.runtime.installed.distributions import normalize_name
 from kernelyard.runtime.installed.entry_points import EntryPoint, find
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def find_loader(kind: str, requires: Requirement, installed: Sequence[EntryPoint
     Raises: MissingRuntimeError, ArtifactVersionError, BackendUnavailableError (made for another runtime API).
     """
     fitting = [entry for entry in installed if entry.name == kind]
-    required = normalized(requires.distribution)
+    required = normalize_name(requires.distribution)
     fitting.sort(key=lambda entry: entry.dist is None or entry.dist.key != required)
     if not fitting:
         raise MissingRuntimeError(

@@ -55,14 +55,14 @@ def solve_symbols(
         if len(shape) != len(spec.shape):
             raise InputShapeError(
                 "a tensor has the wrong rank",
-                where=_place(spec),
+                where=_describe_input(spec),
                 found=f"rank {len(shape)}, shape {tuple(shape)}",
                 expected=f"rank {len(spec.shape)}, {spec!r}",
             )
         for axis, (dim, size) in enumerate(zip(spec.shape, shape, strict=True)):
             name = dims.as_symbol(dim)
             if name is not None and name not in values:
-                values[name] = _at_least(least, spec, axis, dim, size)
+                values[name] = _check_least(least, spec, axis, dim, size)
             elif dim != size:
                 deferred.append((spec, axis, dim, size))
     for spec, axis, dim, size in deferred:
@@ -96,7 +96,7 @@ class SymbolSolver:
         values.update(solved)
 
 
-def stacked(
+def stack_items(
     items: Sequence[Any],
     spec: TensorSpec,
     values: Mapping[str, int],
@@ -115,10 +115,13 @@ def stacked(
     return np.empty((0, *known), dtypes.to_numpy(spec.dtype))
 
 
-def _at_least(least: int, spec: TensorSpec, axis: int, dim: Dim, size: int) -> int:
+def _check_least(least: int, spec: TensorSpec, axis: int, dim: Dim, size: int) -> int:
     if size < least:
         raise InputShapeError(
-            f"axis {axis} is empty", where=_place(spec), found=size, expected=f"{dim}, a size of at least {least}"
+            f"axis {axis} is empty",
+            where=_describe_input(spec),
+            found=size,
+            expected=f"{dim}, a size of at least {least}",
         )
     return size
 
@@ -143,17 +146,20 @@ def _check(spec: TensorSpec, axis: int, dim: Dim, size: int, values: dict[str, i
         expected = dims.evaluate(dim, values)
     except ShapeError as error:
         raise InputShapeError(
-            f"axis {axis} has an impossible size", where=_place(spec), found=size, expected=f"{dim}: {error.message}"
+            f"axis {axis} has an impossible size",
+            where=_describe_input(spec),
+            found=size,
+            expected=f"{dim}: {error.message}",
         ) from error
     if expected != size:
         known = ", ".join(f"{name} = {values[name]}" for name in sorted(dims.symbols_of(dim) & values.keys()))
         raise InputShapeError(
             f"axis {axis} has the wrong size",
-            where=_place(spec),
+            where=_describe_input(spec),
             found=size,
             expected=f"{dim} = {expected} ({known})" if known else str(expected),
         )
 
 
-def _place(spec: TensorSpec) -> str | None:
+def _describe_input(spec: TensorSpec) -> str | None:
     return f"input {spec.name!r}" if spec.name else None

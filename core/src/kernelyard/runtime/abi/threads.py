@@ -53,12 +53,12 @@ def _quotas(cgroups: str, own_cgroups: str) -> Iterator[float]:
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if number == "0":
-            yield from _each_quota(cgroups, path, _quota_v2)
+            yield from _read_quotas(cgroups, path, _quota_v2)
         elif "cpu" in controllers.split(","):
-            yield from _each_quota(f"{cgroups}/{controllers}", path, _quota_v1)
+            yield from _read_quotas(f"{cgroups}/{controllers}", path, _quota_v1)
 
 
-def _each_quota(root: str, path: str, read: Callable[[str], float]) -> Iterator[float]:
+def _read_quotas(root: str, path: str, read: Callable[[str], float]) -> Iterator[float]:
     # A container may see its own group as the root of the file system, under whatever path the host has for it.
     names = [name for name in path.split("/") if name]
     for depth in range(len(names), -1, -1):

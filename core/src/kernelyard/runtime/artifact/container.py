@@ -292,7 +292,7 @@ class _Reader:
             else:
                 pending.append(partial(self._wait, name, digest, _digest_beside(member)))
         if self._left:
-            raise self._damaged("end of file", f"{self._left} bytes too many")
+            raise self._damage_error("end of file", f"{self._left} bytes too many")
         return Contents(manifest, members, library, pending)
 
     def _wait(self, name: str, digest: str, found: Callable[[], str]) -> None:
@@ -300,7 +300,7 @@ class _Reader:
 
     def _check(self, name: str, digest: str, found: str) -> None:
         if found != digest:
-            raise self._damaged(f"member {name!r}", "its content is not what was written")
+            raise self._damage_error(f"member {name!r}", "its content is not what was written")
 
     def _read_manifest(self) -> Fields:
         header = self._take(HEADER_NBYTES, "header").tobytes()
@@ -313,11 +313,11 @@ class _Reader:
                 hint="compile the model first: kernelyard.compile(model).save(path)",
             )
         if length > MAX_MANIFEST:
-            raise self._damaged("header", f"a manifest of {length} bytes")
+            raise self._damage_error("header", f"a manifest of {length} bytes")
         text = self._take(length, "manifest").tobytes()
         digest, rest = header[HEADER.size : HEADER.size + 32], header[HEADER.size + 32 :]
         if hashlib.sha256(header[: HEADER.size] + text).digest() != digest or zero or any(rest):
-            raise self._damaged("header or manifest", "its content is not what was written")
+            raise self._damage_error("header or manifest", "its content is not what was written")
         if schema > SCHEMA:
             raise ArtifactVersionError(
                 f"{self._path} was written by a newer release",
@@ -329,15 +329,15 @@ class _Reader:
 
     def _take(self, nbytes: int, what: str) -> np.ndarray:
         if nbytes > self._left:
-            raise self._damaged(what, f"the file ends {nbytes - self._left} bytes too early")
+            raise self._damage_error(what, f"the file ends {nbytes - self._left} bytes too early")
         start, self._position = self._position, self._position + nbytes
         return self._data[start : self._position]
 
     def _skip_padding(self) -> None:
         if self._take(_padding(self._position), "padding").any():
-            raise self._damaged("padding", "bytes that are not zero")
+            raise self._damage_error("padding", "bytes that are not zero")
 
-    def _damaged(self, where: str, found: str) -> ArtifactCorruptedError:
+    def _damage_error(self, where: str, found: str) -> ArtifactCorruptedError:
         return ArtifactCorruptedError(
             f"{self._path} is damaged", where=where, found=found, hint="copy the file again, or compile the model again"
         )

@@ -61,20 +61,20 @@ def to_bytes(executable: Executable) -> bytes:
 
 
 def _content(executable: Executable, variants: Sequence[Executable] = ()) -> tuple[dict[str, Any], list[Member]]:
-    described, members = _described(executable, 0)
+    described, members = _describe(executable, 0)
     manifest = {"schema": SCHEMA, "metadata": executable.metadata, **described}
-    constants = _all_constants(executable)
+    constants = _collect_constants(executable)
     for variant in variants:
         if variant.interface != executable.interface:
             raise ArtifactError("a variant is another model", found=variant.interface, expected=executable.interface)
-        described, more = _described(variant, len(members))
+        described, more = _describe(variant, len(members))
         manifest.setdefault("variants", []).append(described)
         members += more
-        constants.update(_all_constants(variant))
+        constants.update(_collect_constants(variant))
     return manifest, [*members, Member(CONSTANTS, safetensors_format.to_parts(constants))]
 
 
-def _described(executable: Executable, first: int) -> tuple[dict[str, Any], list[Member]]:
+def _describe(executable: Executable, first: int) -> tuple[dict[str, Any], list[Member]]:
     """Return an executable's own part of the manifest, and its modules, whose members are counted from `first`."""
     modules = [_module_entry(number, module) for number, module in enumerate(executable.modules, first)]
     report = f"reports/{first}"
@@ -96,7 +96,7 @@ def _described(executable: Executable, first: int) -> tuple[dict[str, Any], list
     if executable.alternatives:
         manifest["sizes"] = [dict(sizes) for sizes in executable.sizes]
     for alternative in executable.alternatives:
-        described, more = _described(alternative, first + len(members))
+        described, more = _describe(alternative, first + len(members))
         manifest.setdefault("alternatives", []).append({"sizes": [*map(dict, alternative.sizes)], **described})
         members += more
     return manifest, members
@@ -117,7 +117,7 @@ def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], l
         )
     name = f"modules/{number}-{module.kind}"
     try:
-        return _saved(module, name, requires)
+        return _save_module(module, name, requires)
     except KernelyardError:
         raise
     except (Exception, SystemExit) as error:  # a vendor's code
@@ -129,7 +129,7 @@ def _module_entry(number: int, module: RuntimeModule) -> tuple[dict[str, Any], l
         ) from error
 
 
-def _saved(module: RuntimeModule, name: str, requires: Requirement) -> tuple[dict[str, Any], list[Member]]:
+def _save_module(module: RuntimeModule, name: str, requires: Requirement) -> tuple[dict[str, Any], list[Member]]:
     from kernelyard.runtime.artifact.blobs import describe_blobs  # loading does without
 
     data = module.save_to_bytes()
@@ -160,13 +160,13 @@ def _try_to_load(module: RuntimeModule, data: bytes, requires: Requirement) -> N
         find_loader(module.kind, requires, runtime_entry_points())(data, constants)
 
 
-def _all_constants(executable: Executable) -> dict[str, np.ndarray]:
+def _collect_constants(executable: Executable) -> dict[str, np.ndarray]:
     functions = (*executable.programs.values(), *executable.vm_functions.values(), *executable.fallbacks.values())
     constants = {digest: executable.constants[digest] for function in functions for digest in function.digests()}
     for module in executable.modules:
         constants.update(module.constants())
     for alternative in executable.alternatives:
-        constants.update(_all_constants(alternative))
+        constants.update(_collect_constants(alternative))
     for digest in constants:
         if not is_digest(digest):
             raise ArtifactError("a constant is not named by its digest", found=repr(digest))
@@ -184,7 +184,7 @@ def load(path: Source, threads: int | None = None) -> Executable:
     """
     contents = open_container(path)
     try:
-        executable, manifest = _chosen(contents, threads)
+        executable, manifest = _choose_variant(contents, threads)
     finally:
         contents.check()  # before anything is computed from it; damage is why, where something else was wrong
     loaded = list(_with_alternatives(executable, manifest))
@@ -217,7 +217,7 @@ def _alternatives(manifest: Fields) -> tuple[Fields, ...]:
     return manifest.each("alternatives", Fields) if "alternatives" in manifest else ()
 
 
-def _chosen(contents: Contents, threads: int | None) -> tuple[Executable, Fields]:
+def _choose_variant(contents: Contents, threads: int | None) -> tuple[Executable, Fields]:
     """Return the last variant whose device is here and whose modules say that they run, and its part of the manifest.
 
     Raises: BackendUnavailableError if there is none.
@@ -246,17 +246,17 @@ def _entries(manifest: Fields) -> tuple[Fields, ...]:
 
 
 def _executable(contents: Contents, manifest: Fields, threads: int | None) -> Executable:
-    executable = _one_placement(contents, manifest, threads)
+    executable = _load_placement(contents, manifest, threads)
     if "alternatives" in manifest:
         from kernelyard.runtime.placement_decision import read_sets_of_sizes  # few artifacts have any
 
         placed = _alternatives(manifest)
-        others = [(read_sets_of_sizes(each), _one_placement(contents, each, threads)) for each in placed]
+        others = [(read_sets_of_sizes(each), _load_placement(contents, each, threads)) for each in placed]
         executable.add_alternatives(read_sets_of_sizes(manifest), others)
     return executable
 
 
-def _one_placement(contents: Contents, manifest: Fields, threads: int | None) -> Executable:
+def _load_placement(contents: Contents, manifest: Fields, threads: int | None) -> Executable:
     modules = _entries(manifest)
     installed = runtime_entry_points()
     loaders = [find_loader(fields.text("kind"), _requirement(fields), installed) for fields in modules]

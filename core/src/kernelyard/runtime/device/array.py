@@ -107,7 +107,7 @@ def write(driver: DeviceDriver, address: int, source: AnyArray) -> None:
         driver.upload(address, np.ascontiguousarray(source, source.dtype.newbyteorder("=")))
 
 
-def taken_in(driver: DeviceDriver, value: Any) -> DeviceArray | None:
+def import_array(driver: DeviceDriver, value: Any) -> DeviceArray | None:
     """Import an array that lies in this device's memory without a copy, through DLPack; None for all else.
 
     Our stream waits for what fills it. Raises: InputTypeError for what is not dense.
@@ -123,7 +123,7 @@ def taken_in(driver: DeviceDriver, value: Any) -> DeviceArray | None:
         return None
     exchange = exchange_of(type(value)) if driver.dlpack_stream is not None else None
     if exchange is not None:
-        return _borrowed(driver, value, exchange)
+        return _borrow(driver, value, exchange)
     kind, number = value.__dlpack_device__()
     if (int(kind), int(number)) != (driver.dlpack_type, driver.index):
         return None
@@ -131,7 +131,7 @@ def taken_in(driver: DeviceDriver, value: Any) -> DeviceArray | None:
     return DeviceArray(driver, address, shape, dtypes.to_numpy(dtype), Borrowed(owner, None))
 
 
-def _borrowed(driver: DeviceDriver, value: Any, exchange: Exchange) -> DeviceArray | None:
+def _borrow(driver: DeviceDriver, value: Any, exchange: Exchange) -> DeviceArray | None:
     """Import an array whose library tells the stream that its work goes to: ours waits for it."""
     tensor = exchange.tensor(value)
     device = tensor.device_type, tensor.device_id

@@ -79,14 +79,14 @@ def shape_and_dtype(tensor: DLTensor) -> tuple[tuple[int, ...], str]:
     if dtype is None or tensor.lanes != 1:
         found = f"code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
         raise InputTypeError("a feed is of a type that no program takes", found=found, expected=", ".join(TYPES))
-    shape = _numbers(tensor.shape, tensor.ndim)
-    strides = _numbers(tensor.strides, tensor.ndim) if tensor.strides else None
+    shape = _read_int64s(tensor.shape, tensor.ndim)
+    strides = _read_int64s(tensor.strides, tensor.ndim) if tensor.strides else None
     if strides is not None and not _is_dense(shape, strides):
         raise not_dense(strides)
     return shape, dtype
 
 
-def _numbers(address: int | None, count: int) -> tuple[int, ...]:
+def _read_int64s(address: int | None, count: int) -> tuple[int, ...]:
     return tuple((ctypes.c_int64 * count).from_address(address)) if address and count else ()
 
 

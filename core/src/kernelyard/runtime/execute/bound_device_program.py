@@ -22,7 +22,7 @@ from kernelyard.runtime.execute.device_graph import Addresses, CapturedProgram
 from kernelyard.runtime.execute.device_io_binding import DeviceIOBinding
 from kernelyard.runtime.execute.device_step_binder import DeviceConstants, DeviceStepBinder, DeviceSteps
 from kernelyard.runtime.execute.step_binder import bind_steps
-from kernelyard.runtime.execute.step_errors import StepLabel, bind_error, label_of, place_of
+from kernelyard.runtime.execute.step_errors import StepLabel, bind_error, describe_step, label_of
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Step
 
@@ -50,7 +50,7 @@ class BoundDeviceProgram:
         self._steps = steps
         self._driver = binder.driver
         self._memory = (arena, constants, executable)  # what the steps' addresses lie in
-        self._tensors = self._place(arena.address)
+        self._tensors = self._place_tensors(arena.address)
         self._calls = bind_steps(plan.program.steps, lambda step: self._bind(step, executable, binder), executable)
         counts = [len(call.steps) for call in self._calls]
         self._whole = CapturedProgram(
@@ -67,7 +67,7 @@ class BoundDeviceProgram:
             for shape, spec in zip(plan.input_shapes, plan.program.inputs, strict=True)
         ]
 
-    def _place(self, arena: int) -> list[BoundTensor]:
+    def _place_tensors(self, arena: int) -> list[BoundTensor]:
         plan, constants, offsets = self._plan, self._steps.addresses, self._plan.offsets
         # A buffer that no step writes is never read either: it has no place of its own.
         addresses = [constants[r] if r in constants else arena + offsets.get(r, 0) for r in plan.roots]
@@ -80,7 +80,7 @@ class BoundDeviceProgram:
         try:
             return binder.bind(module, step, args, self._plan.values, partial(self._constants_of, step, executable))
         except KernelyardError as error:
-            error.where = error.where or place_of(label_of(step, executable.modules))
+            error.where = error.where or describe_step(label_of(step, executable.modules))
             raise
         except (Exception, SystemExit) as error:  # a vendor's code, which must not end the process
             raise bind_error(step.symbol, label_of(step, executable.modules), error) from error

@@ -12,7 +12,7 @@ import numpy as np
 
 from kernelyard.cached_property import cached_property
 from kernelyard.errors import ExecutionError
-from kernelyard.runtime.abi.solve_symbols import SymbolSolver, stacked
+from kernelyard.runtime.abi.solve_symbols import SymbolSolver, stack_items
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.execute.program_runner import ProgramRunner
 from kernelyard.runtime.lru import CacheInfo, sum_infos
@@ -53,7 +53,7 @@ class BytecodeInterpreter:
         self._inputs = tuple(range(len(vm_function.inputs)))
         self._solvers = {
             numbers: SymbolSolver(specs, may_leave_unknown=numbers != self._inputs)
-            for numbers, specs in _bound(vm_function, self._inputs).items()
+            for numbers, specs in _group_sized_values(vm_function, self._inputs).items()
         }
         self._readers = [_reader(instruction.inputs) for instruction in vm_function.code]
         constants = {number: environment.resident(digest) for number, digest in vm_function.constants.items()}
@@ -142,7 +142,7 @@ class BytecodeInterpreter:
             elif instruction.name == bytecode.COLLECT:
                 frame.collect(instruction, inputs)
             elif instruction.name == bytecode.STACK:
-                frame.write(instruction, self._stacked(instruction, frame))
+                frame.write(instruction, self._stack_outputs(instruction, frame))
             else:
                 frame.write(instruction, self._outputs(instruction, inputs, frame, depth))
 
@@ -160,12 +160,12 @@ class BytecodeInterpreter:
         """Read new symbols off some values, and check the sizes that were known. Raises: InputShapeError."""
         self._solvers[numbers]([array.shape for array in arrays], frame.symbols)
 
-    def _stacked(self, instruction: Instruction, frame: Frame) -> Arrays:
+    def _stack_outputs(self, instruction: Instruction, frame: Frame) -> Arrays:
         """Stack the values collected for each output. Raises: ShapeError when their shapes differ."""
         specs = self.vm_function.values
-        return [stacked(frame.collected(n), specs[n], frame.symbols, self._stack) for n in instruction.outputs]
+        return [stack_items(frame.pop_collected(n), specs[n], frame.symbols, self._stack) for n in instruction.outputs]
 
-    def _on_host(self, arrays: Arrays) -> Arrays:
+    def _copy_to_host(self, arrays: Arrays) -> Arrays:
         return [array if isinstance(array, np.ndarray) else array.numpy() for array in arrays]
 
     def _outputs(self, instruction: Instruction, inputs: Arrays, frame: Frame, depth: int) -> Arrays:
@@ -173,7 +173,7 @@ class BytecodeInterpreter:
             return inputs
         if instruction.name == bytecode.EVALUATE:
             module = self._environment.executable.modules[instruction.target]
-            return self.near(module.evaluate(instruction.symbol, self._on_host(inputs), frame.symbols))
+            return self.near(module.evaluate(instruction.symbol, self._copy_to_host(inputs), frame.symbols))
         if instruction.name == bytecode.CLOSE:
             return [Closure(instruction.symbol, tuple(inputs), dict(frame.symbols))]
         if instruction.name == bytecode.INVOKE:
@@ -214,7 +214,7 @@ class Frame:
         for number, array in zip(instruction.outputs, arrays, strict=True):
             self._collected.setdefault(number, []).append(array)
 
-    def collected(self, number: int) -> Arrays:
+    def pop_collected(self, number: int) -> Arrays:
         """Pop the arrays that were collected for a value."""
         return self._collected.pop(number, ())
 
@@ -229,7 +229,7 @@ def _reader(numbers: tuple[int, ...]) -> Callable[[Sequence[Any]], Arrays]:
     return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0))
 
 
-def _bound(vm_function: VMFunction, inputs: tuple[int, ...]) -> dict[tuple[int, ...], list[TensorSpec]]:
+def _group_sized_values(vm_function: VMFunction, inputs: tuple[int, ...]) -> dict[tuple[int, ...], list[TensorSpec]]:
     """Return the values whose sizes are read together: the inputs, and those of each such instruction."""
     groups = [inputs, *(instruction.inputs for instruction in vm_function.code if instruction.name == bytecode.BIND)]
     return {numbers: [vm_function.values[number] for number in numbers] for numbers in groups}

@@ -16,7 +16,7 @@ import numpy as np
 
 from kernelyard.errors import ExecutionError, NoImplementationError, describe
 from kernelyard.runtime.abi.module import NativeCall, Part, Step
-from kernelyard.runtime.execute.step_errors import StepLabel, place_of, step_error
+from kernelyard.runtime.execute.step_errors import StepLabel, describe_step, step_error
 from kernelyard.runtime.jit.dispatch_loop import CANCELLED, LATE, TABLE_WORDS, dispatch_loop
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def table_walker() -> Callable[[ctypes.c_void_p], int]:
 
 
 @cache
-def limited_table_walker() -> Callable[[ctypes.c_void_p, int, int], int]:
+def find_limited_table_walker() -> Callable[[ctypes.c_void_p, int, int], int]:
     """Return the same with a flag's address and a deadline, which end it early."""
     compiled = dispatch_loop()
     if compiled is None:
@@ -129,7 +129,7 @@ class CallTable:
             members = list(group)
             if is_native:
                 calls = [step for _, step in members if isinstance(step, NativeCall)]
-                rows = np.array([[_signed(word) for word in call] for call in calls], np.int64)
+                rows = np.array([[_to_signed(word) for word in call] for call in calls], np.int64)
                 segments.append(self._native_segment(rows, members[0][0]))
             else:
                 runs = tuple([step for _, step in members if not isinstance(step, NativeCall)])
@@ -147,7 +147,9 @@ class CallTable:
 
         # The default keeps the table for as long as the function is there.
         def run_native(limit: CallLimit | None = None, _table: object = table) -> None:
-            answer = walk(pointer) if limit is None else limited_table_walker()(pointer, limit.flag, limit.deadline)
+            answer = (
+                walk(pointer) if limit is None else find_limited_table_walker()(pointer, limit.flag, limit.deadline)
+            )
             if limit is not None and answer in (CANCELLED, LATE):
                 limit.fail(answer)
             if answer:
@@ -207,7 +209,7 @@ def _run_python(steps: Sequence[Run], labels: Sequence[StepLabel], first: int, l
                 raise step_error("a step failed", labels[number], f"status {status}")
             number += 1
     except ExecutionError as error:
-        error.where = error.where or place_of(labels[number])
+        error.where = error.where or describe_step(labels[number])
         if isinstance(error, NoImplementationError):
             error.symbol = labels[number].symbol
         raise
@@ -246,14 +248,14 @@ class TimedStep:
         """Return the seconds, and those of each part where they are known."""
         seconds = self._run_timed()
         try:
-            return sum(seconds), self._inside(seconds)
+            return sum(seconds), self._pair_parts(seconds)
         except Exception as error:  # a vendor's code
             raise step_error("a step cannot say what is in it", self._label, describe(error)) from error
 
     def _run_timed(self) -> Sequence[float]:
         return self._table.run_timed()
 
-    def _inside(self, seconds: Sequence[float]) -> tuple[tuple[Part, float], ...]:
+    def _pair_parts(self, seconds: Sequence[float]) -> tuple[tuple[Part, float], ...]:
         if self._counters is not None:
             return tuple((_part(part), float(spent)) for part, spent in self._counters())
         parts = self._describe() if self._describe is not None else ()
@@ -266,5 +268,5 @@ def _part(part: object) -> Part:
     return part
 
 
-def _signed(word: int) -> int:
+def _to_signed(word: int) -> int:
     return word - (1 << 64) if word >= 1 << 63 else word

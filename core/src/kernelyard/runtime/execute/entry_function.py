@@ -125,11 +125,14 @@ class EntryFunction:
         if out is None:
             results = self._runner.run(arrays, limit=limit)
         else:
-            from kernelyard.runtime.execute.given_outputs import given_outputs, stored  # few callers give any
+            from kernelyard.runtime.execute.given_outputs import (  # few callers give any
+                match_given_outputs,
+                store_results,
+            )
 
             specs = self._function.outputs
-            outputs = given_outputs(specs, out, dict(zip(self._names, arrays, strict=True)))
-            results = stored(specs, outputs, self._runner.run(arrays, limit=limit, outputs=outputs))
+            outputs = match_given_outputs(specs, out, dict(zip(self._names, arrays, strict=True)))
+            results = store_results(specs, outputs, self._runner.run(arrays, limit=limit, outputs=outputs))
         return dict(zip(self._result_names, map(Tensor, results), strict=True))
 
     def in_order(self, feeds: Mapping[str, Any]) -> list[Any]:
@@ -190,9 +193,9 @@ class EntryFunction:
     def _on_device(self, value: Any) -> DeviceArray | None:
         if self._driver is None:
             return None
-        from kernelyard.runtime.device.array import taken_in
+        from kernelyard.runtime.device.array import import_array
 
-        return taken_in(self._driver, value)
+        return import_array(self._driver, value)
 
     def _fail_count(self, values: Sequence[Any]) -> NoReturn:
         raise InputNameError(

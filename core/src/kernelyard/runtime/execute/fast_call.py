@@ -64,18 +64,18 @@ def fast_call(table: CallTable, inputs: Sequence[FastCallInput], results: Sequen
     for shape, dtype, buffer, slots in inputs:
         dims = (ctypes.c_int64 * max(len(shape), 1))(*shape)
         place = (buffer.nbytes, address_of(buffer)) if buffer is not None else (0, ctypes.addressof(dims))
-        counted = _counted(slots)
+        counted = _prefix_count(slots)
         keep += [dims, dtype, counted]
         words += [id(dtype), len(shape), ctypes.addressof(dims), *place, ctypes.addressof(counted) if slots else 0]
     for make, slots in results:
-        counted = _counted(slots)
+        counted = _prefix_count(slots)
         keep.append(counted)
         words += [id(make), ctypes.addressof(counted) if slots else 0]
     record = (ctypes.c_int64 * len(words))(*words)
     return _builtin(code.enter, ctypes.addressof(record), (*keep, record))
 
 
-def _counted(slots: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+def _prefix_count(slots: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
     return (ctypes.c_int64 * (1 + len(slots)))(len(slots), *slots)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kernelyard.runtime.device.array import AnyArray
 
 
-def given_outputs(
+def match_given_outputs(
     specs: Sequence[TensorSpec], given: Mapping[str, Any] | Any, inputs: Mapping[str, Any]
 ) -> list[np.ndarray | None]:
     """Return for each output the array that was given for it, or None.
@@ -24,7 +24,7 @@ def given_outputs(
     inputs: feeds by name, whose memory no output may share.
     Raises: OutputError for what is no dense writable NumPy array of the output's dtype, with memory of its own.
     """
-    by_name = given if isinstance(given, Mapping) else _of_the_only_one(specs, given)
+    by_name = given if isinstance(given, Mapping) else _name_only_output(specs, given)
     names = [spec.name for spec in specs]
     unknown = [name for name in by_name if name not in names]
     if unknown:
@@ -51,7 +51,7 @@ def check_shapes(
             _fail(spec, "has the wrong shape", array.shape, shape)
 
 
-def stored(
+def store_results(
     specs: Sequence[TensorSpec], given: Sequence[np.ndarray | None], results: Sequence[AnyArray]
 ) -> list[AnyArray]:
     """Return the results, copied to where the caller wants them if they are not there. Raises: OutputError."""
@@ -64,7 +64,7 @@ def stored(
     return places
 
 
-def _of_the_only_one(specs: Sequence[TensorSpec], given: Any) -> dict[str, Any]:
+def _name_only_output(specs: Sequence[TensorSpec], given: Any) -> dict[str, Any]:
     if len(specs) == 1:
         return {specs[0].name: given}
     names = ", ".join(repr(spec.name) for spec in specs)

@@ -26,7 +26,7 @@ class LoopTransfers:
         self._functions: TransferFunctions = functions
         self._tensor = tensor
         collecting = dict.fromkeys(each.target for each in transfers if each.kind == CLEAR)
-        self._words = np.array([_words_of(tensor(target)) for target in collecting], np.int64).reshape(-1, WORDS)
+        self._words = np.array([_encode_target(tensor(target)) for target in collecting], np.int64).reshape(-1, WORDS)
         self._rows = {target: row for row, target in enumerate(collecting)}
 
     def call(self, transfer: Transfer) -> NativeCall:
@@ -41,7 +41,7 @@ class LoopTransfers:
         return NativeCall({CLEAR: functions.clear, CHECK_FULL: functions.check_full}[transfer.kind], words)
 
 
-def _words_of(target: BoundTensor) -> tuple[int, int, int, int]:
+def _encode_target(target: BoundTensor) -> tuple[int, int, int, int]:
     """Return what `collect` keeps of a target: its address, the bytes of an item, how many there are and may be."""
     capacity = target.shape[0]
     return target.address, target.nbytes // capacity if capacity else 0, 0, capacity

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kernelyard.errors import KernelyardError, describe
 from kernelyard.runtime.abi.module import RuntimeModule
-from kernelyard.runtime.execute.step_errors import StepLabel, place_of, step_error
+from kernelyard.runtime.execute.step_errors import StepLabel, describe_step, step_error
 from kernelyard.runtime.lru import CacheInfo
 
 
@@ -15,10 +15,10 @@ def shown(module: RuntimeModule) -> str:
     try:
         return str(module.inspect())
     except (Exception, SystemExit) as error:  # a vendor's code
-        return f"{place_of(StepLabel('a module', module.kind))}, which cannot show it: {describe(error)}"
+        return f"{describe_step(StepLabel('a module', module.kind))}, which cannot show it: {describe(error)}"
 
 
-def checked_cache_info(module: RuntimeModule) -> Mapping[str, CacheInfo]:
+def check_cache_info(module: RuntimeModule) -> Mapping[str, CacheInfo]:
     """Return what a module keeps. Raises: ExecutionError that names the plugin where it cannot say."""
     try:
         infos = module.cache_info()

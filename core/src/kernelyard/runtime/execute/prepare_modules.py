@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kernelyard.errors import KernelyardError, NoImplementationError
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.abi.threads import threads_of_a_run
-from kernelyard.runtime.execute.step_errors import StepLabel, bind_error, place_of
+from kernelyard.runtime.execute.step_errors import StepLabel, bind_error, describe_step
 
 if TYPE_CHECKING:
     from kernelyard.runtime.execute.compiled_model import CompiledModel
@@ -28,7 +28,7 @@ def prepare_modules(executable: CompiledModel) -> None:
                 module.prepare(symbol, {}, count)
             except KernelyardError as error:
                 if not isinstance(error, NoImplementationError) or symbol not in executable.fallbacks:
-                    error.where = error.where or place_of(StepLabel(symbol, module.kind))
+                    error.where = error.where or describe_step(StepLabel(symbol, module.kind))
                     raise
             except (Exception, SystemExit) as error:
                 raise bind_error(symbol, StepLabel(symbol, module.kind), error) from error

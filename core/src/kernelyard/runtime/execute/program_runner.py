@@ -49,7 +49,7 @@ class ProgramRunner:
             if latest is None or latest[0] != sizes or environment.step_hook is not None:
                 return None
             return latest[1].try_fast_path(*values)
-        except NoImplementationError:  # `_prepared` meets it again, and falls back
+        except NoImplementationError:  # `_run_prepared` meets it again, and falls back
             return None
         finally:
             if not context.is_temporary:
@@ -70,7 +70,7 @@ class ProgramRunner:
         """
         sizes = tuple(map(symbols.get, self._program.symbols)) if symbols else ()
         results = self.try_fast_path(arrays, sizes) if limit is None and not outputs else None
-        return self._prepared(arrays, symbols, sizes, limit, outputs) if results is None else results
+        return self._run_prepared(arrays, symbols, sizes, limit, outputs) if results is None else results
 
     def prepare(self, sets: Sequence[Shapes], callers: int = 1) -> None:
         """Do what the first calls with such sets of shapes do before they run, for so many calls at the same time.
@@ -117,7 +117,7 @@ class ProgramRunner:
 
         return self._plans.get_or_make((shapes, sizes), make)
 
-    def _prepared(
+    def _run_prepared(
         self,
         arrays: Sequence[AnyArray],
         symbols: Mapping[str, int],
@@ -155,7 +155,7 @@ class ProgramRunner:
             if self._contexts.waiters:
                 self._contexts.notify(context)
         self._fall_back(plan, sizes, refused)
-        return self._prepared(arrays, symbols, sizes, limit, outputs)
+        return self._run_prepared(arrays, symbols, sizes, limit, outputs)
 
     def _fall_back(self, plan: ExecutionPlan, sizes: Sizes, refused: NoImplementationError) -> None:
         """Have generated kernels run from now on instead of a function that a step of the plan found impossible."""

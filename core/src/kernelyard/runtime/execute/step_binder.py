@@ -20,7 +20,7 @@ from kernelyard.errors import KernelyardError, NoImplementationError, ShapeError
 from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall, NativeKernel, RuntimeModule
-from kernelyard.runtime.execute.step_errors import RefusedError, bind_error, check_bound, label_of, place_of
+from kernelyard.runtime.execute.step_errors import RefusedError, bind_error, check_bound, describe_step, label_of
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Program, Step
 
@@ -70,7 +70,7 @@ class _Kernels:
 
     def __init__(self, alike: Iterable[_Alike]) -> None:
         self.alike = list(alike)
-        self.places = _concatenated(
+        self.places = _concatenate(
             [range(place, place + each.kernel.native.num_numbers) for each in self.alike for place in each.places]
         )
         self._dims = DimTable([dim for each in self.alike for dim in each.kernel.native.dims])
@@ -80,7 +80,7 @@ class _Kernels:
         try:
             found = self._dims(values)
         except ShapeError as error:
-            error.where = error.where or self._first_unknown(values)
+            error.where = error.where or self._find_unknown(values)
             raise
         first = 0
         for each in self.alike:
@@ -89,7 +89,7 @@ class _Kernels:
             yield kernel.native.evaluate(found[first:last], kernel.threads)
             first = last
 
-    def _first_unknown(self, values: Mapping[str, int]) -> str | None:
+    def _find_unknown(self, values: Mapping[str, int]) -> str | None:
         """Return the label of the first step that has a dim without a value."""
         for each in self.alike:
             try:
@@ -145,8 +145,8 @@ class StepBinder:
         kernels = list(self._kernels.values())
         arguments = [kernel.step.inputs + kernel.step.outputs for kernel in kernels]
         self._first = {number: (row, kernel.first) for row, (number, kernel) in enumerate(self._kernels.items())}
-        self._address_places = _concatenated([range(k.first, k.numbers_at) for k in kernels])
-        self._address_registers = _concatenated(arguments)
+        self._address_places = _concatenate([range(k.first, k.numbers_at) for k in kernels])
+        self._address_registers = _concatenate(arguments)
         self._rows = np.array(
             [NativeCall(kernel.native.function, n=kernel.threads) for kernel in kernels], np.int64
         ).reshape(-1, len(NativeCall._fields))
@@ -213,7 +213,7 @@ class StepBinder:
         try:
             return check_bound(module.bind(step.symbol, args, values, context))
         except KernelyardError as error:
-            error.where = error.where or place_of(label_of(step, self.executable.modules))
+            error.where = error.where or describe_step(label_of(step, self.executable.modules))
             raise
         except (Exception, SystemExit) as error:  # a vendor's code, which must not end the process
             raise bind_error(step.symbol, label_of(step, self.executable.modules), error) from error
@@ -284,5 +284,5 @@ class BoundSteps:
         return self._block_address + WORD * (self._places[number][1] + position)
 
 
-def _concatenated(parts: Sequence[Sequence[int]]) -> np.ndarray:
+def _concatenate(parts: Sequence[Sequence[int]]) -> np.ndarray:
     return np.array([item for part in parts for item in part], np.int64)

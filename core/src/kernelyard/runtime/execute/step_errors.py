@@ -52,10 +52,10 @@ def step_error(message: str, label: StepLabel, found: str) -> ExecutionError:
     if owner is not None and owner.distribution != "kernelyard":
         without = f"backends that leave {label.kind} out, or kernelyard -p no:{label.kind}"
         hint = f"pip install --upgrade {owner.distribution}, or compile the model again without it ({without})"
-    return ExecutionError(message, where=place_of(label), found=found, hint=hint)
+    return ExecutionError(message, where=describe_step(label), found=found, hint=hint)
 
 
-def place_of(label: StepLabel) -> str:
+def describe_step(label: StepLabel) -> str:
     """Return the step and who runs it: its module's kind, distribution and version."""
     if not label.kind:
         return label.step

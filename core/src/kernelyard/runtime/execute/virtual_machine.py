@@ -135,12 +135,12 @@ class VirtualMachine:
         if executable.vm_functions:
             runners.update(_vm_function_runners(self.environment))
         if self._others:
-            runners = {name: self._by_size(name, runner) for name, runner in runners.items()}
+            runners = {name: self._choose_by_size(name, runner) for name, runner in runners.items()}
         if executable.compile_for_refused_sizes is not None:
             runners = {name: self._taking_refused_sizes(name, runner) for name, runner in runners.items()}
         return runners
 
-    def _by_size(self, name: str, runner: FunctionRunner) -> FunctionRunner:
+    def _choose_by_size(self, name: str, runner: FunctionRunner) -> FunctionRunner:
         from kernelyard.runtime.execute.choice_by_size import SizedRunner  # few models have alternatives
 
         executable = self.executable
@@ -179,7 +179,7 @@ class VirtualMachine:
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """Return what is kept of earlier runs, by cache; see `Executable.cache_info`."""
-        from kernelyard.runtime.execute.module_answers import checked_cache_info  # seldom asked for
+        from kernelyard.runtime.execute.module_answers import check_cache_info  # seldom asked for
 
         contexts = list(self.contexts)
         bound = sum_infos(context.info() for context in contexts)
@@ -190,7 +190,7 @@ class VirtualMachine:
             "idle results": idle_results(),
         }
         for module in self.executable.modules:
-            _add_infos(found, checked_cache_info(module))
+            _add_infos(found, check_cache_info(module))
         for other in self._others:
             infos = other.cache_info()
             del infos["plans"], infos["idle results"]  # those of its functions, and of the process, are counted above

@@ -55,29 +55,29 @@ class SizeFunctions:
                 found = f"inputs[{number}].shape[{axis}]"
                 if name is not None and name not in known:
                     known.add(name)
-                    yield _checked(f"ky_take(&{self._names[name]}, {found}, {_place(spec, axis, dim)})")
+                    yield _return_if(f"ky_take(&{self._names[name]}, {found}, {_axis_arguments(spec, axis, dim)})")
                 else:
                     deferred.append((spec, axis, found, dim))
         for spec, axis, found, dim in deferred:
             unknown = sorted(dims.symbols_of(dim) - known)
             if len(unknown) > 1:
-                yield f"  return {_undecided(spec, axis, dim, unknown)};"
+                yield f"  return {_fail_undecided(spec, axis, dim, unknown)};"
                 return
             if unknown:
                 known.add(unknown[0])
-                yield from self._affine(unknown[0], dim, found, _place(spec, axis, dim))
+                yield from self._affine(unknown[0], dim, found, _axis_arguments(spec, axis, dim))
             text = "NULL" if isinstance(dim, int) else string(str(dim))
-            yield _checked(f"ky_expect({found}, {self._c(dim)}, {string(spec.name)}, {axis}, {text})")
+            yield _return_if(f"ky_expect({found}, {self._c(dim)}, {string(spec.name)}, {axis}, {text})")
         yield from (f"  {self._names[name]} = KY_NONE;" for name in self._entry.symbols if name not in known)
         for check in self._entry.checks if isinstance(self._entry, Program) else ():
             texts = ", ".join(map(string, (check.where, str(check.left), str(check.right))))
-            yield _checked(f"ky_equal({self._c(check.left)}, {self._c(check.right)}, {texts})")
+            yield _return_if(f"ky_equal({self._c(check.left)}, {self._c(check.right)}, {texts})")
 
     def _affine(self, name: str, dim: Dim, found: str, place: str) -> Iterator[str]:
         symbol = self._names[name]
         values = "; ".join(f"{symbol} = {n}, at[{n - 1}] = {self._c(dim)}" for n in (1, 2, 3))
         yield f"  {{ int64_t at[3]; {values};"
-        yield f"  {_checked(f'ky_solve_affine(&{symbol}, at, {found}, {place})')} }}"
+        yield f"  {_return_if(f'ky_solve_affine(&{symbol}, at, {found}, {place})')} }}"
 
     # --- measure --------------------------------------------------------------------------------------------------
     def _measure(self, program: Program) -> Iterator[str]:
@@ -101,16 +101,16 @@ class SizeFunctions:
             yield f"  if (output == {number}) {{ {sizes} }}"
 
 
-def _place(spec: TensorSpec, axis: int, dim: Dim) -> str:
+def _axis_arguments(spec: TensorSpec, axis: int, dim: Dim) -> str:
     return f"{string(spec.name)}, {axis}, {string(str(dim))}"
 
 
-def _undecided(spec: TensorSpec, axis: int, dim: Dim, unknown: Sequence[str]) -> str:
+def _fail_undecided(spec: TensorSpec, axis: int, dim: Dim, unknown: Sequence[str]) -> str:
     names = " and ".join(unknown)
     return _fail(f"{spec.name}: axis {axis} is {dim}, which does not determine {names}")
 
 
-def _checked(call: str) -> str:
+def _return_if(call: str) -> str:
     return f"  if ({call}) return KY_BAD_TENSOR;"
 
 

@@ -139,7 +139,7 @@ class _Writer:
 
     def _entry(self, entry: Program | VMFunction, number: int) -> str:
         program = self._program(entry)
-        signature = f"{entry.name}({_listed(entry.inputs)}) -> ({_listed(entry.outputs)})"
+        signature = f"{entry.name}({_join_specs(entry.inputs)}) -> ({_join_specs(entry.outputs)})"
         steps = program.steps if program else ()
         counts = (
             len(entry.symbols),
@@ -172,7 +172,7 @@ class _Writer:
             yield f"{{{string(step.label or step.symbol)}, {numbers}, {lists}}}"
 
 
-def _listed(specs: Sequence[TensorSpec]) -> str:
+def _join_specs(specs: Sequence[TensorSpec]) -> str:
     return ", ".join(map(repr, specs))
 
 

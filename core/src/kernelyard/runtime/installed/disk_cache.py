@@ -58,18 +58,18 @@ def _cache_folder() -> str:
     return user_cache_dir("kernelyard", appauthor=False)
 
 
-def own_folder(name: str) -> Path | None:
+def private_cache_folder(name: str) -> Path | None:
     """Return the folder of that name in the cache folder, made if need be; None where others could write to it.
 
     Code is loaded from such folders: what somebody else can write there would run as us.
     """
     from pathlib import Path
 
-    folder = _own_folder(name)
+    folder = _create_private_folder(name)
     return None if folder is None else Path(folder)
 
 
-def _own_folder(name: str) -> str | None:
+def _create_private_folder(name: str) -> str | None:
     folder = os.path.join(_cache_folder(), name)
     try:
         if not os.path.isdir(folder):
@@ -88,13 +88,13 @@ def max_bytes() -> int:
     return (int(text) if text.isdecimal() else DEFAULT_MB) * 1_000_000
 
 
-def ignored_settings() -> list[str]:
+def list_ignored_settings() -> list[str]:
     """List what the variables of caches say that cannot be done, a sentence each."""
     notes: list[str] = []
     text = SIZE_VARIABLE.get()
     if text and not text.isdecimal():
         notes.append(f"{SIZE_VARIABLE}={text} is no number of MB: {DEFAULT_MB} holds")
-    if max_bytes() and own_folder("plugins") is None:
+    if max_bytes() and private_cache_folder("plugins") is None:
         problem = f"{cache_folder()} is not writable by you alone"
         notes.append(f"nothing is cached: {problem}; {FOLDER_VARIABLE} names another folder")
     return notes
@@ -166,11 +166,11 @@ class DiskCache:
 
     def get(self, key: str) -> bytes | None:
         """Return the cached data of a key; None on a miss."""
-        found = self._found(key)
+        found = self._read_entry(key)
         CACHE_LOOKUPS[self.name, found is not None] += 1
         return found
 
-    def _found(self, key: str) -> bytes | None:
+    def _read_entry(self, key: str) -> bytes | None:
         path = self._path(key)
         payload = None if path is None else _read(path)
         if path is not None and payload is not None:
@@ -189,7 +189,7 @@ class DiskCache:
     def put(self, key: str, payload: bytes) -> None:
         """Keep bytes; the entries that were not used for longest go where the bound is passed."""
         path = self._path(key)
-        data = _framed(payload)
+        data = _frame(payload)
         if path is None or len(data) > max_bytes():
             return
         folder, name = os.path.split(path)
@@ -208,12 +208,12 @@ class DiskCache:
 
     def use(self) -> CacheUse:
         """Return the location and the size of the cache."""
-        folder = own_folder(self.name) if max_bytes() else None
+        folder = private_cache_folder(self.name) if max_bytes() else None
         sizes = [] if folder is None else [status.st_size for _, status in _files(folder)]
         return CacheUse(folder, len(sizes), sum(sizes), max_bytes())
 
     def _folder(self) -> str | None:
-        return _own_folder(self.name) if max_bytes() else None
+        return _create_private_folder(self.name) if max_bytes() else None
 
     def _path(self, key: str) -> str | None:
         folder = self._folder()
@@ -226,7 +226,7 @@ def _log() -> Logger:
     return logging.getLogger(__name__)
 
 
-def _framed(payload: bytes) -> bytes:
+def _frame(payload: bytes) -> bytes:
     return b"".join((_MAGIC, hashlib.sha256(payload).digest(), payload))
 
 
@@ -238,7 +238,7 @@ def _read(path: str) -> bytes | None:
     except OSError:
         return None
     payload = data[len(_MAGIC) + _DIGEST :]
-    if data != _framed(payload):
+    if data != _frame(payload):
         _log().warning("a damaged entry of the cache is dropped: %s", path)
         _delete(path)
         return None

@@ -32,7 +32,7 @@ class Distribution:
     metadata.
 
     Example:
-        >>> next(each.name for each in installed() if each.key == "numpy")
+        >>> next(each.name for each in iterate_distributions() if each.key == "numpy")
         'numpy'
     """
 
@@ -91,28 +91,28 @@ class _Other(Distribution):
     """One that lies elsewhere than in a folder on `sys.path`."""
 
     def __init__(self, found: metadata.Distribution) -> None:
-        super().__init__(normalized(found.name), str(found.locate_file("")))
+        super().__init__(normalize_name(found.name), str(found.locate_file("")))
         self._found = found
 
     def read(self, file: str) -> str:
         return self._found.read_text(file) or ""
 
 
-def normalized(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Normalize a distribution's name (PEP 503).
 
     Example:
-        >>> normalized("Kernelyard-fast.NPU")
+        >>> normalize_name("Kernelyard-fast.NPU")
         'kernelyard_fast_npu'
     """
     words = name.lower().replace("-", "_").replace(".", "_").split("_")
     return "_".join(word for word in words if word)
 
 
-def installed() -> Iterator[Distribution]:
+def iterate_distributions() -> Iterator[Distribution]:
     """Return each distribution once: of several with one name, the first on `sys.path`, as for imports."""
     seen: set[str] = set()
-    for each in _all():
+    for each in _iterate_all():
         if each.key not in seen:
             seen.add(each.key)
             yield each
@@ -120,8 +120,8 @@ def installed() -> Iterator[Distribution]:
 
 def find_distribution(name: str) -> Distribution | None:
     """Return the distribution of that name, None where it is not installed."""
-    key = normalized(name)
-    return next((each for each in installed() if each.key == key), None)
+    key = normalize_name(name)
+    return next((each for each in iterate_distributions() if each.key == key), None)
 
 
 def install_line(extra: str) -> str | None:
@@ -171,11 +171,11 @@ def package_line(name: str) -> str | None:
     return f"pip install {CORE}-{name}" if name in RELEASED else None
 
 
-def _all() -> Iterator[Distribution]:
+def _iterate_all() -> Iterator[Distribution]:
     others = any(hasattr(finder, "find_distributions") for finder in sys.meta_path if not _is_of_python(finder))
     for site in sys.path:
         try:
-            found = _listed(site)
+            found = _list_folder(site)
         except NotADirectoryError:
             others = True
         except OSError:  # what is not there
@@ -189,14 +189,14 @@ def _all() -> Iterator[Distribution]:
         yield from map(_Other, metadata.distributions())
 
 
-def _listed(site: str) -> tuple[Distribution, ...]:
+def _list_folder(site: str) -> tuple[Distribution, ...]:
     """Return the distributions in a folder, which is read again when something was added or gone. Raises: OSError."""
     folder = os.stat(site or ".")
     state = folder.st_mtime_ns, folder.st_ino
     if site in _LISTED and _LISTED[site][0] == state:
         return _LISTED[site][1]
     names = [name for name in sorted(os.listdir(site or ".")) if name.endswith(_SUFFIXES)]
-    keys = (normalized(name.rpartition(".")[0].partition("-")[0]) for name in names)
+    keys = (normalize_name(name.rpartition(".")[0].partition("-")[0]) for name in names)
     found = tuple(Distribution(key, site, os.path.join(site, name)) for key, name in zip(keys, names, strict=True))
     if time.time_ns() - folder.st_mtime_ns > _SETTLED:  # within one tick of the clock, more may be added
         _LISTED[site] = state, found

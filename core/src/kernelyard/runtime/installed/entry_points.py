@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelyard.errors import PluginContractError, PluginError
 from kernelyard.records import NamedTuple
-from kernelyard.runtime.installed.distributions import Distribution, installed
+from kernelyard.runtime.installed.distributions import Distribution, iterate_distributions
 
 FILE = "entry_points.txt"
 
@@ -70,7 +70,7 @@ def find(group: str) -> Found:
     """
     entries: list[EntryPoint] = []
     unreadable: list[tuple[str, str]] = []
-    for dist in installed():
+    for dist in iterate_distributions():
         try:
             entries += [EntryPoint(name, value, dist) for name, value in _lines(dist.read(FILE), group)]
         except ValueError as error:

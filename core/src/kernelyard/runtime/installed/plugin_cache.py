@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from kernelyard.runtime.installed.disk_cache import max_bytes, own_folder
+from kernelyard.runtime.installed.disk_cache import max_bytes, private_cache_folder
 from kernelyard.runtime.installed.distributions import find_distribution
 
 MARKER = ".kernelyard-plugin-cache"  # nothing is deleted in a folder without it
@@ -31,7 +31,7 @@ def plugin_cache(distribution: str) -> Path | None:
     found = find_distribution(distribution)
     if found is None or not max_bytes():
         return None
-    folder = own_folder(f"{found.name.lower()}-{found.version}")
+    folder = private_cache_folder(f"{found.name.lower()}-{found.version}")
     if folder is not None:
         try:
             (folder / MARKER).touch()

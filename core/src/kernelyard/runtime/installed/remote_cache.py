@@ -88,7 +88,7 @@ class RemoteCache:
             return None
         request = urllib.request.Request(f"{self.url}/{path}", body, self._headers, method=method)
         try:
-            return within(self._seconds, lambda: _body_of(request, self._seconds))
+            return run_within(self._seconds, lambda: _body_of(request, self._seconds))
         except HTTPError as error:
             error.close()
             if method == "GET" and error.code == 404:
@@ -108,7 +108,7 @@ class RemoteCache:
             warnings.warn(message, RemoteCacheWarning, stacklevel=2)
 
 
-def within(seconds: float, call: Callable[[], bytes]) -> bytes:
+def run_within(seconds: float, call: Callable[[], bytes]) -> bytes:
     """Return what a call returns. Raises: TimeoutError where that takes longer, whatever it waits for; what it raises.
 
     A thread is left behind then: names that are looked up, and headers that trickle in, have no limit of their own.

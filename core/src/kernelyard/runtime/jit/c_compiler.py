@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from kernelyard.errors import ToolchainError
 from kernelyard.runtime.abi.native_unit import NativeUnit, SharedLibrary
-from kernelyard.runtime.installed.disk_cache import own_folder
+from kernelyard.runtime.installed.disk_cache import private_cache_folder
 from kernelyard.runtime.jit.toolchain import Toolchain
 
 COMPILERS = ("cc", "gcc", "clang")
@@ -59,11 +59,11 @@ def find_compiler(language: str = "c") -> CCompiler:
 
     Raises: ToolchainError with the line that installs one.
     """
-    return _described(language, LANGUAGES[language].toolchain.find())
+    return _describe(language, LANGUAGES[language].toolchain.find())
 
 
 @cache
-def _described(language: str, command: tuple[str, ...]) -> CCompiler:
+def _describe(language: str, command: tuple[str, ...]) -> CCompiler:
     lines = LANGUAGES[language].toolchain.run((*command, "--version"), Path.cwd()).splitlines()
     return CCompiler(command, lines[0] if lines else "")
 
@@ -143,7 +143,7 @@ def compile_library(
         else:
             texts[f"unit{number}.c"] = unit.source
     libraries = [each for unit in units for each in unit.libraries]
-    linked = [*_linked(libraries, tools is not LANGUAGES), *_for_linker(units, options)]
+    linked = [*_linker_flags(libraries, tools is not LANGUAGES), *_for_linker(units, options)]
     with tempfile.TemporaryDirectory(prefix="kernelyard-") as name:
         folder = Path(name)
         _fill(folder, texts, objects, files or {})
@@ -178,7 +178,7 @@ def _for_linker(units: Sequence[NativeUnit], options: Sequence[str]) -> list[str
     return [*words, *(["-lstdc++"] if any(unit.language == "c++" for unit in units) else [])]
 
 
-def _linked(libraries: Sequence[SharedLibrary], is_cross: bool) -> list[str]:
+def _linker_flags(libraries: Sequence[SharedLibrary], is_cross: bool) -> list[str]:
     """Return the linker flags that find libraries now, and when the result is loaded.
 
     is_cross: those of this machine are of no use; the compiler has its own, and the machine that loads it.
@@ -194,7 +194,7 @@ def _linked(libraries: Sequence[SharedLibrary], is_cross: bool) -> list[str]:
     return [*words, "-Wl,--allow-shlib-undefined", "-lm"]
 
 
-def cached_library(unit: NativeUnit) -> Path:
+def compile_cached(unit: NativeUnit) -> Path:
     """Return the unit as a shared library, compiled unless it was before by this compiler with these libraries.
 
     Raises: ToolchainError, BackendUnavailableError.
@@ -215,7 +215,7 @@ def cached_library(unit: NativeUnit) -> Path:
 
 def _cache_folder() -> Path:
     """Return a folder that nobody else can write to: code is loaded from it."""
-    return own_folder("c") or _private_folder()
+    return private_cache_folder("c") or _private_folder()
 
 
 @cache

@@ -151,11 +151,11 @@ class _Linking:
         self._globals = _global_symbols(objects)
         self._imports = imports
         self._slots: dict[int, int] = {}  # by the address in them, where they lie in the memory
-        end = self._place(writable=False, start=0)
+        end = self._place_sections(writable=False, start=0)
         self._next_slot = -(-end // _SLOT.size) * _SLOT.size
         most = sum(s.data.nbytes // _RELOCATION.size for o in objects for s in o.sections if _relocates(o, s))
         self._protected = -(-(self._next_slot + most * _SLOT.size) // mmap.PAGESIZE) * mmap.PAGESIZE
-        nbytes = self._place(writable=True, start=self._protected)
+        nbytes = self._place_sections(writable=True, start=self._protected)
         try:
             self.memory = mmap.mmap(-1, max(nbytes, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError) as error:  # a section without data in the file may claim any size
@@ -163,7 +163,7 @@ class _Linking:
         self._base = address_of(np.frombuffer(self.memory, np.uint8, 1))
         self._fill()
 
-    def _place(self, writable: bool, start: int) -> int:
+    def _place_sections(self, writable: bool, start: int) -> int:
         """Give the sections of a kind their places; where they end."""
         for each in self._objects:
             for number, section in enumerate(each.sections):
@@ -212,18 +212,18 @@ class _Linking:
 
     def _address(self, each: _Object, symbol: _Symbol) -> int:
         if symbol.is_local:
-            return self._defined(each, symbol)
+            return self._address_of_symbol(each, symbol)
         return self.address_of_global(symbol.name)
 
     def address_of_global(self, name: str) -> int:
         """Raises: UnlinkableError."""
         if name in self._globals:
-            return self._defined(*self._globals[name])
+            return self._address_of_symbol(*self._globals[name])
         if name not in self._imports:
             raise UnlinkableError(f"undefined symbol {name!r}")
         return self._imports[name]
 
-    def _defined(self, each: _Object, symbol: _Symbol) -> int:
+    def _address_of_symbol(self, each: _Object, symbol: _Symbol) -> int:
         if symbol.section not in each.places:
             raise UnlinkableError(f"{symbol.name!r} lies in no section of code or data")
         return self._base + each.places[symbol.section] + symbol.value
@@ -231,7 +231,7 @@ class _Linking:
     def functions(self) -> list[tuple[int, int, str]]:
         """Return address, bytes and name of all functions of the objects, those that only they call too."""
         return [
-            (self._defined(each, symbol), symbol.nbytes, symbol.name)
+            (self._address_of_symbol(each, symbol), symbol.nbytes, symbol.name)
             for each in self._objects
             for symbol in each.symbols
             if symbol.is_function and symbol.section in each.places

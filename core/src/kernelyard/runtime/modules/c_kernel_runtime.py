@@ -84,7 +84,7 @@ class CKernelRuntime(JSONRuntime):
                 continue
             results = [(number, i) for i in range(len(node.outputs))]
             operands = {role: tensors[entry] for role, entry in node.inputs}
-            kernel = _checked(self.kernel(node, operands, [tensors[entry] for entry in results], context), node)
+            kernel = _check_kernel(self.kernel(node, operands, [tensors[entry] for entry in results], context), node)
             given = [arguments[entry].address for entry in (*(entry for _, entry in node.inputs), *results)]
             pointers = (ctypes.c_void_p * len(given))(*given)
             resources = _resources(kernel.workspace_nbytes, context)
@@ -116,13 +116,13 @@ class CKernelRuntime(JSONRuntime):
                 if entry in inner:
                     inner[entry] = inner[entry]._replace(last=number)
         plan = plan_memory(list(inner.values()))
-        base = _allocated(plan.nbytes, context, keep)
+        base = _allocate(plan.nbytes, context, keep)
         for entry, offset in zip(inner, plan.offsets, strict=True):
             tensors[entry] = tensors[entry]._replace(address=base + offset)
         return tensors, keep
 
 
-def _checked(kernel: object, node: JSONNode) -> CKernel:
+def _check_kernel(kernel: object, node: JSONNode) -> CKernel:
     """Return what `kernel` returned for a node. Raises: TypeError for what cannot be called: a call would crash."""
     if not isinstance(kernel, CKernel):
         raise TypeError(f"kernel() returned {type(kernel).__name__} for {node.op}, not a CKernel")
@@ -172,7 +172,7 @@ def _constant(array: np.ndarray, context: BindContext, keep: list[object]) -> Bo
     return BoundTensor(address, array.shape, dtype)
 
 
-def _allocated(nbytes: int, context: BindContext, keep: list[object]) -> int:
+def _allocate(nbytes: int, context: BindContext, keep: list[object]) -> int:
     if context.device is None:
         placed = memory.aligned_bytes(nbytes)
         address = memory.address_of(placed)

@@ -31,7 +31,7 @@ from kernelyard.runtime.abi.native_unit import (
     read_library,
 )
 from kernelyard.runtime.abi.spec import Fields, Signature, corrupted, read_json, write_json
-from kernelyard.runtime.jit.c_compiler import cached_library
+from kernelyard.runtime.jit.c_compiler import compile_cached
 from kernelyard.runtime.modules.bindable import BindableModule
 from kernelyard.runtime.modules.json_runtime import check_schema
 
@@ -95,7 +95,7 @@ class CSourceModule(BindableModule):
 
     @cached_property
     def _code(self) -> ctypes.CDLL:
-        path = self.library or str(cached_library(self._unit))
+        path = self.library or str(compile_cached(self._unit))
         try:
             # The loader goes by names first: under a name of its own, a file is not taken for the one that it replaced.
             with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kernelyard.runtime.text_table import aligned, amount, duration
+from kernelyard.runtime.text_table import align_rows, amount, duration
 
 MAX_PARTS_SHOWN = 60  # characters
 MAX_ROWS = 60  # that the table shows; `steps` has all
@@ -157,27 +157,27 @@ def _table_lines(of: Profile) -> list[str]:
     counted = f"{len(of.steps)} steps {duration(of.seconds)}; a whole call {duration(of.call_seconds)}"
     overhead = f" and {OVERHEAD} {duration(of.overhead_seconds)}" if of.overhead_seconds else ""
     coverage = f"steps{overhead} explain {100 * of.explained:.1f} % of a call"
-    return [*aligned(shown), *more, f"{counted}; medians of {of.calls} calls", sums, coverage]
+    return [*align_rows(shown), *more, f"{counted}; medians of {of.calls} calls", sums, coverage]
 
 
 def _rows(of: Profile) -> Iterator[_Row]:
     for step in of.steps:
         for part in step.inside:
-            names = (step.module, step.symbol, part.node or part.label, _inside(part))
+            names = (step.module, step.symbol, part.node or part.label, _describe_part(part))
             yield _Row(part.seconds, part.nbytes or None, part.flops, names)
         if not step.inside:
-            names = (step.module, step.symbol, step.label, _counted(step.parts))
+            names = (step.module, step.symbol, step.label, _count_parts(step.parts))
             yield _Row(step.seconds, step.nbytes, step.flops, names)
     if of.overhead_seconds:
         yield _Row(of.overhead_seconds, None, None, ("", "", OVERHEAD, ""))
 
 
-def _inside(part: PartTime) -> str:
+def _describe_part(part: PartTime) -> str:
     """Name a part by what the library does, where its row is named by the model's node."""
     return f"{part.label}: {part.implementation}" if part.node else part.implementation
 
 
-def _counted(parts: Sequence[str]) -> str:
+def _count_parts(parts: Sequence[str]) -> str:
     text = " ".join(part if count == 1 else f"{part}×{count}" for part, count in Counter(parts).items())
     return text if len(text) <= MAX_PARTS_SHOWN else f"{text[: MAX_PARTS_SHOWN - 3]}..."
 

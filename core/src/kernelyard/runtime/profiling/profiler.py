@@ -56,7 +56,7 @@ class _Measurement:
         self, executable: CompiledModel, feeds: Mapping[str, Any] | Sequence[Any], device: Device | None
     ) -> None:
         self._executable = executable
-        self._machine = VirtualMachine(_profiled(executable), device, contexts=1)
+        self._machine = VirtualMachine(_copy_for_profiling(executable), device, contexts=1)
         self._call = _caller(self._machine, feeds)
         self._kinds = {"whole": self._call}
         if self._machine.driver is None and isinstance(executable.main, Program):  # else steps read what none wrote
@@ -100,11 +100,11 @@ class _Measurement:
         known = _Known(self._executable, steps)
         times = tuple(known.step_time(events) for events in zip(*(run for _, run in same), strict=True))
         overhead = statistics.median(self._seconds["hollow"]) if "hollow" in self._seconds else 0.0
-        timeline = tuple(_timed_call(*span, run) for span, run in same)
+        timeline = tuple(_summarize_call(*span, run) for span, run in same)
         return Profile(times, statistics.median(self._seconds["whole"]), len(self._runs), overhead, timeline)
 
 
-def _profiled(executable: CompiledModel) -> CompiledModel:
+def _copy_for_profiling(executable: CompiledModel) -> CompiledModel:
     """Return the same executable with `is_profiled` set, so that modules bind their profiled variants."""
     same = object.__new__(type(executable))  # a copy would go by way of the artifact
     vars(same).update(vars(executable), is_profiled=True)
@@ -138,7 +138,7 @@ class _Event(NamedTuple):
     inside: Sequence[tuple[Part, float]]
 
 
-def _timed_call(start: float, seconds: float, run: Sequence[_Event]) -> TimedCall:
+def _summarize_call(start: float, seconds: float, run: Sequence[_Event]) -> TimedCall:
     steps = (TimedStepRun(event.start, event.seconds, tuple(part for _, part in event.inside)) for event in run)
     return TimedCall(start, seconds, tuple(steps))
 
@@ -163,11 +163,11 @@ class _Known:
         step = events[0].step
         nodes = self._of.nodes(step)
         flops = self._of.flops(nodes) if self._is_static else None  # the report takes every symbol as one size
-        seconds, inside = statistics.median(event.seconds for event in events), self._inside(events)
+        seconds, inside = statistics.median(event.seconds for event in events), self._summarize_parts(events)
         names = (step.label, self._modules[step.module].kind, step.symbol, self._of.parts(step))
         return StepTime(*names, seconds, events[0].nbytes, flops, inside, nodes)
 
-    def _inside(self, events: Sequence[_Event]) -> tuple[PartTime, ...]:
+    def _summarize_parts(self, events: Sequence[_Event]) -> tuple[PartTime, ...]:
         """Summarize the parts of one step of all runs."""
         step, times = events[0].step, list[PartTime]()
         groups = self._of.groups(step)

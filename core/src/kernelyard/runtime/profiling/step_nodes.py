@@ -36,7 +36,7 @@ class StepNodes:
         kernels = list(dict.fromkeys((s.label, s.symbol) for s in steps if s.symbol not in self._patterns))
         taken: set[int] = set()
         kernels.sort(key=lambda key: len(self._ops.get(key[1], ())))  # an op by itself is what others were composed to
-        for find in (self._connected, self._scattered, self._rest):
+        for find in (self._find_connected, self._find_scattered, self._find_rest):
             for key in [key for key in kernels if key not in self._found]:
                 found = find(*key, taken)
                 if found:
@@ -77,7 +77,7 @@ class StepNodes:
             for number, label in enumerate(labels):
                 yield (label, symbol), tuple(found[number * size : (number + 1) * size]) if not rest else tuple(found)
 
-    def _connected(self, label: str, symbol: str, taken: Container[int]) -> list[int]:
+    def _find_connected(self, label: str, symbol: str, taken: Container[int]) -> list[int]:
         """Return the nodes of just the kernel's ops, each read by another; none where some cannot be found so."""
         missing = Counter(self._ops.get(symbol, ()))
         found: list[int] = []
@@ -94,23 +94,23 @@ class StepNodes:
             self._walk(label, is_inside, missing.total)
         return [] if missing.total() else found
 
-    def _scattered(self, label: str, symbol: str, taken: Container[int]) -> list[int]:
+    def _find_scattered(self, label: str, symbol: str, taken: Container[int]) -> list[int]:
         """Return nodes of just the kernel's ops, wherever they lie between its results and those of other steps."""
         missing = Counter(self._ops.get(symbol, ()))
         found: list[int] = []
-        for number in self._between(label, taken):
+        for number in self._find_between(label, taken):
             if missing[self._nodes[number].op]:
                 missing[self._nodes[number].op] -= 1
                 found.append(number)
         return [] if missing.total() else found
 
-    def _rest(self, label: str, symbol: str, taken: Container[int]) -> list[int]:
+    def _find_rest(self, label: str, symbol: str, taken: Container[int]) -> list[int]:
         """Return what is left between the kernel's results and those of other steps, if it has ops of its own there."""
-        found = self._between(label, taken)
+        found = self._find_between(label, taken)
         known = {self._nodes[number].op for number in found}
         return found if any(op not in known for op in self._ops.get(symbol, ())) else []
 
-    def _between(self, label: str, taken: Container[int]) -> list[int]:
+    def _find_between(self, label: str, taken: Container[int]) -> list[int]:
         """Return the nodes that lead to a result, from those on that are results of other steps."""
         found: list[int] = []
         own = _names(label)

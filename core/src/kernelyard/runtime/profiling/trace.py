@@ -25,10 +25,10 @@ def trace_events(
     live_nbytes: of the memory plan at each step, which becomes a counter.
     """
     begin = min((call.start for profile in profiles for call in profile.timeline), default=0.0)
-    events = [_named("process_name", title)]
+    events = [_metadata_event("process_name", title)]
     for thread, profile in enumerate(profiles, start=1):
-        events.append(_named("thread_name", f"caller {thread}", thread))
-        facts = [_facts(profile, step, roof or {}) for step in profile.steps]
+        events.append(_metadata_event("thread_name", f"caller {thread}", thread))
+        facts = [_describe_step(profile, step, roof or {}) for step in profile.steps]
         for number, call in enumerate(profile.timeline):
             name = f"call {number + 1}"
             events.append(_slice(name, "call", thread, call.start - begin, call.seconds, {"steps": len(profile.steps)}))
@@ -52,7 +52,7 @@ def _steps_of(
             start += seconds
 
 
-def _facts(profile: Profile, step: StepTime, roof: Mapping[str, float]) -> dict[str, Any]:
+def _describe_step(profile: Profile, step: StepTime, roof: Mapping[str, float]) -> dict[str, Any]:
     """Return what a click on a step shows; rates are those of its median time."""
     rates = _rates(step.nbytes, step.flops, step.seconds)
     near = max(
@@ -80,7 +80,7 @@ def _counters(profile: Profile, live_nbytes: Sequence[int], begin: float) -> Ite
             yield _counter(name, call.start + call.seconds - begin, 0)
 
 
-def _named(kind: str, name: str, thread: int = 0) -> Event:
+def _metadata_event(kind: str, name: str, thread: int = 0) -> Event:
     return {"ph": "M", "pid": PROCESS, "tid": thread, "name": kind, "args": {"name": name}}
 
 

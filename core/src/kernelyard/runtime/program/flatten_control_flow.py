@@ -130,14 +130,14 @@ class _Inliner:
         writers = Counter(number for each in code for number in each.outputs)
         shared = {number for number, times in writers.items() if times > 1}
         collected, begun = (_outputs(code, name) for name in (bytecode.STACK, bytecode.MOVE))
-        unchanged = begun & {number for each in code for number in self._unchanged(each)}
+        unchanged = begun & {number for each in code for number in self._find_unchanged(each)}
         for number in sorted((shared | collected) - unchanged):
             values[number] = self._add_buffer(vm_function.values[number])
         for number in sorted(collected):
             self._transfer(CLEAR, values[number])
         return _Frame(values, frozenset(shared - begun), frozenset((shared & begun) - unchanged), frozenset(unchanged))
 
-    def _unchanged(self, instruction: Instruction) -> set[int]:
+    def _find_unchanged(self, instruction: Instruction) -> set[int]:
         """Return the outputs of a call that are its inputs of the same places."""
         callee = self._vm_functions.get(instruction.symbol) if instruction.name == bytecode.CALL else None
         if callee is None:
@@ -208,13 +208,13 @@ class _Inliner:
             elif value in carried:
                 self._check_same(carried[value], result)
                 if root_of(self.registers, result) != carried[value]:
-                    copied.append((carried[value], self._saved(result, carried.values(), saved)))
+                    copied.append((carried[value], self._save_register(result, carried.values(), saved)))
             elif value not in frame.unchanged or value not in values:
-                values[value] = self._saved(result, carried.values(), saved)
+                values[value] = self._save_register(result, carried.values(), saved)
         for target, source in copied:
             self._transfer(COPY, target, source)
 
-    def _saved(self, register: int, overwritten: Collection[int], saved: dict[int, int]) -> int:
+    def _save_register(self, register: int, overwritten: Collection[int], saved: dict[int, int]) -> int:
         """Return the register, or a copy of it where it is to be overwritten; saved: the copies that there are."""
         if root_of(self.registers, register) not in overwritten:
             return register

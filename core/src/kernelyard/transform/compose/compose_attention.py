@@ -48,14 +48,14 @@ class SimplifyAttention(Pass):
 @lru_cache(maxsize=4)
 def _composer(accepts: Callable[[Call], bool] | None) -> Rewriter:
     # Inside, as below: most models have no attention.
-    from kernelyard.patterns.attention_masks import before_recognition
+    from kernelyard.patterns.attention_masks import rewriters_before_recognition
     from kernelyard.patterns.attention_templates import attention_rewriters
 
-    return before_recognition() | (attention_rewriters(accepts) if accepts else attention_rewriters())
+    return rewriters_before_recognition() | (attention_rewriters(accepts) if accepts else attention_rewriters())
 
 
 @cache
 def _simplifier() -> Rewriter:
-    from kernelyard.patterns.attention_masks import after_recognition
+    from kernelyard.patterns.attention_masks import rewriters_after_recognition
 
-    return after_recognition()
+    return rewriters_after_recognition()

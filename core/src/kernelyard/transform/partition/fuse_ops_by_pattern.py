@@ -23,7 +23,7 @@ from kernelyard.patterns.composite import (
     structural_key,
 )
 from kernelyard.patterns.legality import check_legality
-from kernelyard.patterns.matching.dataflow import without_aliases
+from kernelyard.patterns.matching.dataflow import remove_aliases
 from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.matching.matcher import Matcher
 from kernelyard.patterns.matching.prefilter import Prefilter
@@ -95,7 +95,7 @@ class FuseOpsByPattern(Pass):
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         lifting = _Lifting(module, self.bind_constants, self.annotate_codegen)
         for name, given in select_entries(module, self.entry_functions).items():
-            function = without_aliases(given)
+            function = remove_aliases(given)
             groups = self._groups(function, name, module, context)
             if not groups:
                 continue

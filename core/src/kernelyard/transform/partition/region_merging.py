@@ -22,7 +22,7 @@ from kernelyard.ir.expr import replace_operands
 from kernelyard.ir.size_bounds import bounds_attribute
 from kernelyard.ir.visitor import free_operands
 from kernelyard.patterns.composite import CODEGEN, lift, structural_key
-from kernelyard.patterns.matching.dataflow import Dataflow, without_aliases
+from kernelyard.patterns.matching.dataflow import Dataflow, remove_aliases
 from kernelyard.patterns.regions import convex_regions
 from kernelyard.transform.pass_infra.fresh_names import FreshNames
 
@@ -64,7 +64,7 @@ class RegionMerging:
         """Group the calls of one entry function into regions."""
         if not any(self._backend(binding.value) for binding in function.bindings):
             return
-        function = without_aliases(function)
+        function = remove_aliases(function)
         tuples = {b.var for b in function.bindings if isinstance(b.var.type, TupleType) and self._backend(b.value)}
         function = _unpack_escaping_tuples(function, tuples)
         dataflow = Dataflow.of(function)

@@ -13,7 +13,7 @@ from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRMod
 from kernelyard.patterns.dequantized import CONVOLUTIONS, is_dequantized
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
-from kernelyard.tir.byte_products import PER_WORD, SIGN, byte_of, unsigned_byte
+from kernelyard.tir.byte_products import PER_WORD, SIGN, byte_of, to_unsigned_byte
 from kernelyard.tir.expr import Axis, binary, cast, index, select
 from kernelyard.tir.expr import Expr as ScalarExpr
 from kernelyard.tir.primfunc import PrimFunc
@@ -195,7 +195,7 @@ def _row_sums(data: TensorType) -> PrimFunc:
     x = b.input("x", data)
 
     def body(at: Sequence[Axis], point: Sequence[Axis]) -> ScalarExpr:
-        return unsigned_byte(x[(*at, point[0])])
+        return to_unsigned_byte(x[(*at, point[0])])
 
     return _finish(b, b.reduce("sum", data.shape[:-1], data.shape[-1:], body, name="row_sums"), "dequantize")
 
@@ -210,15 +210,15 @@ def _matmul(args: Sequence[Expr], depth: int, result: TensorType, has_zeros: boo
 
     def body(at: Sequence[Axis], point: Sequence[Axis]) -> ScalarExpr:
         place = point[0] * PER_WORD + point[1]
-        return unsigned_byte(x[(*at[:-1], place)]) * byte_of(words[point[0], at[-1]], point[1], "int8")
+        return to_unsigned_byte(x[(*at[:-1], place)]) * byte_of(words[point[0], at[-1]], point[1], "int8")
 
     total = b.reduce("sum", result.shape, (depth // PER_WORD, PER_WORD), body, name="matmul")
 
     def scaled(*at: Axis) -> ScalarExpr:
         column = at[-1]
-        whole = total[at] - unsigned_byte(zero[()]) * sums[column]
+        whole = total[at] - to_unsigned_byte(zero[()]) * sums[column]
         for row in range(left):
-            byte = unsigned_byte(x[(*at[:-1], index(depth - left + row))])
+            byte = to_unsigned_byte(x[(*at[:-1], index(depth - left + row))])
             whole = whole + byte * cast(others[0][index(row), column], "int32")
         if has_zeros:
             rows, zeros = others[-2:]
@@ -248,9 +248,9 @@ def _pack(data: _Data, padding: Sequence[int]) -> PrimFunc:
         for number in range(PER_WORD):
             channel = at[1] * PER_WORD + number
             is_there = [*inside, *([channel < x.shape[1]] if _is_cut(x.shape, number) else [])]
-            byte = unsigned_byte(x[(at[0], channel, *places)])
+            byte = to_unsigned_byte(x[(at[0], channel, *places)])
             if is_there:
-                byte = select(_all(is_there), byte, unsigned_byte(zero[()]))
+                byte = select(_all(is_there), byte, to_unsigned_byte(zero[()]))
             shifted = binary("shl", byte, 8 * number) if number else byte
             word = shifted if word is None else word | shifted
         assert word is not None
@@ -287,7 +287,7 @@ def _convolution(args: Sequence[Expr], call: Call) -> PrimFunc:
     total = b.reduce("sum", shape, (*reduced, PER_WORD), body, name="conv")
 
     def scaled(*at: Axis) -> ScalarExpr:
-        whole = total[at] - unsigned_byte(zero[()]) * sums[at[1]]
+        whole = total[at] - to_unsigned_byte(zero[()]) * sums[at[1]]
         return cast(whole, "float32") * (scale[()] * scales[at[1]])
 
     return _finish(b, b.compute(shape, scaled), "dequantize", call.op_name)

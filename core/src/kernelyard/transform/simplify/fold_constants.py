@@ -15,7 +15,7 @@ from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRMod
 from kernelyard.ir.op import Op
 from kernelyard.ir.types import TensorType, Type, tensors_of
 from kernelyard.ir.visitor import definitions
-from kernelyard.patterns.dequantized import CONVOLUTIONS, PRODUCTS, is_dequantized, made_of_constants, narrow_weights
+from kernelyard.patterns.dequantized import CONVOLUTIONS, PRODUCTS, find_constant_values, is_dequantized, narrow_weights
 from kernelyard.transform.pass_infra.pass_base import FunctionPass, PassContext
 
 Folded: TypeAlias = "dict[tuple[object, ...], tuple[Call, Expr]]"
@@ -63,7 +63,7 @@ def find_computed_weights(function: Function) -> set[Var]:
         >>> find_computed_weights(function) == {angles, filters}
         True
     """
-    values, constant = definitions(function), made_of_constants(function)
+    values, constant = definitions(function), find_constant_values(function)
 
     def value_of(expr: Expr) -> Expr:
         return values.get(expr, expr) if isinstance(expr, Var) else expr
@@ -75,7 +75,7 @@ def find_computed_weights(function: Function) -> set[Var]:
 
 def find_computed_tables(function: Function) -> set[Var]:
     """Return what a function computes of constants alone by a scatter or a scan, and what it is made of."""
-    values, constant = definitions(function), made_of_constants(function)
+    values, constant = definitions(function), find_constant_values(function)
     made = {var: values[var] for var in constant if isinstance(var, Var)}
     return _with_sources((v for v, call in made.items() if getattr(call, "op_name", "") in _TABLE_MAKING), values)
 
