@@ -107,6 +107,15 @@ def test_no_choice_is_cheaper(campaign: int | None) -> None:
     assert solvable > len(seeds) / 2
 
 
+def test_a_dense_graph_of_few_operators_is_searched_whole() -> None:
+    """It has more states of one size than a graph of a thousand operators has room for."""
+    problem = a_problem(12, 13)
+    narrow = search(problem, most_states=500)
+    assert narrow is not None
+    assert not narrow.is_exact
+    check(problem, Exhaustive(problem).least)
+
+
 def integer_program(problem: Problem) -> float | None:
     """Solve the problem as scipy does.
 

@@ -1,7 +1,8 @@
 """Choose kernels that together compute every operator once, in the least time: exact, by dynamic programming.
 
 A state is a down-set of operators (with each operator all that it reads) and who made those of its values that are
-still to be read: what is in the past decides nothing else. Three rules keep states few, and cost no solution:
+still to be read: what is in the past decides nothing else. What can follow is found once for each down-set, and holds
+for all of its states. Three rules keep states few, and cost no solution:
 
 - Kernels that could run in any order run in one: where every kernel that covers a ready operator could run now, one of
   these is next. So branches that do not share kernels are walked one after another.
@@ -16,12 +17,13 @@ Source of the search over down-sets: M. Hu et al., "Optimal Kernel Orchestration
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-MOST_STATES = 500  # of one size; beyond them the cheapest are kept, and the result may not be the best one
+# Of all sizes together. Beyond their share of one size the cheapest are kept, and the result may not be the best one.
+MOST_STATES = 250_000
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,10 @@ class Solution(NamedTuple):
     is_exact: bool
 
 
-class _State(NamedTuple):
-    done: int  # a bit for each operator
-    owners: tuple[tuple[int, str], ...]  # operators of it that are still to be read, and their backends
+_Owners: TypeAlias = tuple[str, ...]
+"""The backends that made the open values of a down-set: those that are still to be read, in the order of operators."""
+_State: TypeAlias = tuple[int, _Owners]
+"""A bit for each operator that is done, and the owners."""
 
 
 class _Reached(NamedTuple):
@@ -85,8 +88,32 @@ class _Move(NamedTuple):
     needs: int  # bits of operators that it reads and does not compute
 
 
-def search(problem: Problem, most_states: int = MOST_STATES) -> Solution | None:
+class _DownSet(NamedTuple):
+    """Hold a down-set: a bit for each operator; those that are still to be read; how its states are reached."""
+
+    done: int
+    open: tuple[int, ...]
+    states: dict[_Owners, _Reached]
+
+
+class _Step(NamedTuple):
+    """A move from a down-set, whoever made what is open there.
+
+    done, open: those of the down-set that it leads to. owners: for each open value there the place of its owner before,
+    -1 where the move made it. handed: places of owners whose values it reads, and what that costs from another backend.
+    """
+
+    kernel: Kernel
+    done: int
+    open: tuple[int, ...]
+    owners: list[int]
+    handed: list[tuple[int, float]]
+
+
+def search(problem: Problem, most_states: int | None = None) -> Solution | None:
     """Return the cheapest choice of kernels, None where no choice covers every operator.
+
+    most_states: of one size; by default so many that the search of 1,000 operators takes a few seconds.
 
     Example:
         >>> chain = {(0, 1): 1.0}
@@ -95,7 +122,7 @@ def search(problem: Problem, most_states: int = MOST_STATES) -> Solution | None:
         >>> search(Problem(2, chain, kernels)).seconds
         4.5
     """
-    return _Search(problem, most_states).run()
+    return _Search(problem, most_states or max(MOST_STATES // max(problem.count, 1), 1)).run()
 
 
 class _Search:
@@ -113,25 +140,21 @@ class _Search:
 
     def run(self) -> Solution | None:
         count, is_exact = self.problem.count, True
-        by_size: list[dict[_State, _Reached]] = [{} for _ in range(count + 1)]
-        by_size[0][_State(0, ())] = _Reached(0.0, None, None)
+        by_size: list[dict[int, _DownSet]] = [{} for _ in range(count + 1)]
+        by_size[0][0] = _DownSet(0, (), {(): _Reached(0.0, None, None)})
         for level in by_size[:-1]:
-            self._drop_dominated(level)
-            if len(level) > self.most_states:
-                is_exact = False
-                for state in sorted(level, key=lambda state: level[state].seconds)[self.most_states :]:
-                    del level[state]
-            for state, reached in level.items():
-                for move in self._next(state):
-                    after, seconds = self._after(state, move)
-                    arrived, known = reached.seconds + seconds, by_size[after.done.bit_count()]
-                    if after not in known or arrived < known[after].seconds:
-                        known[after] = _Reached(arrived, state, move.kernel)
-        ends = by_size[count]
-        if not ends:
+            for each in level.values():
+                self._drop_dominated(each)
+            is_exact &= _keep_cheapest(level, self.most_states)
+            for each in level.values():
+                for step in self._steps(each):
+                    target = _DownSet(step.done, step.open, {})
+                    _take(step, each, by_size[step.done.bit_count()].setdefault(step.done, target))
+        if not by_size[count]:
             return None
-        end = min(ends, key=lambda state: ends[state].seconds)
-        return Solution(tuple(_path(by_size, end)), ends[end].seconds, is_exact)
+        (end,) = by_size[count].values()
+        ((owners, reached),) = end.states.items()  # nothing is to be read any more
+        return Solution(tuple(_path(by_size, (end.done, owners))), reached.seconds, is_exact)
 
     def _moves(self) -> list[_Move]:
         """Return the kernels that could run: no path leaves one and comes back. Of equal ones the fastest."""
@@ -157,27 +180,35 @@ class _Search:
                 found.append(_Move(kernel, ops, needs & ~ops))
         return found
 
-    def _drop_dominated(self, level: dict[_State, _Reached]) -> None:
-        best: dict[int, _State] = {}
-        for state, reached in level.items():
-            known = best.get(state.done)
-            if known is None or reached.seconds < level[known].seconds:
-                best[state.done] = state
-        for state in list(level):
-            rival = best[state.done]
-            if state != rival and level[rival].seconds + self._at_most(state, rival) <= level[state].seconds:
-                del level[state]
+    def _drop_dominated(self, each: _DownSet) -> None:
+        """Drop states behind the cheapest by more than it may cost to go on from that one as from them."""
+        states, edges = each.states, self.problem.edges
+        best = min(states, key=lambda owners: states[owners].seconds)
+        left = [(op, _numbers(self.readers[op] & ~each.done)) for op in each.open]
+        at_most = [sum(edges[op, reader] for reader in readers) for op, readers in left]
+        for owners in [owners for owners in states if owners != best]:
+            differing = (cost for cost, a, b in zip(at_most, owners, best, strict=True) if a != b)
+            if states[best].seconds + sum(differing) <= states[owners].seconds:
+                del states[owners]
 
-    def _at_most(self, state: _State, rival: _State) -> float:
-        """Return the most that going on from `rival` costs beyond going on the same way from `state`."""
-        differing = [op for (op, a), (_, b) in zip(state.owners, rival.owners, strict=True) if a != b]
-        edges = self.problem.edges
-        return sum(edges[op, reader] for op in differing for reader in _numbers(self.readers[op] & ~state.done))
+    def _steps(self, each: _DownSet) -> Iterator[_Step]:
+        """Yield the moves to branch on from a down-set, with what they depend on."""
+        place = {op: number for number, op in enumerate(each.open)}
+        for move in self._next(each):
+            kernel, done = move.kernel, each.done | move.ops
+            handed: dict[int, float] = {}
+            for op in kernel.ops:
+                for source in self.problem.reads[op]:
+                    if source not in kernel.ops:
+                        known = handed.get(place[source], 0.0)
+                        handed[place[source]] = known + self.problem.edges[source, op]
+            after = tuple(op for op in sorted((*each.open, *kernel.ops)) if self.readers[op] & ~done)
+            yield _Step(kernel, done, after, [place.get(op, -1) for op in after], list(handed.items()))
 
-    def _next(self, state: _State) -> list[_Move]:
+    def _next(self, each: _DownSet) -> list[_Move]:
         """Return the moves to branch on; see the module."""
-        done, reachable = state.done, self.sources
-        for op, _ in state.owners:
+        done, reachable = each.done, self.sources
+        for op in each.open:
             reachable |= self.readers[op]
         runnable: dict[_Move, None] = {}
         for op in _numbers(reachable & ~done):
@@ -190,24 +221,40 @@ class _Search:
             runnable |= dict.fromkeys(now)
         return list(runnable)
 
-    def _after(self, state: _State, move: _Move) -> tuple[_State, float]:
-        """Return the state after a move, and what the move costs."""
-        done, owners, kernel = state.done | move.ops, dict(state.owners), move.kernel
-        seconds = kernel.seconds
-        for op in kernel.ops:
-            for source in self.problem.reads[op]:
-                if source not in kernel.ops and owners[source] != kernel.backend:
-                    seconds += self.problem.edges[source, op]
-        owners.update(dict.fromkeys(kernel.ops, kernel.backend))
-        still = sorted((op, backend) for op, backend in owners.items() if self.readers[op] & ~done)
-        return _State(done, tuple(still)), seconds
+
+def _keep_cheapest(level: dict[int, _DownSet], most: int) -> bool:
+    """Drop all but so many states of one size; False where there were more."""
+    found = [(state.seconds, each.done, owners) for each in level.values() for owners, state in each.states.items()]
+    if len(found) <= most:
+        return True
+    for _, done, owners in sorted(found)[most:]:
+        del level[done].states[owners]
+        if not level[done].states:
+            del level[done]
+    return False
 
 
-def _path(by_size: Sequence[Mapping[_State, _Reached]], end: _State) -> list[Kernel]:
+def _take(step: _Step, source: _DownSet, target: _DownSet) -> None:
+    """Add what a step leads to from each state, where nothing leads there in less time."""
+    kernel, backend, found = step.kernel, step.kernel.backend, target.states
+    for owners, reached in source.states.items():
+        seconds = reached.seconds + kernel.seconds
+        for place, cost in step.handed:
+            if owners[place] != backend:
+                seconds += cost
+        extended = (*owners, backend)
+        after = tuple([extended[place] for place in step.owners])
+        known = found.get(after)
+        if known is None or seconds < known.seconds:
+            found[after] = _Reached(seconds, (source.done, owners), kernel)
+
+
+def _path(by_size: Sequence[Mapping[int, _DownSet]], end: _State) -> list[Kernel]:
     found: list[Kernel] = []
     state: _State | None = end
     while state is not None:
-        reached = by_size[state.done.bit_count()][state]
+        done, owners = state
+        reached = by_size[done.bit_count()][done].states[owners]
         if reached.kernel is not None:
             found.append(reached.kernel)
         state = reached.before
