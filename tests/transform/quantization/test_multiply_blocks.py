@@ -155,3 +155,17 @@ def test_other_products_stay() -> None:
     ]
     module = IRModule({"main": b.function(*results)})
     assert MultiplyBlocks()(module) is module
+
+
+def test_entry_functions_share_what_they_multiply_by() -> None:
+    """Weights that several functions read are recovered and packed once, and multiplied by one kernel."""
+    function = product((3,), 96, 40)["main"]
+    after = multiplied(IRModule({"main": function, "again": function}))
+    (first, second) = (
+        next(b.value for b in after[name].bindings if isinstance(b.value, Call) and len(b.value.args) > 3)
+        for name in ("main", "again")
+    )
+    assert first.args[0].name == second.args[0].name == "block_matmul"
+    weights = [[arg for arg in call.args if isinstance(arg, Constant)] for call in (first, second)]
+    assert weights[0]
+    assert all(one is other for one, other in zip(*weights, strict=True))

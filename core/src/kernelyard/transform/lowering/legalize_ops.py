@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -76,6 +76,13 @@ class PrimFuncTable:
         external = (symbol for each in module.attrs.get(EXTERNAL_MODULES, ()) for symbol in each.symbols())
         self._taken = {*module.functions, *external}
         self._counts: dict[str, int] = {}
+        self._by_key: dict[Hashable, str] = {}
+
+    def name_once(self, key: Hashable, wanted: str, make: Callable[[], PrimFunc]) -> str:
+        """Return the name of the function that `make` returns: it is made once for a key, for all entry functions."""
+        if key not in self._by_key:
+            self._by_key[key] = self.name_of(make(), wanted)
+        return self._by_key[key]
 
     def name_of(self, function: PrimFunc, wanted: str) -> str:
         """Return the name under which the module has this function."""
@@ -119,7 +126,6 @@ class _Legalizer(FunctionMutator):
         self.rules = legalize.rules
         self.context = context
         self.compiled = compiled  # custom kernels that are called as they are, by name
-        self.made: dict[tuple[object, ...], str] = {}
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call) or not isinstance(value.op, Op):
@@ -144,15 +150,15 @@ class _Legalizer(FunctionMutator):
         literals = tuple((n, arg.digest) for n, arg in literal.items())
         types = tuple(arg.tensor_type for arg in call.args)
         key = (call.op_name, types, tuple(call.attrs.items()), literals)
-        name = self.made.get(key)
-        if name is None:
+
+        def make() -> PrimFunc:
             if custom is not None:
                 function = custom.primfunc(types, call.attrs, call.type)
             else:
                 function = legalize_call(call.op_name, types, call.attrs, call.type, self.rules.get(call.op_name))
-            function = with_literals(function, {n: arg.data for n, arg in literal.items()})
-            name = self.made[key] = self.functions.name_of(function, call.op_name.rpartition(".")[2])
-        return name
+            return with_literals(function, {n: arg.data for n, arg in literal.items()})
+
+        return self.functions.name_once(key, call.op_name.rpartition(".")[2], make)
 
 
 def custom_kernel_of(call: Call) -> CustomKernel | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 from kernelyard.transform.quantization.stored_weights import (
     StoredWeights,
     WeightConstants,
+    identify_weights,
     narrow_floats,
     read_stored_weights,
 )
@@ -48,7 +50,8 @@ class MultiplyBlocks(Pass):
     name = "multiply_blocks"
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
-        return mutate_with_prim_funcs(module, _Multiplier)
+        packed: dict[Hashable, BlockWeights | None] = {}
+        return mutate_with_prim_funcs(module, lambda table: _Multiplier(table, packed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +64,12 @@ class BlockWeights(WeightConstants):
     bits: int
     block: int
     offset: int
+
+    @property
+    def form(self) -> Hashable:
+        """Return what a function that multiplies by the weights depends on: all but their numbers."""
+        types = tuple((name, constant.tensor_type) for name, constant in self.inputs.items())
+        return (types, self.bits, self.block, self.offset)
 
     @property
     def blocks(self) -> int:
@@ -87,9 +96,11 @@ class BlockWeights(WeightConstants):
 
 
 class _Multiplier(FunctionMutator):
-    def __init__(self, functions: PrimFuncTable) -> None:
+    """packed: the weights of all entry functions, by `identify_weights`; they share most of them."""
+
+    def __init__(self, functions: PrimFuncTable, packed: dict[Hashable, BlockWeights | None]) -> None:
         super().__init__()
-        self.functions = functions
+        self.functions, self.packed = functions, packed
         self.weights: dict[Expr, BlockWeights | None] = {}
         self.quantized: dict[Expr, list[Expr]] = {}
 
@@ -109,14 +120,19 @@ class _Multiplier(FunctionMutator):
         if weights.largest_sum(bits) > _LARGEST or (bits == 16 and weights.blocks == 1):
             return value
         blocks = self._quantize_left_side(left, rounded, weights.block)
-        function = _product([each.tensor_type for each in blocks], value.tensor_type, weights)
-        name = self.functions.name_of(function, "block_matmul")
+        types = tuple(each.tensor_type for each in blocks)
+        key = ("block_matmul", types, value.tensor_type, weights.form)
+        make = partial(_product, types, value.tensor_type, weights)
+        name = self.functions.name_once(key, "block_matmul", make)
         return call_tir(name, [*blocks, *weights.inputs.values()], value.type)
 
     def _weights(self, matrix: Expr) -> BlockWeights | None:
         if matrix not in self.weights:
-            stored = read_stored_weights(matrix, self.value_of)
-            self.weights[matrix] = None if stored is None else pack_blocks_in_words(stored)
+            key = identify_weights(matrix, self.value_of)
+            if key not in self.packed:
+                stored = read_stored_weights(matrix, self.value_of)
+                self.packed[key] = None if stored is None else pack_blocks_in_words(stored)
+            self.weights[matrix] = self.packed[key]
         return self.weights[matrix]
 
     def _quantize_left_side(self, left: Expr, rounded: Call, block: int) -> list[Expr]:
@@ -158,6 +174,7 @@ def _wider(parameters: np.ndarray) -> np.ndarray:
     return np.pad(parameters, ((0, 0), (0, -parameters.shape[1] % COLUMNS)))
 
 
+@lru_cache(64)  # a model has few kinds of left sides, and many of each
 def _quantize(x: TensorType, block: int, bits: int) -> PrimFunc:
     """Return the function that quantizes blocks: their codes, scales, and sums (of what the codes stand for)."""
     b = PrimFuncBuilder()

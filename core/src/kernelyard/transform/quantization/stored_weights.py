@@ -8,7 +8,7 @@ dequantization, those of importers included.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -84,6 +84,14 @@ class WeightConstants(ABC):
         shifted = integer - parameters["z"] if "z" in parameters else integer
         scaled = shifted * parameters["s"]
         return scaled + parameters["m"] if "m" in parameters else scaled
+
+
+def identify_weights(matrix: Expr, value_of: Values) -> Hashable:
+    """Return what tells weights from others: matrices for which it is equal dequantize the same numbers alike."""
+    value = value_of(matrix)
+    if not isinstance(value, Call):
+        return value
+    return (value.op_name, *value.attrs.items(), *(identify_weights(arg, value_of) for arg in value.args))
 
 
 def read_stored_weights(matrix: Expr, value_of: Values) -> StoredWeights | None:
