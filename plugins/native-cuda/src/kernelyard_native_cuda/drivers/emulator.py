@@ -48,6 +48,7 @@ FLAGS = (
     "-fno-strict-aliasing",
     "-ffp-contract=off",
 )
+NAME, PARAMETERS = re.compile(r"\b(\w+)\s*\("), re.compile(r"([^{;]*)\)\s*\{")  # of a function that is defined
 CACHE = DiskCache("cuda-emulator")
 POISON = 0xC3
 RACES_VARIABLE = EnvironmentVariable(
@@ -177,19 +178,29 @@ def precompiled_header(compiler: tuple[str, ...], flags: tuple[str, ...]) -> Pat
 def emulated_text(image: Image) -> str:
     """Return the C++ text of an image: its own, and a function for every kernel that runs it."""
     take = "const emulation::Start* how, const emulation::Slot* slots"
+    parameters = _parameters(image)
     starts = (
         f"EXPORTED const char* emulate_{kernel}({take}) {{\n"
-        f"  static const char* const names[] = {{{_parameters(image.source, kernel)}}};\n"
+        f"  static const char* const names[] = {{{parameters.get(kernel, _names(''))}}};\n"
         f"  return emulation::launch({kernel}, how, slots, names);\n}}"
         for kernel in image.kernels
     )
     return "\n".join(('#include "emulation.h"', image.source, *starts, ""))
 
 
-def _parameters(source: str, kernel: str) -> str:
-    """Return the names of a kernel's parameters as literals of C++; those that are not found are empty."""
-    head = re.search(rf"\b{kernel}\s*\(([^{{;]*)\)\s*\{{", source)
-    text = re.sub(r"\([^()]*\)|<[^<>]*>", "", head[1]) if head else ""  # types may have commas
+def _parameters(image: Image) -> dict[str, str]:
+    """Return the names of each kernel's parameters. The text, which may have megabytes, is read once for all."""
+    found: dict[str, str] = {}
+    kernels = set(image.kernels)
+    for name in NAME.finditer(image.source):
+        if name[1] in kernels and name[1] not in found and (head := PARAMETERS.match(image.source, name.end())):
+            found[name[1]] = _names(head[1])
+    return found
+
+
+def _names(parameters: str) -> str:
+    """Return the names in a list of parameters as literals of C++; those that are not found are empty."""
+    text = re.sub(r"\([^()]*\)|<[^<>]*>", "", parameters)  # types may have commas
     words = (re.findall(r"[A-Za-z_]\w*", each) for each in text.split(","))
     return ", ".join(f'"{each[-1] if each else ""}"' for each in words)
 
