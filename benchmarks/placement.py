@@ -62,6 +62,11 @@ def singles() -> dict[str, Sequence[str]]:
     return {"generated alone": [], **{f"{name} first": [name] for name in names}}
 
 
+def placed(exe: ky.Executable) -> list[tuple[str, str, str]]:
+    """Return what runs each operator: two programs of which this is the same are one, whatever their times are."""
+    return [(node.backend, node.pattern, node.function) for node in exe.report.nodes]
+
+
 def raced(model: Path, tuning: ky.Tuning, file: Path, turns: int) -> tuple[str, Mapping[str, float], float, float]:
     """Return what was chosen, medians of seconds by placement, and both ratios."""
     executables = {MEASURED: ky.compile(model, placement=file), DEFAULT: ky.compile(model)}
@@ -71,12 +76,15 @@ def raced(model: Path, tuning: ky.Tuning, file: Path, turns: int) -> tuple[str, 
     feeds = made_feeds(executables[DEFAULT], tuning.feeds, {})
     clock = time.thread_time if tuning.threads == 1 else time.perf_counter
     race = Race({name: partial(exe.run, feeds) for name, exe in executables.items()}, clock)
-    race.warm()
+    for racer in race.racers:
+        racer.call()
+    race.size_turns()
     for number in range(turns):
         race.turn(number)
     racers: dict[str, Racer] = {racer.name: racer for racer in race.racers}
     best = race.fastest([racers[name] for name in singles()])
-    ratios = [race.compared(racers[name], best).ratio for name in (MEASURED, DEFAULT)]
+    is_same = {name: placed(executables[name]) == placed(executables[best.name]) for name in (MEASURED, DEFAULT)}
+    ratios = [1.0 if same else race.compared(racers[name], best).ratio for name, same in is_same.items()]
     decision = executables[MEASURED].report.decision
     seconds = {name: float(np.median(racer.seconds)) for name, racer in racers.items()}
     return decision.name if decision is not None else "none", seconds, ratios[0], ratios[1]

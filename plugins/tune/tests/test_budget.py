@@ -16,6 +16,7 @@ import kernelyard as ky
 import kernelyard.ops
 from kernelyard.driver.measured_placement import TuneRequest
 from kernelyard.driver.placement_cache import remember
+from kernelyard.errors import ExecutionError
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.placement_decision import PlacementDecision, Timing
@@ -110,6 +111,21 @@ def test_what_there_is_time_for_is_all_tried(compiles: Callable[[float], list[st
     assert decision.untried == ()
     assert {"default", "native-cpu alone", "dnnl first"} <= set(compiled)
     assert "not tried" not in "\n".join(decision.lines())
+
+
+def test_a_candidate_that_does_not_run_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = tuner._caller
+
+    def refuses(feeds: Any) -> None:
+        raise ExecutionError("no memory")
+
+    def failing(executable: Executable) -> Callable[[Any], object]:
+        return refuses if any(node.backend == "dnnl" for node in executable.report.nodes) else caller(executable)
+
+    monkeypatch.setattr(tuner, "_caller", failing)
+    decision = decision_of()
+    assert decision.name == "default"
+    assert "dnnl first" not in {timing.name for timing in decision.timings} | set(decision.untried)
 
 
 def test_ctrl_c_while_compiling_says_what_was_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:

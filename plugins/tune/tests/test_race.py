@@ -88,7 +88,7 @@ def test_without_time_for_six_turns_of_all_the_quickest_is_compared_with_the_sim
     monkeypatch.setattr("kernelyard_tune.race.time.monotonic", lambda: clock.now)
     seconds = {"default": 2.0, "slow": 5.0, "quick": 1.0, "slower": 6.0}
     found = Race({name: clock.program(each) for name, each in seconds.items()}, lambda: clock.now)
-    found.run(50.0, lambda _: None)  # two calls of each to warm up take 28, a turn 14, five turns of the last two 15
+    found.run(36.0, lambda _: None)  # a call of each to size turns takes 14, a turn 14, five turns of the last two 15
     turns = {racer.name: len(racer.seconds) for racer in found.racers}
     assert turns == {"default": LEAST_PAIRS, "slow": 1, "quick": LEAST_PAIRS, "slower": 1}
     assert found.winner().name == "quick"

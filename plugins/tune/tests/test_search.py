@@ -113,7 +113,7 @@ def test_a_dense_graph_of_few_operators_is_searched_whole() -> None:
     narrow = search(problem, most_states=500)
     assert narrow is not None
     assert not narrow.is_exact
-    check(problem, Exhaustive(problem).least)
+    check(problem, 9.335956313894743)  # what `Exhaustive` finds, in 14 s
 
 
 def integer_program(problem: Problem) -> float | None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kernelyard_tune.paired_test import LEAST_PAIRS
-from kernelyard_tune.race import BURST_SECONDS, WARMING_CALLS
+from kernelyard_tune.race import BURST_SECONDS, SIZING_CALLS
 
 LEAST_RACE = 0.3  # the part of the budget that is kept for running in turns: more turns show smaller differences
 LAST_RACERS = 2  # the default, and what is left to beat it: these take all turns, whatever that takes
@@ -18,7 +18,7 @@ LAST_RACERS = 2  # the default, and what is left to beat it: these take all turn
 class Budget:
     """Say what there is time for, in seconds of the wall.
 
-    seconds: in all. compiles: what each compile has taken. calls: about what a
+    seconds: in all. compiles: what each compile and first call has taken. calls: about what a
     call of the model takes, at each set of sizes.
     """
 
@@ -44,7 +44,7 @@ class Budget:
 
     def race_seconds(self, candidates: int) -> float:
         """Return what it takes at least to run so many candidates in turns."""
-        each = candidates * (WARMING_CALLS + 1) + LAST_RACERS * (LEAST_PAIRS - 1)
+        each = candidates * (SIZING_CALLS + 1) + LAST_RACERS * (LEAST_PAIRS - 1)
         seconds = each * sum(max(call, BURST_SECONDS) for call in self.calls)
         return max(seconds, LEAST_RACE * self.seconds)
 

@@ -13,7 +13,7 @@ from kernelyard_tune.paired_test import LEAST_PAIRS, Comparison, compare
 
 BURST_SECONDS = 0.01  # of one program in one turn: enough calls for its caches to be its own
 MOST_CALLS = 50  # in a turn
-WARMING_CALLS = 2  # of each program before the first turn
+SIZING_CALLS = 1  # of each program before the first turn
 FEWEST_TURNS, MOST_TURNS = 12, 60
 SAME = 1.02  # ratios up to this are no difference
 CERTAIN, LIKELY = 0.005, 0.05  # p-values: to drop a program early, and to decide in the end
@@ -39,7 +39,7 @@ class Racer:
 class Race:
     """Run programs in turns.
 
-    calls: by name, the simplest first. clock: seconds of what is measured.
+    calls: by name, the simplest first; each was called before. clock: seconds of what is measured.
     """
 
     def __init__(self, calls: Mapping[str, Callable[[], object]], clock: Clock = time.perf_counter) -> None:
@@ -48,10 +48,9 @@ class Race:
         self.running = list(self.racers)
         self.measurements = 0
 
-    def warm(self) -> None:
-        """Run each program twice, the second time to see how many calls fit in a turn."""
+    def size_turns(self) -> None:
+        """Run each program, to see how many calls fit in a turn."""
         for racer in self.racers:
-            racer.call()
             seconds = max(self._timed(racer), 1e-7)
             racer.calls = int(min(max(BURST_SECONDS / seconds, 1), MOST_CALLS))
 
@@ -69,7 +68,7 @@ class Race:
 
         step: called with a line of progress.
         """
-        self.warm()
+        self.size_turns()
         for number in range(MOST_TURNS):
             least = LEAST_PAIRS if len(self.running) > 1 else 1
             if number >= least and time.monotonic() > deadline:

@@ -79,6 +79,14 @@ class _Run(NamedTuple):
     seconds: float
 
 
+class _Candidate(NamedTuple):
+    """Hold a compiled candidate. call: runs it until its results are there, on a machine of its own."""
+
+    decision: PlacementDecision
+    executable: Executable
+    call: Callable[[Feeds], object]
+
+
 class _Tuner:
     def __init__(
         self, request: TuneRequest, facts: Mapping[str, str], budget: Budget, step: Callable[[str], None]
@@ -86,7 +94,8 @@ class _Tuner:
         self.request, self.facts, self.budget, self.step = request, facts, budget, step
         self.is_interrupted = False
         self.threads = request.tuning.threads or default_threads()
-        self.compiled: dict[str, tuple[PlacementDecision, Executable]] = {}
+        self.compiled: dict[str, _Candidate] = {}
+        self.runs: list[_Run] = []
         self.names: list[str] = []
         self.untried: list[str] = []
 
@@ -95,18 +104,17 @@ class _Tuner:
         self.names = [each.name for each in candidates]
         with _without_warnings():
             self.add(default)
-            runs = [self._run_at(sizes) for sizes in measured_sizes(self.request.module, self.request.tuning)]
-            self.budget.calls = [run.seconds for run in runs]
+            self.runs = [self._run_at(sizes) for sizes in measured_sizes(self.request.module, self.request.tuning)]
+            self.budget.calls = [run.seconds for run in self.runs]
             self._try_all(likely_first(others, iterate_remembered(), self.facts))
             with self.ended_by_interrupt():
                 if mixes and not self.is_interrupted:
-                    self._mix(runs)
+                    self._mix()
             self.compiled = dict(sorted(self.compiled.items(), key=lambda each: self._rank(each[0])))
-            calls = {name: _caller(executable) for name, (_, executable) in self.compiled.items()}
-            races = [self._race(calls, run, len(runs) - number) for number, run in enumerate(runs)]
-        if len(runs) == 1:
+            races = [self._race(run, len(self.runs) - number) for number, run in enumerate(self.runs)]
+        if len(races) == 1:
             return self.decision(races[0], races[0].winner().name)
-        return self._by_size([run.sizes for run in runs], races)
+        return self._by_size([run.sizes for run in self.runs], races)
 
     def _rank(self, name: str) -> int:
         """Return the place of a candidate from simple to complex; mixtures are behind the whole ones."""
@@ -114,13 +122,13 @@ class _Tuner:
 
     def _run_at(self, sizes: Mapping[str, int]) -> _Run:
         """Return how a model is run at sizes. Raises: TuneError where it does not run."""
-        executable = self.compiled[DEFAULT][1]
-        feeds = made_feeds(executable, self.request.tuning.feeds, sizes)
-        return _Run(sizes, feeds, _seconds(executable, feeds))
+        default = self.compiled[DEFAULT]
+        feeds = made_feeds(default.executable, self.request.tuning.feeds, sizes)
+        return _Run(sizes, feeds, _seconds(default.call, feeds))
 
-    def _race(self, calls: Mapping[str, Callable[[Feeds], object]], run: _Run, left: int) -> Race:
+    def _race(self, run: _Run, left: int) -> Race:
         """Run all candidates in turns. left: how many races share the time that is left, this one among them."""
-        race = Race({name: partial(call, run.feeds) for name, call in calls.items()}, self.clock)
+        race = Race({name: partial(each.call, run.feeds) for name, each in self.compiled.items()}, self.clock)
         if not self.is_interrupted:
             with self.ended_by_interrupt():
                 race.run(time.monotonic() + self.budget.left / left, self.step)
@@ -146,16 +154,21 @@ class _Tuner:
             self.is_interrupted = True
 
     def add(self, decision: PlacementDecision) -> None:
-        """Compile a candidate; of those that place all alike, the simplest is kept."""
+        """Compile a candidate, and call it once: libraries compile and pack then. Of those that place all alike, the
+        simplest is kept.
+        """
         self.step(f"compiling: {decision.name}")
         with self.budget.compiling():
             executable = self.request.compile_with(decision)
-        executable.threads = self.threads
-        placed = _placed(executable)
-        twin = next((name for name, (_, each) in self.compiled.items() if _placed(each) == placed), None)
-        if twin is None or self._rank(decision.name) < self._rank(twin):
-            self.compiled.pop(twin or "", None)
-            self.compiled[decision.name] = decision, executable
+            executable.threads = self.threads
+            placed = _placed(executable)
+            twin = next((name for name, each in self.compiled.items() if _placed(each.executable) == placed), None)
+            if twin is None or self._rank(decision.name) < self._rank(twin):
+                candidate = _Candidate(decision, executable, _caller(executable))
+                for run in self.runs:
+                    candidate.call(run.feeds)
+                self.compiled.pop(twin or "", None)
+                self.compiled[decision.name] = candidate
 
     def _try_all(self, decisions: Sequence[PlacementDecision]) -> None:
         """Add candidates while there is time, until Ctrl-C, and note those that are not tried."""
@@ -169,21 +182,21 @@ class _Tuner:
         self.untried += [each.name for each in decisions[tried:]]
 
     def _try(self, decision: PlacementDecision) -> None:
-        """Add a candidate, unless it cannot be compiled, as where `require` says that it may not be."""
+        """Add a candidate, unless it cannot be compiled or run, as where `require` says that it may not be."""
         try:
             self.add(decision)
         except KernelyardError as error:
             self.step(f"{decision.name} is left out: {error.message}")
 
-    def _mix(self, runs: Sequence[_Run]) -> None:
+    def _mix(self) -> None:
         """Add placements that mix what was quick in the whole ones, at each set of sizes."""
-        generator, whole = self.request.session.generator, [executable for _, executable in self.compiled.values()]
+        generator, whole = self.request.session.generator, [each.executable for each in self.compiled.values()]
         if generator is None or len(whole) < 2:
             return
-        share = PROFILING * self.budget.seconds / (len(whole) * len(runs))
+        share = PROFILING * self.budget.seconds / (len(whole) * len(self.runs))
         names = [backend.name for backend in self.request.session.backends]
         found: list[PlacementDecision] = []
-        for run in runs:
+        for run in self.runs:
             calls = int(min(share / (CALLS_OF_PROFILE * run.seconds), MOST_PROFILED))
             seconds = len(whole) * calls * CALLS_OF_PROFILE * run.seconds
             if calls and self.budget.has_time_for(len(whole), seconds):
@@ -208,12 +221,11 @@ class _Tuner:
         timings = [Timing(each.name, float(np.median(each.seconds)), ratios[each.name]) for each in timed]
         untried = tuple(dict.fromkeys(self.untried))
         timings.sort(key=lambda timing: (timing.name != winner.name, timing.ratio))
-        return replace(self.compiled[winner.name][0], timings=tuple(timings), facts=self.facts, untried=untried)
+        return replace(self.compiled[winner.name].decision, timings=tuple(timings), facts=self.facts, untried=untried)
 
 
-def _seconds(executable: Executable, feeds: Feeds) -> float:
+def _seconds(call: Callable[[Feeds], object], feeds: Feeds) -> float:
     """Return about what a call takes. Raises: TuneError where the model does not run."""
-    call = _caller(executable)
     try:
         call(feeds)
     except KernelyardError as error:
