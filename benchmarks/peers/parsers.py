@@ -33,7 +33,7 @@ from kernelyard_llm.server import protocol
 from kernelyard_onnx_export import to_onnx
 from kernelyard_serve import grpc_codec
 from kernelyard_serve.grpc_messages import message
-from kernelyard_serve.grpc_service import parsed
+from kernelyard_serve.grpc_service import parse_request
 from kernelyard_serve.http_codec import decode_request
 from kernelyard_serve.inference import Deadline
 from peers.structured import repacked_archive, repacked_head, repacked_message
@@ -141,7 +141,7 @@ def _binary_http(data: bytes) -> object:
 
 
 def _grpc(data: bytes) -> object:
-    return grpc_codec.decode_request(parsed("ModelInfer", data), INPUTS, ["y"], Deadline())
+    return grpc_codec.decode_request(parse_request("ModelInfer", data), INPUTS, ["y"], Deadline())
 
 
 def _config(path: Path) -> object:

@@ -25,7 +25,7 @@ from kernelyard_serve.http_app import create_app
 from kernelyard_serve.http_body import BodyReader
 from kernelyard_serve.http_codec import to_json
 from kernelyard_serve.http_protocol import ARRIVED
-from kernelyard_serve.merged_metrics import lasting, merged, samples
+from kernelyard_serve.merged_metrics import keep_counters, merge_metrics, samples
 from kernelyard_serve.repository import ModelRepository
 from kernelyard_serve.worker_connection import Answer, WorkerLostError
 
@@ -326,7 +326,7 @@ def test_workers_of_language_models(language_models: None, serve: Callable[..., 
 def test_merged_counts() -> None:
     texts = [f'# HELP a A.\n# TYPE a counter\na{{x="1"}} {n}\n# TYPE h histogram\nh_sum{{}} 0.{n}\n' for n in (1, 2)]
     more = Counter({'a{x="2"}': 4, "b_total": 1})
-    assert merged(texts, more) == (
+    assert merge_metrics(texts, more) == (
         '# HELP a A.\n# TYPE a counter\na{x="1"} 3\na{x="2"} 4\n# TYPE h histogram\nh_sum{} 0.30000000000000004\nb_total 1\n'
     )
-    assert lasting(samples("a_total 2\nqueue 3\n")) == {"a_total": 2.0}
+    assert keep_counters(samples("a_total 2\nqueue 3\n")) == {"a_total": 2.0}

@@ -280,7 +280,7 @@ class Batcher:
     def _outcomes(self, batch: RunningBatch) -> list[Arrays | KernelyardError]:
         """Return the results or the error of each request."""
         try:
-            feeds = joined([request.feeds for request in batch.requests])
+            feeds = join_feeds([request.feeds for request in batch.requests])
             results = self._call(feeds, batch.timeout(), batch.cancellation)
             return list(split(results, [request.rows for request in batch.requests]))
         except (CallTimeoutError, CallCancelledError) as error:
@@ -315,7 +315,7 @@ class Batcher:
         self._pump()
 
 
-def joined(feeds: Sequence[Arrays]) -> Arrays:
+def join_feeds(feeds: Sequence[Arrays]) -> Arrays:
     """Return feeds as one, along the first axis of every input."""
     if len(feeds) == 1:
         return feeds[0]

@@ -15,17 +15,19 @@ from kernelyard.cli.options import threads_option
 from kernelyard.runtime.api import processors
 from kernelyard_serve.errors import ServeSetupError
 
+PORT = click.IntRange(0, 65535)
+POSITIVE = click.IntRange(1)
 
-@click.command("serve")
+
+@click.command("serve", context_settings={"show_default": True})
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: all interfaces.")
-@click.option(
-    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="HTTP port; 0: any free one."
-)
-@click.option("--grpc-port", type=click.IntRange(0, 65535), help="gRPC port; 0: any free one (default: no gRPC).")
-@click.option(
-    "--max-batch", default=1, show_default=True, type=click.IntRange(1), help="Dynamic batching: rows at most; 1: none."
-)
+# Where it listens.
+@click.option("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0: all interfaces.")
+@click.option("--port", default=8000, type=PORT, help="HTTP port; 0: any free one.")
+@click.option("--grpc-port", type=PORT, help="gRPC port; 0: any free one (default: no gRPC).")
+@click.option("--connections", default=1000, type=POSITIVE, help="Open connections at most.")
+# How requests wait, and are put together.
+@click.option("--max-batch", default=1, type=POSITIVE, help="Dynamic batching: rows at most; 1: none.")
 @click.option(
     "--max-delay",
     default=0.0,
@@ -33,48 +35,22 @@ from kernelyard_serve.errors import ServeSetupError
     metavar="MS",
     help="Longest time a request waits to be batched with others.",
 )
+@click.option("--max-queue", default=128, type=POSITIVE, help="Requests that may wait; more are refused (HTTP 503).")
 @click.option(
-    "--max-queue",
-    default=128,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Requests that may wait; more are refused (HTTP 503).",
+    "--timeout", default=60.0, type=click.FloatRange(0), help="Seconds until a request is given up; 0: no limit."
 )
-@click.option(
-    "--timeout",
-    default=60.0,
-    show_default=True,
-    type=click.FloatRange(0),
-    help="Seconds until a request is given up; 0: no limit.",
-)
-@click.option(
-    "--max-body", default=64, show_default=True, type=click.IntRange(1), metavar="MIB", help="Largest request body."
-)
+# What requests may take.
+@click.option("--max-body", default=64, type=POSITIVE, metavar="MIB", help="Largest request body.")
 @click.option(
     "--body-timeout",
     default=30.0,
-    show_default=True,
     type=click.FloatRange(0.001),
     help="Seconds within which a client must send a whole request.",
 )
-@click.option(
-    "--max-held",
-    default=1024,
-    show_default=True,
-    type=click.IntRange(1),
-    metavar="MIB",
-    help="Memory for all request bodies together.",
-)
-@click.option(
-    "--callers", type=click.IntRange(1), help="Model calls that run at once (default: one for each processor)."
-)
-@click.option(
-    "--warm", multiple=True, metavar="NAME=N,...", help="Prepare these symbolic sizes before ready; repeatable."
-)
-@click.option("--control/--no-control", default=True, help="Let clients load and unload models.")
-@click.option(
-    "--connections", default=1000, show_default=True, type=click.IntRange(1), help="Open connections at most."
-)
+@click.option("--max-held", default=1024, type=POSITIVE, metavar="MIB", help="Memory for all request bodies together.")
+# How models run.
+@click.option("--callers", type=POSITIVE, help="Model calls that run at once (default: one for each processor).")
+@threads_option
 @click.option(
     "--workers",
     default=0,
@@ -82,11 +58,16 @@ from kernelyard_serve.errors import ServeSetupError
     type=click.IntRange(0),
     help="Run models in N processes, restarted when one dies; 0: in this one.",
 )
-@click.option("--listen-fd", type=int, hidden=True)
-@click.option("--messages", is_flag=True, hidden=True)
+@click.option(
+    "--warm", multiple=True, metavar="NAME=N,...", help="Prepare these symbolic sizes before ready; repeatable."
+)
+@click.option("--control/--no-control", default=True, help="Let clients load and unload models.")
+# Language models.
 @click.option("--openai", is_flag=True, help="Serve one language model through an OpenAI-compatible API.")
 @click.option("--cache-dtype", metavar="DTYPE", help="Data type of a language model's KV cache: float16, int8, ...")
-@threads_option
+# Between a front and its workers.
+@click.option("--listen-fd", type=int, hidden=True)
+@click.option("--messages", is_flag=True, hidden=True)
 def command(models: tuple[str, ...], openai: bool, **settings: Any) -> None:
     """Serve each MODEL: a .kyar file, a folder MODEL/VERSION/x.kyar, a folder of such, or NAME=PATH.
 

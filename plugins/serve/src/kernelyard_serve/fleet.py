@@ -102,7 +102,7 @@ class Fleet:
 
     async def start(self) -> None:
         """Start all workers, and return when they are ready. Raises: ServeSetupError where one ends before."""
-        first = await asyncio.gather(*(self._started(number) for number in range(self.count)))
+        first = await asyncio.gather(*(self._start_worker(number) for number in range(self.count)))
         self._keeping = [asyncio.create_task(self._keep(number, worker)) for number, worker in enumerate(first)]
         for line in self._lines or [f"ready: {self.count} workers"]:
             self._say(line)
@@ -146,7 +146,7 @@ class Fleet:
         for worker in self.ready:
             worker.signal(signal.SIGTERM)
         for worker in self.ready:
-            await _ended(worker.process, seconds)
+            await _wait_or_kill(worker.process, seconds)
 
     # --- one place in the fleet ---------------------------------------------------------------------------------------
     async def _keep(self, number: int, worker: Worker) -> None:
@@ -160,7 +160,7 @@ class Fleet:
             self._say(f"replaced: worker {number}, which ended with {cause(status)}")
             while True:
                 try:
-                    worker = await self._started(number)
+                    worker = await self._start_worker(number)
                 except ServeSetupError as error:
                     self._say(f"not started again: worker {number}: {error.message}; the next try is in {wait:g} s")
                     await asyncio.sleep(wait)
@@ -169,7 +169,7 @@ class Fleet:
                     wait = LEAST_WAIT
                     break
 
-    async def _started(self, number: int) -> Worker:
+    async def _start_worker(self, number: int) -> Worker:
         """Start a worker, and return it when it is ready. Raises: ServeSetupError where it ends before."""
         path = str(self._folder / f"{number}-{self.replaced}.sock")
         reloads = self._reloads
@@ -230,7 +230,7 @@ class Fleet:
                 self._say(line)
 
 
-async def _ended(process: Process, seconds: float) -> None:
+async def _wait_or_kill(process: Process, seconds: float) -> None:
     try:
         await asyncio.wait_for(process.wait(), seconds)
     except TimeoutError:

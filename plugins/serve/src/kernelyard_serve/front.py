@@ -18,7 +18,7 @@ from kernelyard_serve.errors import ModelNotReadyError, UnknownPathError, as_our
 from kernelyard_serve.fleet import Fleet, Worker
 from kernelyard_serve.http_body import BodyReader, ClientLeftError, answer, answer_error, arrival, unless_left
 from kernelyard_serve.http_codec import to_json
-from kernelyard_serve.merged_metrics import lasting, merged, samples
+from kernelyard_serve.merged_metrics import keep_counters, merge_metrics, samples
 from kernelyard_serve.worker_connection import ARRIVED_HEADER, MESSAGES, Answer, WorkerLostError, request_bytes
 
 TRIES = 2
@@ -74,7 +74,7 @@ class Front:
             target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
             method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn leaves the body out
             request = request_bytes(method, target, fields, body)
-            model = _controlled(scope["path"]) if scope["method"] == "POST" else None
+            model = _model_to_control(scope["path"]) if scope["method"] == "POST" else None
             asked = self.ask(request) if model is None else self._fleet.control(model, request)
             found = await unless_left(asyncio.ensure_future(asked), receive)
         finally:
@@ -117,10 +117,10 @@ class Front:
         more["kernelyard_held_bytes"] += self._bodies.held
         for status, count in sorted(self._refused.items()):
             more[f'kernelyard_refused_total{{status="{status}"}}'] += count
-        return merged(texts, more)
+        return merge_metrics(texts, more)
 
     def _keep_counts(self, worker: Worker) -> None:
-        self._gone.update(lasting(self._known.pop(worker, Counter())))
+        self._gone.update(keep_counters(self._known.pop(worker, Counter())))
 
 
 async def _pass_on(parts: AsyncGenerator[bytes], receive: Receive, send: Send) -> None:
@@ -151,7 +151,7 @@ async def _next(parts: AsyncGenerator[bytes], watch: asyncio.Future[Message]) ->
     raise ClientLeftError
 
 
-def _controlled(path: str) -> str | None:
+def _model_to_control(path: str) -> str | None:
     """Return the model that a path is to load or unload, None for another path."""
     parts = path.strip("/").split("/")
     is_control = len(parts) == 5 and parts[:3] == ["v2", "repository", "models"] and parts[4] in _CONTROLS

@@ -20,7 +20,7 @@ from kernelyard_serve.inference import (
     check_outputs,
     check_tensor,
     from_bytes,
-    in_order,
+    order_feeds,
     timeout_of,
 )
 
@@ -65,7 +65,7 @@ def decode_request(
     parameters = {"timeout": _integer(asked.parameters["timeout"])} if "timeout" in asked.parameters else {}
     limits = [each for each in (deadline.remaining, timeout_of(parameters)) if each is not None]
     limit = min(limits, default=None)
-    return InferenceRequest(in_order(inputs, feeds), wanted, asked.id, limit, arrived=deadline.arrived)
+    return InferenceRequest(order_feeds(inputs, feeds), wanted, asked.id, limit, arrived=deadline.arrived)
 
 
 def _integer(parameter: Any) -> int | None:

@@ -9,7 +9,7 @@ from kernelyard_serve.fleet import Fleet
 from kernelyard_serve.front import Front
 from kernelyard_serve.grpc_messages import message
 from kernelyard_serve.grpc_server import GRPCRefusedError
-from kernelyard_serve.grpc_service import model_of, parsed
+from kernelyard_serve.grpc_service import model_of, parse_request
 from kernelyard_serve.inference import Deadline
 from kernelyard_serve.message_bridge import CODE, REMAINING, RETRY, STATUS
 from kernelyard_serve.worker_connection import ARRIVED_HEADER, MESSAGES, Answer, request_bytes
@@ -36,14 +36,14 @@ class GRPCFront:
         fields = [(ARRIVED_HEADER, b"%.6f" % time.monotonic())]
         fields += [] if remaining is None else [(REMAINING, b"%.6f" % max(remaining, 0.0))]
         request = request_bytes("POST", f"{MESSAGES}{method}".encode(), fields, data)
-        model = model_of(parsed(method, data)) if method in _CONTROLS else None
+        model = model_of(parse_request(method, data)) if method in _CONTROLS else None
         found = await (self._front.ask(request) if model is None else self._fleet.control(model, request))
         if found.status != 200:
-            raise _refused(found)
+            raise _refusal_of(found)
         return found.body
 
 
-def _refused(found: Answer) -> GRPCRefusedError:
+def _refusal_of(found: Answer) -> GRPCRefusedError:
     given = {name.decode(): value.decode("latin-1") for name, value in found.headers}
     details = [(name.decode(), given[name.decode()]) for name in (CODE, RETRY) if name.decode() in given]
     return GRPCRefusedError(given.get(STATUS.decode(), "INTERNAL"), found.body.decode(), tuple(details))

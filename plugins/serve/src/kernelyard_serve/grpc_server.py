@@ -66,13 +66,13 @@ def _handler(method: str, answer: Answerer, bodies: BodyReader) -> Any:
         except GRPCRefusedError as error:
             refused = error
         except Exception as error:
-            refused = _refused(error)
+            refused = _refuse(error)
         return await context.abort(getattr(grpc.StatusCode, refused.status), str(refused), refused.details)
 
     return handle
 
 
-def _refused(error: Exception) -> GRPCRefusedError:
+def _refuse(error: Exception) -> GRPCRefusedError:
     ours = as_ours(error)
     details = [("kernelyard-code", ours.code)]
     seconds = retry_after(ours)

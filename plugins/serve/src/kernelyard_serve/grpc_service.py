@@ -23,7 +23,7 @@ METHODS = (
 )
 
 
-def parsed(method: str, data: bytes) -> Any:
+def parse_request(method: str, data: bytes) -> Any:
     """Return the request message of a method. Raises: RequestFormatError."""
     from google.protobuf.message import DecodeError
 
@@ -42,7 +42,7 @@ class Service:
 
     async def answer(self, method: str, data: bytes, deadline: Deadline) -> bytes:
         """Return the answer of a method to a message. Raises: RequestFormatError, and those of the method."""
-        return (await self._methods[method](parsed(method, data), deadline)).SerializeToString()
+        return (await self._methods[method](parse_request(method, data), deadline)).SerializeToString()
 
     async def ModelInfer(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """Run a model."""
@@ -73,20 +73,20 @@ class Service:
         """Return the metadata of the server."""
         return message("ServerMetadataResponse")(name=NAME, version=ky.__version__, extensions=EXTENSIONS)
 
-    def _served(self, request: Any) -> ServedModel:
+    def _find_served(self, request: Any) -> ServedModel:
         return self._repository.get(request.name, request.version)
 
     async def ModelReady(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """Return whether a model is loaded and warm."""
         try:
-            self._served(request)
+            self._find_served(request)
         except KernelyardError:
             return message("ModelReadyResponse")(ready=False)
         return message("ModelReadyResponse")(ready=True)
 
     async def ModelMetadata(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """Return the metadata of a model."""
-        served = self._served(request)
+        served = self._find_served(request)
         facts = served.metadata(self._repository.versions(served.name))
         del facts["placement"]  # as text among the properties
         return message("ModelMetadataResponse")(**facts)
@@ -98,19 +98,19 @@ class Service:
 
     async def RepositoryModelLoad(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """Load a model, or what is new of it."""
-        name = self._controlled(request)
+        name = self._check_control(request)
         await self._repository.load(name)
         return message("RepositoryModelLoadResponse")(model_name=name, isLoaded=True)
 
     async def RepositoryModelUnload(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """Serve a model no more."""
-        name = self._controlled(request)
+        name = self._check_control(request)
         await self._repository.unload(name)
         return message("RepositoryModelUnloadResponse")(model_name=name, isUnloaded=True)
 
-    def _controlled(self, request: Any) -> str:
-        """Return the model that is to be loaded or unloaded. Raises: as `controlled`."""
-        return self._repository.controlled(model_of(request), list(request.parameters))
+    def _check_control(self, request: Any) -> str:
+        """Return the model that is to be loaded or unloaded. Raises: as `require_control`."""
+        return self._repository.require_control(model_of(request), list(request.parameters))
 
 
 def model_of(control: Any) -> str:

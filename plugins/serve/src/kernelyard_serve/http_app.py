@@ -64,8 +64,8 @@ def create_app(repository: ModelRepository, bodies: BodyReader, *, has_front: bo
         "/v2/repository/models/{model}/unload": pages.unload,
     }
     routes = [Route(f"{path}/infer", infer, methods=["POST"]) for path in (one, version)]
-    routes += [Route(path, pages.guarded(page), methods=["GET"]) for path, page in get.items()]
-    routes += [Route(path, pages.guarded(page), methods=["POST"]) for path, page in post.items()]
+    routes += [Route(path, pages.handle_errors(page), methods=["GET"]) for path, page in get.items()]
+    routes += [Route(path, pages.handle_errors(page), methods=["POST"]) for path, page in post.items()]
     return _Quick(infer, Starlette(routes=routes, exception_handlers={HTTPException: pages.unknown}))
 
 
@@ -143,7 +143,7 @@ class Pages:
         self._repository, self._bodies = repository, bodies
         self.refused: Counter[int] = Counter()
 
-    def guarded(self, endpoint: Endpoint) -> Any:
+    def handle_errors(self, endpoint: Endpoint) -> Any:
         """Return an ASGI application that answers with the errors of an endpoint."""
 
         async def page(scope: Scope, receive: Receive, send: Send) -> None:
@@ -184,34 +184,34 @@ class Pages:
         """Answer with the names of the models."""
         return _json({"models": self._repository.names})
 
-    def _served(self, request: Request) -> ServedModel:
+    def _find_served(self, request: Request) -> ServedModel:
         where = request.path_params
         return self._repository.get(where["model"], where.get("version", ""))
 
     async def model(self, request: Request) -> Response:
         """Answer with the metadata of a model."""
-        served = self._served(request)
+        served = self._find_served(request)
         return _json(served.metadata(self._repository.versions(served.name)))
 
     async def model_ready(self, request: Request) -> Response:
         """Answer whether a model is loaded and warm."""
-        return _json({"name": self._served(request).name, "ready": True})
+        return _json({"name": self._find_served(request).name, "ready": True})
 
     async def index(self, request: Request) -> Response:
         """Answer with all versions of all models, and their states."""
-        asked = await self._asked(request)
+        asked = await self._read_object(request)
         entries = [entry._asdict() for entry in self._repository.index()]
         return _json([each for each in entries if each["state"] == READY or asked.get("ready") is not True])
 
     async def load(self, request: Request) -> Response:
         """Load a model, or what is new of it."""
-        name = await self._controlled(request)
+        name = await self._check_control(request)
         await self._repository.load(name)
         return _json({"name": name, "versions": self._repository.versions(name)})
 
     async def unload(self, request: Request) -> Response:
         """Serve a model no more."""
-        name = await self._controlled(request)
+        name = await self._check_control(request)
         await self._repository.unload(name)
         return _json({"name": name})
 
@@ -222,7 +222,7 @@ class Pages:
         text = metrics.text(self._repository.metrics(), gauges, self.refused)
         return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
 
-    async def _asked(self, request: Request) -> dict[str, Any]:
+    async def _read_object(self, request: Request) -> dict[str, Any]:
         body = await self._bodies.read(request.scope, request.receive)
         self._bodies.release(body)
         asked = read_json(body)
@@ -230,12 +230,12 @@ class Pages:
             raise RequestFormatError("the body is no JSON object", found=type(asked).__name__)
         return asked
 
-    async def _controlled(self, request: Request) -> str:
+    async def _check_control(self, request: Request) -> str:
         """Return the model that is to be loaded or unloaded. Raises: RequestFormatError, UnknownServedModelError."""
-        parameters = (await self._asked(request)).get("parameters") or {}
+        parameters = (await self._read_object(request)).get("parameters") or {}
         if not isinstance(parameters, dict):
             raise RequestFormatError("the parameters are no JSON object", found=type(parameters).__name__)
-        return self._repository.controlled(request.path_params["model"], list(parameters))
+        return self._repository.require_control(request.path_params["model"], list(parameters))
 
 
 class _Application:

@@ -23,7 +23,7 @@ from kernelyard_serve.inference import (
     check_outputs,
     check_tensor,
     from_bytes,
-    in_order,
+    order_feeds,
     timeout_of,
 )
 
@@ -101,7 +101,7 @@ def decode_request(
     wanted = outputs if asked.outputs is None else [each.name for each in asked.outputs]
     check_outputs(wanted, outputs)
     binary = _binary_outputs(asked, wanted)
-    return InferenceRequest(in_order(inputs, feeds), tuple(wanted), asked.id, timeout_of(asked.parameters), binary)
+    return InferenceRequest(order_feeds(inputs, feeds), tuple(wanted), asked.id, timeout_of(asked.parameters), binary)
 
 
 def _header_length(text: str, size: int) -> int:
@@ -140,7 +140,7 @@ def _from_json(info: TensorInfo, tensor: InputTensor) -> np.ndarray:
     if not tensor.data:
         raise RequestFormatError("a tensor has no data", where=where, expected="data, or binary_data_size")
     try:
-        flat = _numbers(tensor.data, info.dtype)
+        flat = _parse_elements(tensor.data, info.dtype)
         if dtype.kind in "iu" and flat.size and flat.dtype != dtype:
             limits = np.iinfo(dtype)
             if flat.min() < limits.min or flat.max() > limits.max:
@@ -161,7 +161,7 @@ def _from_json(info: TensorInfo, tensor: InputTensor) -> np.ndarray:
     return array.reshape(tensor.shape)
 
 
-def _numbers(data: msgspec.Raw, dtype: str) -> np.ndarray:
+def _parse_elements(data: msgspec.Raw, dtype: str) -> np.ndarray:
     """Return the elements in a dtype that holds them exactly. Raises: ValueError, DecodeError, ..."""
     kind = "f" if dtypes.is_float(dtype) else dtypes.to_numpy(dtype).kind
     exact = {"b": np.bool_, "i": np.int64, "u": np.uint64, "f": np.float64}[kind]
@@ -202,7 +202,7 @@ def encode_answer(
             parts.append(array.tobytes())
             head["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
-            head["data"] = _listed(name, array)
+            head["data"] = _to_list(name, array)
         outputs.append(head)
     answer: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": outputs}
     if request.id:
@@ -211,7 +211,7 @@ def encode_answer(
     return (b"".join([text, *parts]), len(text)) if parts else (text, None)
 
 
-def _listed(name: str, array: np.ndarray) -> list[Any]:
+def _to_list(name: str, array: np.ndarray) -> list[Any]:
     if array.dtype.kind not in "biu":
         array = array if array.dtype.kind == "f" else array.astype(np.float32)  # bfloat16
         if not np.isfinite(array).all():

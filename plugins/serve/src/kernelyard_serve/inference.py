@@ -82,7 +82,7 @@ def from_bytes(info: TensorInfo, shape: Sequence[int], data: memoryview | bytes)
     return array.reshape(tuple(shape))
 
 
-def in_order(inputs: Mapping[str, TensorInfo], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def order_feeds(inputs: Mapping[str, TensorInfo], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the feeds in the order of the inputs. Raises: InputNameError for one too many or too few."""
     if len(given) == len(inputs) and all(name in given for name in inputs):
         return {name: given[name] for name in inputs}

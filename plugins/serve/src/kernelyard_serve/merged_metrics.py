@@ -23,12 +23,12 @@ def samples(text: str) -> Counter[str]:
     return found
 
 
-def lasting(found: Counter[str]) -> Counter[str]:
+def keep_counters(found: Counter[str]) -> Counter[str]:
     """Return what only grows: it counts on when the worker that counted it is gone."""
     return Counter({name: value for name, value in found.items() if name.partition("{")[0].endswith(COUNTERS)})
 
 
-def merged(texts: Iterable[str], more: Counter[str]) -> str:
+def merge_metrics(texts: Iterable[str], more: Counter[str]) -> str:
     """Return one text whose values are the sums of those of several, and of `more`."""
     heads: dict[str, list[str]] = {}
     rows: dict[str, Counter[str]] = {}
@@ -49,9 +49,9 @@ def merged(texts: Iterable[str], more: Counter[str]) -> str:
     lines: list[str] = []
     for family in [*heads, *(each for each in rows if each not in heads)]:
         lines += heads.get(family, [])
-        lines += [f"{name} {_number(value)}" for name, value in rows.get(family, Counter()).items()]
+        lines += [f"{name} {_format_number(value)}" for name, value in rows.get(family, Counter()).items()]
     return "\n".join([*lines, ""])
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)

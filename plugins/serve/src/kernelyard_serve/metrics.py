@@ -39,7 +39,7 @@ class ModelMetrics:
 
     def __init__(self, model: str, version: str) -> None:
         self.model, self.version = model, version
-        self.labels = f'model="{_escaped(model)}",version="{_escaped(version)}"'
+        self.labels = f'model="{_escape(model)}",version="{_escape(version)}"'
         self.answers: dict[tuple[str, int], int] = defaultdict(int)  # by protocol and status
         self.request_seconds, self.queue_seconds = Histogram(SECONDS), Histogram(SECONDS)
         self.call_seconds, self.call_rows = Histogram(SECONDS), Histogram(ROWS)
@@ -101,5 +101,5 @@ def _head(name: str, kind: str, summary: str) -> tuple[str, str]:
     return f"# HELP kernelyard_{name} {summary}", f"# TYPE kernelyard_{name} {kind}"
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

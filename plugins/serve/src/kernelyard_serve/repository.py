@@ -49,7 +49,7 @@ def find_artifacts(arguments: Iterable[str]) -> Artifacts:
     for argument in arguments:
         name, equals, path = argument.partition("=")
         path = Path(path if equals else argument)
-        for model, versions in _found_in(path, name if equals else None).items():
+        for model, versions in _find_in(path, name if equals else None).items():
             if not _NAME.fullmatch(model):
                 raise ServeSetupError("a model cannot have this name", found=repr(model), hint="name it: NAME=PATH")
             if model in found:
@@ -58,7 +58,7 @@ def find_artifacts(arguments: Iterable[str]) -> Artifacts:
     return found
 
 
-def _found_in(path: Path, name: str | None) -> Artifacts:
+def _find_in(path: Path, name: str | None) -> Artifacts:
     if path.is_file():
         return {name or path.stem: {"1": path}}
     if not path.is_dir():
@@ -155,7 +155,7 @@ class ModelRepository:
         """Return all versions of all models that are served."""
         return [each for versions in self._served.values() for each in versions.values()]
 
-    def controlled(self, name: str, parameters: Collection[str]) -> str:
+    def require_control(self, name: str, parameters: Collection[str]) -> str:
         """Return the name of a model that a client wants to be loaded or unloaded.
 
         Raises: UnknownServedModelError where clients may not, RequestFormatError for parameters.
@@ -185,11 +185,11 @@ class ModelRepository:
             old = self._served.setdefault(name, {})
             new: dict[str, ServedModel] = {}
             for version, path in artifacts[name].items():
-                new[version] = await self._loaded(name, version, path, old.get(version))
+                new[version] = await self._load_version(name, version, path, old.get(version))
             self._served[name] = new
             self._forget_states(name)
 
-    async def _loaded(self, name: str, version: str, path: Path, old: ServedModel | None) -> ServedModel:
+    async def _load_version(self, name: str, version: str, path: Path, old: ServedModel | None) -> ServedModel:
         """Return the version as it lies on disk: the old one where it is the same."""
         try:
             if old is not None and FileStamp.of(path) == old.stamp:

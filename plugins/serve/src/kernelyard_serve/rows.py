@@ -22,7 +22,7 @@ def symbols(exe: ky.Executable) -> frozenset[str]:
 
 def shapes(exe: ky.Executable, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the inputs for sizes of all symbols. Raises: ShapeError."""
-    return {info.name: tuple(_evaluated(dim, sizes) for dim in info.shape) for info in exe.inputs}
+    return {info.name: tuple(_evaluate(dim, sizes) for dim in info.shape) for info in exe.inputs}
 
 
 def warm_sizes(exe: ky.Executable, given: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
@@ -95,5 +95,5 @@ def _symbols(dim: int | str) -> frozenset[str]:
     return frozenset() if isinstance(dim, int) else frozenset(dims.symbols_of(dims.parse(dim)))
 
 
-def _evaluated(dim: int | str, values: Mapping[str, int]) -> int:
+def _evaluate(dim: int | str, values: Mapping[str, int]) -> int:
     return dim if isinstance(dim, int) else dims.evaluate(dims.parse(dim), values)

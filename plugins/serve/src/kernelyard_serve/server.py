@@ -159,12 +159,12 @@ def _stop_with_front(server: HTTPServer) -> None:
     """Stop a worker when its front is gone, whatever has ended it: its standard input ends then."""
     loop = asyncio.get_running_loop()
 
-    def ended() -> None:
+    def stop_at_end() -> None:
         if not os.read(0, 1 << 12):
             loop.remove_reader(0)
             server.stop()
 
-    loop.add_reader(0, ended)
+    loop.add_reader(0, stop_at_end)
 
 
 async def _load(repository: ModelRepository, server: HTTPServer, say: Say) -> None:
@@ -181,14 +181,14 @@ async def _load(repository: ModelRepository, server: HTTPServer, say: Say) -> No
 
 
 def _reload(repository: ModelRepository, say: Say) -> None:
-    async def every() -> None:
+    async def reload_all() -> None:
         for name in repository.names:
             try:
                 await repository.load(name)
             except Exception as error:
                 say(f"not loaded again: {name}: {error}")
 
-    repository.reloading = asyncio.ensure_future(every())  # the loop itself would not keep it
+    repository.reloading = asyncio.ensure_future(reload_all())  # the loop itself would not keep it
 
 
 def _service(repository: ModelRepository) -> Answerer:

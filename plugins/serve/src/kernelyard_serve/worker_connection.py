@@ -93,7 +93,7 @@ class WorkerConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         if (b"transfer-encoding", b"chunked") in self._headers:
             self._chunks = asyncio.Queue()
-            self._answered(b"", self._received(self._chunks))
+            self._complete(b"", self._receive(self._chunks))
 
     def on_body(self, part: bytes) -> None:
         if self._chunks is None:
@@ -104,15 +104,15 @@ class WorkerConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._is_whole = True
         if self._chunks is None:
-            self._answered(b"".join(self._parts))
+            self._complete(b"".join(self._parts))
         else:
             self._chunks.put_nowait(None)
 
-    def _answered(self, body: bytes, parts: AsyncGenerator[bytes] | None = None) -> None:
+    def _complete(self, body: bytes, parts: AsyncGenerator[bytes] | None = None) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(Answer(self._parser.get_status_code(), self._headers, body, parts))
 
-    async def _received(self, chunks: asyncio.Queue[bytes | None]) -> AsyncGenerator[bytes]:
+    async def _receive(self, chunks: asyncio.Queue[bytes | None]) -> AsyncGenerator[bytes]:
         while (part := await chunks.get()) is not None:
             yield part
         if not self._is_whole:
