@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelyard_llm import LanguageModel
-from kernelyard_llm.engine.batch import CHUNK, padded_length
+from kernelyard_llm.engine.batch import CHUNK, round_up_length
 from kernelyard_llm.engine.generation import Generation
 from kernelyard_llm.engine.pages import PagePool, PageTable
 from kernelyard_llm.engine.prefill import allot, calls
@@ -33,7 +33,7 @@ def test_tokens_are_computed_once_and_in_order(pool: PagePool, sizes: list[tuple
     assert all(share.end == share.made.prompt for share in shares[:-1])
     done = {made: made.table.length for made in prompts}
     for call in calls(shares):
-        assert len(call) * max(padded_length(chunk.end - chunk.start) for chunk in call) <= CHUNK
+        assert len(call) * max(round_up_length(chunk.end - chunk.start) for chunk in call) <= CHUNK
         for chunk in call:
             assert chunk.start == done[chunk.made] < chunk.end
         done |= {chunk.made: chunk.end for chunk in call}

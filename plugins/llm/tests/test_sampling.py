@@ -8,7 +8,7 @@ from hypothesis import given, strategies
 
 from kernelyard_llm import LanguageModelError, Sampling
 from kernelyard_llm.sampling import Sampler, Scored
-from kernelyard_llm.text_stream import TextStream, held_back
+from kernelyard_llm.text_stream import TextStream, count_held_back
 
 LOGITS = np.random.default_rng(0).normal(0, 3, 6000).astype(np.float32)
 PROBABILITIES = np.exp(LOGITS - LOGITS.max()).astype(np.float64)
@@ -99,18 +99,18 @@ def test_a_bias_may_forbid_and_must_name_tokens() -> None:
 
 
 def test_log_probabilities_are_the_models_own() -> None:
-    found = Sampler(Sampling(log_probabilities=3, logit_bias={7: 99.0})).scored(LOGITS)
+    found = Sampler(Sampling(log_probabilities=3, logit_bias={7: 99.0})).sample_with_score(LOGITS)
     assert found.token == 7
     assert found.log_probability == pytest.approx(np.log(PROBABILITIES[7]))
     assert [token for token, _ in found.best] == ORDER[:3].tolist()
     np.testing.assert_allclose([each for _, each in found.best], np.log(PROBABILITIES[ORDER[:3]]))
-    assert Sampler(Sampling()).scored(LOGITS) == Scored(int(ORDER[0]), found.best[0][1])
+    assert Sampler(Sampling()).sample_with_score(LOGITS) == Scored(int(ORDER[0]), found.best[0][1])
 
 
 def test_what_may_begin_a_stop_string_is_held_back() -> None:
-    assert held_back("abc", ("cd",)) == 1
-    assert held_back("abc", ("x",)) == 0
-    assert held_back("abc###", ("####",)) == 3
+    assert count_held_back("abc", ("cd",)) == 1
+    assert count_held_back("abc", ("x",)) == 0
+    assert count_held_back("abc###", ("####",)) == 3
 
 
 def pieces(tokens: list[bytes], *stops: str) -> tuple[list[str], int]:

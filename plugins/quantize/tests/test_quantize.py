@@ -17,7 +17,7 @@ from kernelyard.ir import Call, Constant, Function, FunctionBuilder, IRModule
 from kernelyard.plugins.api import INT8_WEIGHTS, SCHEMES, STATIC, QuantizationScheme
 from kernelyard.testing import assert_offloaded
 from kernelyard_quantize import CalibrationError, QuantizationError, QuantizedModule
-from kernelyard_quantize.layers import find_layers, quantized_values
+from kernelyard_quantize.layers import find_layers, find_quantized_values
 
 MODELS = {"convolutions": convolutions, "attention": attention, "linear": linear}
 OF_INTEGERS = [name for name, scheme in SCHEMES.items() if scheme.kind != "weights"]
@@ -108,7 +108,7 @@ def test_operands_of_concat_share_a_scale() -> None:
     x, w = builder.input("x", (1, 4, 4, 4)), np.ones((2, 8, 1, 1), np.float32)
     pair = [builder.op("nn.relu", x), builder.op("sigmoid", x)]
     function = builder.function(builder.op("nn.conv2d", builder.op("concat", *pair, axis=1), w))
-    values = quantized_values(function, find_layers(function, STATIC), ())
+    values = find_quantized_values(function, find_layers(function, STATIC), ())
     assert values == {each: frozenset(pair) for each in pair}
 
 

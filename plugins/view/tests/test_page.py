@@ -18,7 +18,7 @@ from kernelyard_view.graph import graph_data
 from kernelyard_view.measure import build_of
 from kernelyard_view.page import view_page
 from kernelyard_view.saved import build_from_json, build_to_json
-from kernelyard_view.watch_passes import WatchPasses, changed_lines
+from kernelyard_view.watch_passes import WatchPasses, diff_lines
 
 
 def data_of(page: str) -> list[dict]:
@@ -133,7 +133,7 @@ def test_what_is_no_build_is_refused(place: str) -> None:
 
 def test_changed_lines_are_complete() -> None:
     before, after = ["a", "b", "c", "d", "e", "f"], ["b", "x", "a", "d", "f", "y"]
-    changed = list(changed_lines(before, after))
+    changed = list(diff_lines(before, after))
     assert [line for sign, line in changed if sign != "+"] == before
     assert [line for sign, line in changed if sign != "-"] == after
 

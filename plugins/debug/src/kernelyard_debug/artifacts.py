@@ -67,7 +67,7 @@ class ArtifactRunner(Runner):
         return [self.arrays[result] for result in case.results]
 
 
-def recorded_by(case: Case, name: str, steps: Steps) -> ArtifactRunner:
+def replay_artifact(case: Case, name: str, steps: Steps) -> ArtifactRunner:
     """Return a runner that replays what an artifact's steps computed, for the corresponding values of a model.
 
     Raises: DebugError where the artifact has other outputs than the model.

@@ -98,7 +98,7 @@ def unique(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def cut(case: Case, kept: Iterable[Binding], recorded: Recorded) -> Case | None:
+def cut_case(case: Case, kept: Iterable[Binding], recorded: Recorded) -> Case | None:
     """Return a case of some bindings alone: what they read becomes inputs, fed with recorded values.
 
     What others read, or nobody, becomes results. Sizes stay symbolic: where the inputs do not tell them, the model's

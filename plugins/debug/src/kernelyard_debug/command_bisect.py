@@ -11,12 +11,12 @@ from kernelyard.cli.feeds import read_dims
 from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option
 from kernelyard.cli.output import print_json, say
 from kernelyard.transform.pass_infra.bisect import BISECT_LIMIT
-from kernelyard_debug.options import check_option, feeds_option, how_to_compare, one_oracle
+from kernelyard_debug.options import check_one_oracle, check_option, compare_options, feeds_option
 
 
 @click.command("bisect")
 @click.argument("model", type=click.Path(path_type=Path))
-@how_to_compare
+@compare_options
 @check_option
 @feeds_option
 @dim_option
@@ -36,7 +36,7 @@ def command(
     """Find the pass, region or kernel that makes MODEL fail, by binary search."""
     from kernelyard_debug.bisect import bisect
 
-    one_oracle(check, against)
+    check_one_oracle(check, against)
     report = bisect(
         model,
         against or "reference",

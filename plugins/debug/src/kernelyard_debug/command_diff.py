@@ -9,12 +9,12 @@ import click
 from kernelyard.cli.feeds import read_dims
 from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option
 from kernelyard.cli.output import print_json, say
-from kernelyard_debug.options import feeds_option, how_to_compare
+from kernelyard_debug.options import compare_options, feeds_option
 
 
 @click.command("diff")
 @click.argument("model", type=click.Path(path_type=Path))
-@how_to_compare
+@compare_options
 @feeds_option
 @click.option("--every-layer", is_flag=True, help="Measure all layers, where the outputs agree as well.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File for a plot of the errors (SVG).")

@@ -9,12 +9,12 @@ import click
 from kernelyard.cli.feeds import read_dims
 from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option
 from kernelyard.cli.output import print_json, say
-from kernelyard_debug.options import check_option, feeds_option, how_to_compare, one_oracle
+from kernelyard_debug.options import check_one_oracle, check_option, compare_options, feeds_option
 
 
 @click.command("reduce")
 @click.argument("model", type=click.Path(path_type=Path))
-@how_to_compare
+@compare_options
 @check_option
 @feeds_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the result.")
@@ -36,7 +36,7 @@ def command(
     """Reduce MODEL, which fails, to a few ops that fail in the same way."""
     from kernelyard_debug.reduce import reduce
 
-    one_oracle(check, against)
+    check_one_oracle(check, against)
     reduction = reduce(
         model,
         against or "reference",

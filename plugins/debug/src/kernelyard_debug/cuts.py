@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from kernelyard.ir import Binding
-from kernelyard_debug.case import Case, Recorded, cut
+from kernelyard_debug.case import Case, Recorded, cut_case
 from kernelyard_debug.halving import least_by_halves
 
 Fails: TypeAlias = "Callable[[Case], bool]"
@@ -17,7 +17,7 @@ def shortest_prefix(case: Case, bindings: Bindings, recorded: Recorded, fails: F
     """Return the fewest bindings from the start that fail; all where that is not monotone and none shorter is found."""
 
     def prefix_fails(length: int) -> bool:
-        part = cut(case, bindings[:length], recorded)
+        part = cut_case(case, bindings[:length], recorded)
         return part is not None and fails(part)
 
     return bindings[: least_by_halves(0, len(bindings), prefix_fails)]
@@ -28,7 +28,7 @@ def latest_start(case: Case, bindings: Bindings, recorded: Recorded, fails: Fail
     length = len(bindings)
 
     def suffix_fails(count: int) -> bool:
-        part = cut(case, bindings[length - count :], recorded)
+        part = cut_case(case, bindings[length - count :], recorded)
         return part is not None and fails(part)
 
     low, high = 0, 1  # most faults are in few bindings: by doubling
@@ -44,7 +44,7 @@ def without_each(case: Case, bindings: Bindings, recorded: Recorded, fails: Fail
         place, removed = 0, False
         while place < len(kept):
             fewer = kept[:place] + kept[place + size :]
-            part = cut(case, fewer, recorded) if fewer else None
+            part = cut_case(case, fewer, recorded) if fewer else None
             if part is not None and fails(part):
                 kept, removed = fewer, True
             else:

@@ -39,18 +39,18 @@ class DepartureSearch:
         self._order = {var: place for place, var in enumerate(self.values)}
         self._made = {binding.var: binding.value for binding in self.case.function.bindings}
 
-    def first_departing(self, result: Expr) -> tuple[Var, ...]:
+    def find_first_departing(self, result: Expr) -> tuple[Var, ...]:
         """Return the first value that departs, at the end, after those that are in one kernel with it.
 
         result: a value that departs.
         """
-        bad = self._narrowed(result)
+        bad = self._narrow(result)
         if isinstance(bad, Var) and not self.fused:
-            bad = self._confirmed(bad)
+            bad = self._confirm(bad)
         inside = [var for var in self._order if var in self.fused]
         return (*inside, bad) if isinstance(bad, Var) else tuple(inside)
 
-    def _narrowed(self, result: Expr) -> Expr:
+    def _narrow(self, result: Expr) -> Expr:
         """Return the first value that departs where many values are returned at once."""
         bad, good, width = result, set[Var](), WIDTH
         while candidates := self._suspects(bad, good):
@@ -67,11 +67,11 @@ class DepartureSearch:
                 bad = departing[0] if departing and self._is_before(departing[0], bad) else bad
         return bad
 
-    def _confirmed(self, bad: Var) -> Var:
+    def _confirm(self, bad: Var) -> Var:
         """Return a value that departs where its operands, returned with it, do not; it may be an earlier one."""
         earlier = self._departing_operand(bad)
         if earlier is not None:
-            bad = self._one_by_one(bad)
+            bad = self._search_one_by_one(bad)
         while (earlier := self._departing_operand(bad)) is not None:
             bad = earlier
         return bad
@@ -86,9 +86,9 @@ class DepartureSearch:
         self.measured.update(found)
         return next((var for var in read if found[var].kind), None)
 
-    def _one_by_one(self, bad: Var) -> Var:
+    def _search_one_by_one(self, bad: Var) -> Var:
         """Return the first value, of those behind one that departs, that departs when it alone is returned."""
-        behind = self._behind(bad, set())
+        behind = self._find_producers(bad, set())
         order = sorted((var for var in behind if var in self._order), key=self._order.__getitem__)
 
         def departs(count: int) -> bool:
@@ -109,11 +109,11 @@ class DepartureSearch:
 
         Where values cannot be returned, their neighbours: the kernel that they are in is looked for.
         """
-        cleared = {each for var in good for each in (var, *self._behind(var, set()))}
+        cleared = {each for var in good for each in (var, *self._find_producers(var, set()))}
         if self.fused:
             suspects = self._neighbours() if len(self.fused) < MOST_FUSED else set[Var]()
         else:
-            suspects = self._behind(bad, cleared)
+            suspects = self._find_producers(bad, cleared)
         left = suspects - cleared - self.fused - {var for var, each in self.measured.items() if each.kind}
         return sorted((var for var in left if var in self._order), key=self._order.__getitem__)
 
@@ -128,7 +128,7 @@ class DepartureSearch:
                 found.add(var)
         return found
 
-    def _behind(self, value: Expr, cleared: set[Var]) -> set[Var]:
+    def _find_producers(self, value: Expr, cleared: set[Var]) -> set[Var]:
         found: set[Var] = set()
         waiting = [value]
         while waiting:

@@ -13,7 +13,7 @@ from kernelyard.cli.progress import Progress
 from kernelyard.driver.session.precision import DEFAULT
 from kernelyard.ir import Call, TupleGetItem, Var
 from kernelyard.transform.pass_infra.pass_base import place_of
-from kernelyard_debug.artifacts import ArtifactRunner, recorded_by, steps_of_artifact
+from kernelyard_debug.artifacts import ArtifactRunner, replay_artifact, steps_of_artifact
 from kernelyard_debug.case import Case, record
 from kernelyard_debug.cuts import latest_start, shortest_prefix
 from kernelyard_debug.departure import DepartureSearch
@@ -56,7 +56,7 @@ def diff(
     case = opened(Given(model, feeds, arguments, sizes or {}))
     if Path(against).is_file() and is_artifact(Path(against)):
         steps = steps_of_artifact(Path(against), case.feeds, timeout)
-        other: Runner = recorded_by(case, against, steps)
+        other: Runner = replay_artifact(case, against, steps)
     else:
         other = runner_of(against, arguments)
     oracle = Oracle(CompiledRunner(arguments=arguments), other, tolerance, timeout)
@@ -85,18 +85,18 @@ class _Diff:
         elif outcome.fails:
             search = DepartureSearch(self.case, self._measure, self._measurable())
             departing = list(outcome.outputs).index(outcome.output)
-            first = search.first_departing(self.case.results[departing])
+            first = search.find_first_departing(self.case.results[departing])
             measured = search.measured
         if every_layer and outcome.kind not in (ERROR, CRASH, HANG):
             measured |= self._measure_all()
-        return self._told(outcome, measured, first)
+        return self._report(outcome, measured, first)
 
     def _measurable(self) -> tuple[Var, ...]:
         """Return the values that both runners provide."""
         other = self.oracle.against
         return tuple(v for v in self.case.values if not isinstance(other, ArtifactRunner) or v in other.arrays)
 
-    def _told(self, outcome: Outcome, measured: Mapping[Var, Difference], first: Sequence[Var]) -> DiffReport:
+    def _report(self, outcome: Outcome, measured: Mapping[Var, Difference], first: Sequence[Var]) -> DiffReport:
         layers = tuple(self._layer(var, measured[var]) for var in self._numbers if var in measured)
         named = tuple(self._layer(var, measured.get(var)) for var in first)
         suspect, against = self.oracle.suspect.name, self.oracle.against.name

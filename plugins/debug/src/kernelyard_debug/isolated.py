@@ -94,14 +94,14 @@ def _work(function: Callable[[Announce], Any], sender: Connection, output: IO[st
             with warnings.catch_warnings(action="ignore"):
                 verdict = Finished(function(sender.send))
         except BaseException as error:
-            verdict = _failed(error)
+            verdict = _describe_failure(error)
         sender.send(verdict)
         sender.close()
     finally:
         os._exit(0)
 
 
-def _failed(error: BaseException) -> Failed:
+def _describe_failure(error: BaseException) -> Failed:
     notes = tuple(getattr(error, "__notes__", ()))
     if isinstance(error, KernelyardError):
         return Failed(error.to_json(), notes)

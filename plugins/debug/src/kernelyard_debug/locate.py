@@ -96,7 +96,7 @@ def wrong_step(exe: Executable, case: Case, snapshots: Snapshots, departs: Depar
     _run_watched(exe, case, instrument)
     steps = [step for program in exe.programs.values() for step in program.steps]
     culprit = wrong[0] if wrong else steps[0] if len(steps) == 1 else None
-    return place_of_step(exe, culprit, snapshots) if culprit is not None else None
+    return describe_step(exe, culprit, snapshots) if culprit is not None else None
 
 
 def announce_steps(exe: Executable, case: Case, snapshots: Snapshots, announce: Announce) -> None:
@@ -104,12 +104,12 @@ def announce_steps(exe: Executable, case: Case, snapshots: Snapshots, announce: 
 
     def instrument(step: Any, name: str, before_run: bool, ret_value: Any, *args: Any) -> None:
         if before_run:
-            announce(STEP + json.dumps(asdict(place_of_step(exe, step, snapshots))))
+            announce(STEP + json.dumps(asdict(describe_step(exe, step, snapshots))))
 
     _run_watched(exe, case, instrument)
 
 
-def announced_step(stage: str) -> Place | None:
+def find_announced_step(stage: str) -> Place | None:
     """Return the place of the step that was announced, if a stage is one."""
     if not stage.startswith(STEP):
         return None
@@ -124,7 +124,7 @@ def _run_watched(exe: Executable, case: Case, instrument: Callable[..., Any]) ->
     machine.run(exe.main.name, dict(case.feeds))
 
 
-def place_of_step(exe: Executable, step: Any, snapshots: Snapshots) -> Place:
+def describe_step(exe: Executable, step: Any, snapshots: Snapshots) -> Place:
     """Return the region or kernel that a step of a program runs."""
     kind = exe.modules[step.module].kind
     function = snapshots.functions.get(step.symbol) or _region(step.symbol, snapshots.functions)

@@ -11,7 +11,7 @@ import click
 AGAINST = "reference, onnxruntime, native-cpu, other backends (a,b), or for diff an artifact (default: reference)."
 
 
-def how_to_compare(function: Callable[..., Any]) -> Callable[..., Any]:
+def compare_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --against, --tolerance and --timeout."""
     options = [
         click.option("--against", metavar="WAY", help=AGAINST),
@@ -33,7 +33,7 @@ check_option = click.option(
 )
 
 
-def one_oracle(check: str | None, against: str | None) -> None:
+def check_one_oracle(check: str | None, against: str | None) -> None:
     """Check that not both a command and a runner are given. Raises: UsageError."""
     if check is not None and against is not None:
         raise click.UsageError("--check and --against exclude each other: one oracle at a time")

@@ -10,8 +10,8 @@ import numpy as np
 from kernelyard_debug.case import Case
 from kernelyard_debug.difference import Difference, difference
 from kernelyard_debug.isolated import Announce, Failed, Finished, isolated
-from kernelyard_debug.locate import Snapshots, announce_steps, announced_step, wrong_pass, wrong_step
-from kernelyard_debug.outcome import AGREES, CRASH, HANG, UNUSABLE, Outcome, Place, of_death, of_error
+from kernelyard_debug.locate import Snapshots, announce_steps, find_announced_step, wrong_pass, wrong_step
+from kernelyard_debug.outcome import AGREES, CRASH, HANG, UNUSABLE, Outcome, Place, outcome_of_death, outcome_of_error
 from kernelyard_debug.runners import PASS, RUNNING, CompiledRunner, Runner
 
 TIMEOUT = 120.0  # seconds of one check
@@ -59,10 +59,10 @@ class Oracle:
             return verdict.value
         if isinstance(verdict, Failed):
             stage = next((note.removeprefix("stage: ") for note in verdict.notes if note.startswith("stage: ")), "")
-            return of_error(verdict, stage)
+            return outcome_of_error(verdict, stage)
         if verdict.stage.startswith(AGAINST):
             return Outcome(UNUSABLE, message=verdict.reason, stage=verdict.stage)
-        return of_death(verdict)
+        return outcome_of_death(verdict)
 
     def locating(self, case: Case) -> Outcome:
         """Return what comes of a case, with the place in the compiler where it fails, if that can be found."""
@@ -70,7 +70,7 @@ class Oracle:
         if outcome.kind in (CRASH, HANG) and outcome.stage == RUNNING and isinstance(self.suspect, CompiledRunner):
             suspect = self.suspect
             again = self.isolated(lambda announce: _step_by_step(suspect, case, announce))
-            return replace(outcome, place=announced_step(again.stage))
+            return replace(outcome, place=find_announced_step(again.stage))
         if outcome.kind in (CRASH, HANG) and outcome.stage.startswith(PASS):
             return replace(outcome, place=Place("pass", outcome.stage.removeprefix(PASS)))
         return outcome

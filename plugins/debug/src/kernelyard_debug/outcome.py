@@ -87,7 +87,7 @@ class Outcome:
         return " ".join(filter(None, parts)) + (f"; {place}" if place else "")
 
 
-def of_error(failed: Failed, stage: str) -> Outcome:
+def outcome_of_error(failed: Failed, stage: str) -> Outcome:
     """Return the outcome of a suspect that raised."""
     facts = failed.facts
     texts = (*failed.notes, facts.get("where") or "", facts.get("message") or "")
@@ -97,7 +97,7 @@ def of_error(failed: Failed, stage: str) -> Outcome:
     return Outcome(ERROR, code, facts.get("message") or "", f"pass {name}" if name else stage, place=place)
 
 
-def of_death(died: Died) -> Outcome:
+def outcome_of_death(died: Died) -> Outcome:
     """Return the outcome of a suspect whose process ended."""
     return Outcome(HANG if died.timed_out else CRASH, "" if died.timed_out else died.reason, "", died.stage)
 

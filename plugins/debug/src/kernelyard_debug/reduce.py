@@ -12,7 +12,7 @@ import numpy as np
 from kernelyard.cli.progress import Progress
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import Call
-from kernelyard_debug.case import Case, cut, record
+from kernelyard_debug.case import Case, cut_case, record
 from kernelyard_debug.command_oracle import CommandOracle
 from kernelyard_debug.cuts import latest_start, shortest_prefix, without_each
 from kernelyard_debug.errors import DebugError
@@ -151,7 +151,7 @@ class _Reducer:
             if len(fewer) < len(bindings):
                 self.steps.append(f"{name}: {len(bindings)} to {len(fewer)} bindings")
             bindings = fewer
-        small = cut(case, bindings, recorded) if len(bindings) < len(case.function.bindings) else None
+        small = cut_case(case, bindings, recorded) if len(bindings) < len(case.function.bindings) else None
         return small or case
 
     def _by_reducers(self, case: Case) -> Case:

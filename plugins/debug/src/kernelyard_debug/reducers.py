@@ -42,7 +42,7 @@ def fewer_outputs(case: Case) -> Iterator[Case]:
         return
     for name, result in zip(case.output_names, case.results, strict=True):
         attrs = {**case.function.attrs, "output_names": (name,)}
-        yield _swept(case, Function(case.function.params, case.function.bindings, result, attrs))
+        yield _sweep(case, Function(case.function.params, case.function.bindings, result, attrs))
 
 
 def simplified(case: Case) -> Iterator[Case]:
@@ -54,7 +54,7 @@ def simplified(case: Case) -> Iterator[Case]:
             yield small
 
 
-def chosen_branches(case: Case) -> Iterator[Case]:
+def choose_branches(case: Case) -> Iterator[Case]:
     """Yield the case with a branch of a conditional in its place, for each."""
     for binding in case.function.bindings:
         value = binding.value
@@ -63,26 +63,26 @@ def chosen_branches(case: Case) -> Iterator[Case]:
         then, otherwise, _, *args = value.args
         for branch in (then, otherwise):
             if isinstance(branch, GlobalVar):
-                yield _inlined(case, binding, Call(branch, args, type_=value.type))
+                yield _inline(case, binding, Call(branch, args, type_=value.type))
 
 
-def _inlined(case: Case, binding: Binding, call: Call) -> Case:
+def _inline(case: Case, binding: Binding, call: Call) -> Case:
     """Return a case with what a function does in the place of a binding."""
     assert isinstance(call.op, GlobalVar)
     function = case.function
     bindings = [Binding(b.var, call) if b is binding else b for b in function.bindings]
     called = Function(function.params, bindings, function.result, function.attrs)
-    return _swept(case, inline_into(called, case.module, {call.op.name}))
+    return _sweep(case, inline_into(called, case.module, {call.op.name}))
 
 
-def bypassed(case: Case) -> Iterator[Case]:
+def bypass_ops(case: Case) -> Iterator[Case]:
     """Yield the case without an op that stands between others: its readers read an operand of the same type."""
     if len(case.function.bindings) == 1:
         return
     for binding in reversed(case.function.bindings):
         for operand in operands(binding.value):
             if isinstance(operand, Var) and operand.type == binding.var.type:
-                yield _swept(case, _without(case.function, binding, operand))
+                yield _sweep(case, _bypass(case.function, binding, operand))
 
 
 def static_sizes(case: Case) -> Iterator[Case]:
@@ -97,7 +97,7 @@ def static_sizes(case: Case) -> Iterator[Case]:
             symbol = dims.as_symbol(dim)
             if symbol in symbols and symbol is not None:
                 values[symbol] = size
-    yield _swept(case, bind_function(case.function, values))
+    yield _sweep(case, bind_function(case.function, values))
 
 
 def constants_for_inputs(case: Case) -> Iterator[Case]:
@@ -105,7 +105,7 @@ def constants_for_inputs(case: Case) -> Iterator[Case]:
     for place in range(1, len(case.function.params)):
         param, name = case.function.params[place], case.input_names[place]
         if param.tensor_type.is_static:
-            yield _rebuilt(case, {param: Constant(case.feeds[name])})
+            yield _rebuild(case, {param: Constant(case.feeds[name])})
 
 
 def default_attributes(case: Case) -> Iterator[Case]:
@@ -117,7 +117,7 @@ def default_attributes(case: Case) -> Iterator[Case]:
         for name, attribute in call.op.attributes.items():
             if attribute.default is not REQUIRED and call.attrs[name] != attribute.default:
                 attrs = {**call.attrs, name: attribute.default}
-                yield from _retyped(case, {binding: lambda new, c=call, a=attrs: Call(c.op, new, a, c.type)})
+                yield from _retype(case, {binding: lambda new, c=call, a=attrs: Call(c.op, new, a, c.type)})
 
 
 def smaller_sizes(case: Case) -> Iterator[Case]:
@@ -129,7 +129,7 @@ def smaller_sizes(case: Case) -> Iterator[Case]:
     for size in sizes:
         for small in (*(each for each in SMALL if each < size), size // 2):
             if 0 < small < size:
-                yield from _resized(case, size, small)
+                yield from _resize(case, size, small)
 
 
 def plain_numbers(case: Case) -> Iterator[Case]:
@@ -139,7 +139,7 @@ def plain_numbers(case: Case) -> Iterator[Case]:
             if isinstance(operand, Constant) and dtypes.is_float(operand.tensor_type.dtype):
                 plain = np.ones_like(operand.data)
                 if operand.data.size > 1 and not np.array_equal(operand.data, plain):
-                    yield _rebuilt(case, {operand: Constant(plain)})
+                    yield _rebuild(case, {operand: Constant(plain)})
     for name, feed in case.feeds.items():
         if feed.dtype.kind == "f" and np.isfinite(feed).all() and not np.array_equal(np.round(feed), feed):
             yield Case(case.module, {**case.feeds, name: np.round(feed).astype(feed.dtype)})
@@ -164,15 +164,15 @@ def float32_numbers(case: Case) -> Iterator[Case]:
             name: feed.astype(np.float32) if dtypes.from_numpy(feed.dtype) == dtype else feed
             for name, feed in case.feeds.items()
         }
-        yield _rebuilt(Case(case.module, feeds), {**params, **constants})
+        yield _rebuild(Case(case.module, feeds), {**params, **constants})
 
 
 REDUCERS: Mapping[str, Reducer] = {
     "outputs": fewer_outputs,
-    "branches": chosen_branches,
+    "branches": choose_branches,
     "static sizes": static_sizes,
     "passes": simplified,
-    "bypasses": bypassed,
+    "bypasses": bypass_ops,
     "sizes": smaller_sizes,
     "attributes": default_attributes,
     "numbers": plain_numbers,
@@ -191,7 +191,7 @@ def attempts(reducer: Reducer, case: Case) -> Iterator[Case]:
             return
 
 
-def _swept(case: Case, function: Function) -> Case:
+def _sweep(case: Case, function: Function) -> Case:
     """Return a case without bindings and inputs that its results do not need."""
     live: set[Expr] = {function.result, *operands(function.result)}
     kept: list[Binding] = []
@@ -209,7 +209,7 @@ def _swept(case: Case, function: Function) -> Case:
     return case.with_function(Function(params, kept[::-1], function.result, attrs), feeds)
 
 
-def _without(function: Function, gone: Binding, instead: Var) -> Function:
+def _bypass(function: Function, gone: Binding, instead: Var) -> Function:
     """Return a function without a binding; what read it reads an earlier value of the same type."""
 
     def read(expr: Expr) -> list[Expr]:
@@ -224,7 +224,7 @@ def _without(function: Function, gone: Binding, instead: Var) -> Function:
 Rewrite: TypeAlias = "Callable[[Sequence[Expr]], Expr]"
 
 
-def _rebuilt(case: Case, replaced: Mapping[Expr, Expr], rewrites: Mapping[Binding, Rewrite] | None = None) -> Case:
+def _rebuild(case: Case, replaced: Mapping[Expr, Expr], rewrites: Mapping[Binding, Rewrite] | None = None) -> Case:
     """Return a case with operands replaced, parameters by parameters or constants, and all types inferred anew."""
     function, new = case.function, dict(replaced)
     params = [p for p in (new.get(param, param) for param in function.params) if isinstance(p, Var)]
@@ -244,20 +244,20 @@ def _rebuilt(case: Case, replaced: Mapping[Expr, Expr], rewrites: Mapping[Bindin
     return case.with_function(Function(params, bindings, result, attrs), {n: case.feeds[n] for n in kept})
 
 
-def _retyped(case: Case, rewrites: Mapping[Binding, Rewrite]) -> Iterator[Case]:
+def _retype(case: Case, rewrites: Mapping[Binding, Rewrite]) -> Iterator[Case]:
     try:
-        yield _rebuilt(case, {}, rewrites)
+        yield _rebuild(case, {}, rewrites)
     except KernelyardError:  # the attribute does not fit
         return
 
 
-def _resized(case: Case, size: int, small: int) -> Iterator[Case]:
+def _resize(case: Case, size: int, small: int) -> Iterator[Case]:
     """Yield the case with one size replaced by a smaller one: in inputs, constants and attributes."""
 
     def shape_of(shape: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(small if each == size else each for each in shape)
 
-    def cropped(array: np.ndarray) -> np.ndarray:
+    def crop(array: np.ndarray) -> np.ndarray:
         return array[tuple(slice(0, n) for n in shape_of(array.shape))]
 
     new: dict[Expr, Expr] = {}
@@ -267,18 +267,18 @@ def _resized(case: Case, size: int, small: int) -> Iterator[Case]:
     rewrites: dict[Binding, Rewrite] = {}
     for binding in case.function.bindings:
         call = binding.value
-        new |= {c: Constant(cropped(c.data)) for c in operands(call) if isinstance(c, Constant)}
+        new |= {c: Constant(crop(c.data)) for c in operands(call) if isinstance(c, Constant)}
         if isinstance(call, Call) and isinstance(call.op, Op) and not call.op.opaque_type:
-            attrs = {name: _scaled(value, size, small) for name, value in call.attrs.items()}
+            attrs = {name: _resize_attribute(value, size, small) for name, value in call.attrs.items()}
             rewrites[binding] = lambda read, c=call, a=attrs: Call(c.op, read, a)
     try:
-        resized = _rebuilt(case, new, rewrites)
+        resized = _rebuild(case, new, rewrites)
     except (KernelyardError, ValueError):
         return
-    yield Case(resized.module, {name: cropped(feed) for name, feed in case.feeds.items()})
+    yield Case(resized.module, {name: crop(feed) for name, feed in case.feeds.items()})
 
 
-def _scaled(value: Any, size: int, small: int) -> Any:
+def _resize_attribute(value: Any, size: int, small: int) -> Any:
     if isinstance(value, tuple):
-        return tuple(_scaled(each, size, small) for each in value)
+        return tuple(_resize_attribute(each, size, small) for each in value)
     return small if value == size and isinstance(value, int) and not isinstance(value, bool) else value

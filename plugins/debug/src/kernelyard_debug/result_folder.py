@@ -51,12 +51,12 @@ def load_case(folder: str | Path) -> Case:
     """Read the case of a folder again. Raises: DebugError."""
     try:
         module = parse_module((Path(folder) / TEXT).read_text(encoding="utf-8"))
-        return _typed(Case(module, read_feeds(Path(folder) / FEEDS)))
+        return _restore_dtypes(Case(module, read_feeds(Path(folder) / FEEDS)))
     except (OSError, ValueError, KernelyardError) as error:
         raise DebugError("this is no folder of a reduced case", where=str(folder), found=error) from error
 
 
-def _typed(case: Case) -> Case:
+def _restore_dtypes(case: Case) -> Case:
     """Return a case whose feeds have the inputs' dtypes: a file of NumPy knows of bfloat16 that it has two bytes."""
     dtypes = zip(case.input_names, (to_numpy(param.tensor_type.dtype) for param in case.function.params), strict=True)
     raw = {name: case.feeds[name].view(dtype) for name, dtype in dtypes if case.feeds[name].dtype.kind == "V"}

@@ -15,7 +15,7 @@ from kernelyard_deploy.batch_job import Job, Shard, failure_json, plan, run_shar
 from kernelyard_deploy.errors import BatchJobError
 from kernelyard_deploy.progress import progress_of
 from kernelyard_deploy.published import Place
-from kernelyard_deploy.supervisor import Done, supervised
+from kernelyard_deploy.supervisor import Done, supervise_shards
 
 SHARD_ROWS, BATCH_ROWS = 1 << 16, 1 << 10
 RETRIES = 3
@@ -72,9 +72,9 @@ def predict_table(
     job = plan(Path(artifact), [Path(each) for each in paths], Path(folder), shard_rows, batch_rows, keep, threads)
     left = job.left()
     if executor is None:
-        ends = supervised(job, left, min(workers, max(1, len(left))), retries)
+        ends = supervise_shards(job, left, min(workers, max(1, len(left))), retries)
     else:
-        ends = executed(job, left, executor, retries)
+        ends = execute_shards(job, left, executor, retries)
     failures, lost = _follow(job, left, ends)
     if lost:
         raise _gave_up(job, lost)
@@ -110,7 +110,7 @@ def _gave_up(job: Job, lost: Sequence[Done]) -> BatchJobError:
     )
 
 
-def executed(job: Job, shards: Sequence[Shard], executor: Executor, retries: int) -> Iterator[Done]:
+def execute_shards(job: Job, shards: Sequence[Shard], executor: Executor, retries: int) -> Iterator[Done]:
     """Compute shards with an executor; a shard that failed is submitted again up to `retries` times.
 
     Raises: BatchJobError when the executor takes no more, as one does whose process was killed.

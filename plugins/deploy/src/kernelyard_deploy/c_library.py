@@ -31,12 +31,13 @@ def write(manifest: Manifest, artifact: Path, folder: Path) -> None:
     ky.load(artifact).export_library(folder / f"lib{library}.so", standalone=True)
     shutil.copyfile(Path(get_include(), HEADER), folder / HEADER)
     functions = "\n".join(
-        f"    {each.name}({_listed(each.inputs)}) -> ({_listed(each.outputs)})" for each in manifest.functions
+        f"    {each.name}({_list_tensors(each.inputs)}) -> ({_list_tensors(each.outputs)})"
+        for each in manifest.functions
     )
     facts = manifest.facts
     text = README.format(name=facts.name, version=facts.version, library=library, functions=functions)
     (folder / "README.txt").write_text(text, encoding="utf-8")
 
 
-def _listed(infos: tuple[TensorInfo, ...]) -> str:
+def _list_tensors(infos: tuple[TensorInfo, ...]) -> str:
     return ", ".join(f"{info.name}: {info.dtype} {list(info.shape)}" for info in infos)

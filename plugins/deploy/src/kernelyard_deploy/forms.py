@@ -11,7 +11,7 @@ from kernelyard_deploy import bentoml_service, c_library, kserve, mlflow_model, 
 from kernelyard_deploy.facts import Facts
 from kernelyard_deploy.manifest import Manifest
 from kernelyard_deploy.published import Place, published
-from kernelyard_deploy.staging import staged
+from kernelyard_deploy.staging import stage
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Form:
     inside: bool = False
 
 
-def _of_texts(files: Callable[[Manifest], dict[str, str]], model: str) -> Callable[[Manifest, Path, Path], None]:
+def _texts_writer(files: Callable[[Manifest], dict[str, str]], model: str) -> Callable[[Manifest, Path, Path], None]:
     """Return what writes a folder of text files and the artifact."""
 
     def write(manifest: Manifest, artifact: Path, folder: Path) -> None:
@@ -43,11 +43,13 @@ def _of_texts(files: Callable[[Manifest], dict[str, str]], model: str) -> Callab
 
 FORMS: dict[str, Form] = {
     "triton": Form(
-        "a model of its Python backend, in a model repository", _of_texts(triton.files, f"1/{triton.MODEL}"), True
+        "a model of its Python backend, in a model repository", _texts_writer(triton.files, f"1/{triton.MODEL}"), True
     ),
-    "mlflow": Form("an MLflow model of the flavor python_function", _of_texts(mlflow_model.files, mlflow_model.MODEL)),
-    "bentoml": Form("a BentoML service", _of_texts(bentoml_service.files, bentoml_service.MODEL)),
-    "kserve": Form("a KServe runtime and service, with their images", _of_texts(kserve.files, kserve.MODEL)),
+    "mlflow": Form(
+        "an MLflow model of the flavor python_function", _texts_writer(mlflow_model.files, mlflow_model.MODEL)
+    ),
+    "bentoml": Form("a BentoML service", _texts_writer(bentoml_service.files, bentoml_service.MODEL)),
+    "kserve": Form("a KServe runtime and service, with their images", _texts_writer(kserve.files, kserve.MODEL)),
     "oci": Form("an OCI image layout with a CNCF ModelPack", oci.write),
     "c": Form("a shared library for C programs, with its header", c_library.write),
 }
@@ -74,6 +76,6 @@ def export_all(artifact: Place, folders: Sequence[tuple[str, Place]], facts: Fac
 
 def _export(manifest: Manifest, artifact: Path, form: str, folder: Path) -> Path:
     target = folder / manifest.facts.name if FORMS[form].inside else folder
-    with staged(target) as place:
+    with stage(target) as place:
         FORMS[form].write(manifest, artifact, place)
     return target

@@ -28,8 +28,8 @@ def write(manifest: Manifest, artifact: Path, folder: Path) -> None:
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
     shutil.copyfile(artifact, blobs / manifest.sha256)
-    model = _named(_descriptor(WEIGHTS, manifest.sha256, manifest.nbytes), f"{manifest.facts.name}.kyar")
-    facts = _named(_blob(blobs, WEIGHTS_CONFIG, manifest.to_json()), "manifest.json")
+    model = _with_name(_descriptor(WEIGHTS, manifest.sha256, manifest.nbytes), f"{manifest.facts.name}.kyar")
+    facts = _with_name(_blob(blobs, WEIGHTS_CONFIG, manifest.to_json()), "manifest.json")
     config = _blob(blobs, MODEL_CONFIG, _config(manifest, [model, facts]))
     image = {
         "schemaVersion": 2,
@@ -65,7 +65,7 @@ def _descriptor(media_type: str, sha256: str, nbytes: int) -> dict[str, Any]:
     return {"mediaType": media_type, "digest": f"sha256:{sha256}", "size": nbytes}
 
 
-def _named(descriptor: dict[str, Any], name: str) -> dict[str, Any]:
+def _with_name(descriptor: dict[str, Any], name: str) -> dict[str, Any]:
     return {**descriptor, "annotations": {FILE_PATH: name, TITLE: name}}
 
 

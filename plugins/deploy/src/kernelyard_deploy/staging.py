@@ -12,7 +12,7 @@ from kernelyard_deploy.errors import ExportError
 
 
 @contextmanager
-def staged(target: Path) -> Iterator[Path]:
+def stage(target: Path) -> Iterator[Path]:
     """Give a place beside the target to write to, which becomes the target when the block ends without an error.
 
     Raises: ExportError where the target is there already (an empty folder is none), or cannot be written.

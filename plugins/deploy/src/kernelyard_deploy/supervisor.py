@@ -28,7 +28,7 @@ class Done(NamedTuple):
     again: bool = False
 
 
-def supervised(job: Job, shards: Sequence[Shard], workers: int, retries: int) -> Iterator[Done]:
+def supervise_shards(job: Job, shards: Sequence[Shard], workers: int, retries: int) -> Iterator[Done]:
     """Compute shards in worker processes, in any order; a shard that failed is tried again up to `retries` times.
 
     A worker that dies, whatever kills it, is replaced, and counts as a failure of its shard.
@@ -61,19 +61,19 @@ class _Worker:
     def send(self, line: str) -> None:
         """Send a line; where the worker has died, its output says so."""
         with suppress(BrokenPipeError):
-            _opened(self.process.stdin).write(line + "\n")
-            _opened(self.process.stdin).flush()
+            _require_pipe(self.process.stdin).write(line + "\n")
+            _require_pipe(self.process.stdin).flush()
 
     def end(self) -> None:
         """Kill the process, and wait for its end."""
         self.process.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             with suppress(BrokenPipeError):
-                _opened(pipe).close()
+                _require_pipe(pipe).close()
         self.process.wait()
 
 
-def _opened(pipe: IO[str] | None) -> IO[str]:
+def _require_pipe(pipe: IO[str] | None) -> IO[str]:
     assert pipe is not None
     return pipe
 
@@ -90,7 +90,7 @@ class _Pool:
         worker = self._idle.pop() if self._idle else _Worker(self._job)
         self.busy.append(worker)
         worker.shard = shard
-        self._selector.register(_opened(worker.process.stdout), selectors.EVENT_READ, worker)
+        self._selector.register(_require_pipe(worker.process.stdout), selectors.EVENT_READ, worker)
         worker.send(str(shard.number))
 
     def wait(self) -> Iterator[Done]:
@@ -99,7 +99,7 @@ class _Pool:
             worker: _Worker = key.data
             self._selector.unregister(key.fileobj)
             self.busy.remove(worker)
-            shard, line = worker.shard, _opened(worker.process.stdout).readline()
+            shard, line = worker.shard, _require_pipe(worker.process.stdout).readline()
             assert shard is not None
             if not line.endswith("\n"):  # the end of the file: it died
                 with suppress(subprocess.TimeoutExpired):

@@ -60,7 +60,7 @@ def format_of(path: Path) -> Format:
     raise BatchJobError("a table is of an unknown kind", where=str(path), expected=f"{PARQUET} or {NPZ}")
 
 
-def malformed(path: Path, column: str, found: object, expected: str) -> BatchJobError:
+def column_error(path: Path, column: str, found: object, expected: str) -> BatchJobError:
     """Return the error for a column that does not hold what a model's input needs."""
     return BatchJobError(
         "a column is not what the model takes", where=f"{path}, {column}", found=found, expected=expected
@@ -91,7 +91,7 @@ def _read_npz(path: Path, piece: Piece, columns: Sequence[Column], batch: int) -
     table = _arrays_of(path)
     missing = [each.name for each in columns if each.name not in table]
     if missing:
-        raise malformed(path, missing[0], f"columns {', '.join(table)}", "a column of that name")
+        raise column_error(path, missing[0], f"columns {', '.join(table)}", "a column of that name")
     arrays = {each.name: table[each.name][start:stop] for each in columns}
     for first in range(0, stop - start, batch):
         yield {name: array[first : first + batch] for name, array in arrays.items()}
@@ -131,7 +131,7 @@ def _read_parquet(path: Path, piece: Piece, columns: Sequence[Column], batch: in
         there = file.schema_arrow.names
         missing = [each.name for each in columns if each.name not in there]
         if missing:
-            raise malformed(path, missing[0], f"columns {', '.join(there)}", "a column of that name")
+            raise column_error(path, missing[0], f"columns {', '.join(there)}", "a column of that name")
         names = [each.name for each in columns]
         # One thread: there is a worker for each processor already.
         for found in file.iter_batches(batch, row_groups=list(piece.parts), columns=names, use_threads=False):
@@ -142,19 +142,19 @@ def _array_of(path: Path, column: Column, values: Any) -> np.ndarray:
     """Return an Arrow array as NumPy's, whose rows have the column's shape."""
     types = import_module("pyarrow").types
     if values.null_count:
-        raise malformed(path, column.name, f"{values.null_count} nulls", "a value in each row")
+        raise column_error(path, column.name, f"{values.null_count} nulls", "a value in each row")
     if not column.shape:
         return values.to_numpy(zero_copy_only=False)
     rows, size = len(values), math.prod(column.shape)
     while types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type):
         lengths = np.unique(values.value_lengths().to_numpy(zero_copy_only=False)).tolist()
         if len(lengths) > 1:
-            raise malformed(path, column.name, f"lists of {lengths[0]} to {lengths[-1]}", "lists of one length")
+            raise column_error(path, column.name, f"lists of {lengths[0]} to {lengths[-1]}", "lists of one length")
         values = values.flatten()
         if values.null_count:
-            raise malformed(path, column.name, "nulls in lists", "numbers")
+            raise column_error(path, column.name, "nulls in lists", "numbers")
     if len(values) != rows * size:
-        raise malformed(path, column.name, f"{len(values)} numbers in {rows} rows", f"{size} a row, {column.shape}")
+        raise column_error(path, column.name, f"{len(values)} numbers in {rows} rows", f"{size} a row, {column.shape}")
     return values.to_numpy(zero_copy_only=False).reshape(rows, *column.shape)
 
 

@@ -20,7 +20,7 @@ from kernelyard_deploy.errors import ExportError
 from kernelyard_deploy.facts import Facts
 from kernelyard_deploy.manifest import CORE, EntryFunction, Manifest
 from kernelyard_deploy.published import Place, published
-from kernelyard_deploy.staging import staged
+from kernelyard_deploy.staging import stage
 
 INIT, MODELS = "__init__.py", "_models.py"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip file has; the same content gives the same bytes
@@ -93,7 +93,7 @@ def export_wheel(
     tag = f"py3-none-{_platform(manifests)}"
     target = Path(folder, f"{package}-{facts.version}-{tag}.whl")
     metadata = _metadata(facts, _requirements(manifests, requires))
-    with staged(target) as place:
+    with stage(target) as place:
         _write(place, f"{package}-{facts.version}.dist-info", files, metadata, tag)
     return target
 
@@ -110,7 +110,7 @@ def _code(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the package's Python, ours first; later files of a name take the place of earlier ones."""
     title = " ".join(filter(None, (f"{facts.name} {facts.version}", facts.description and f"- {facts.description}")))
-    init = INIT_TEXT.format(title=_quoted(title), signature=_quoted(_signature(first.main)), package=package)
+    init = INIT_TEXT.format(title=_quote(title), signature=_quote(_signature(first.main)), package=package)
     yield INIT, init.encode()
     for root in map(Path, code):
         if not root.exists():
@@ -123,7 +123,7 @@ def _code(
     yield MODELS, MODELS_TEXT.format(names=tuple(names)).encode()
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', "'")
 
 

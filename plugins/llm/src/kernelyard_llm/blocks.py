@@ -131,10 +131,10 @@ def _iq4_xs(blocks: np.ndarray) -> Planes:
     low = _fields(blocks[..., 4:8], 4).swapaxes(-1, -2).reshape(*blocks.shape[:-1], 8)
     high = _fields(blocks[..., 2:4], 2).swapaxes(-1, -2).reshape(*blocks.shape[:-1], 8)
     scales = (low | high << 4).view(np.int8) - np.int8(32)
-    return _planes(8, _IQ4_NL[_nibbles(packed)], _scaled(_half(blocks, 0), scales))
+    return _planes(8, _IQ4_NL[_nibbles(packed)], _scale_groups(_half(blocks, 0), scales))
 
 
-def _scaled(factor: np.ndarray, scales: np.ndarray) -> np.ndarray:
+def _scale_groups(factor: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """Return the scales of groups: what a super-block has in few bits, times its float16."""
     return factor.astype(np.float32)[..., None] * scales.astype(np.float32)
 
@@ -151,7 +151,7 @@ def _q4_k(blocks: np.ndarray) -> Planes:
     scales, minima = _six_bits(blocks[..., 4:16])
     packed = blocks[..., 16:144].reshape(*blocks.shape[:-1], 4, 32)
     codes = _fields(packed, 4).view(np.int8)
-    return _planes(4, codes, _scaled(_half(blocks, 0), scales), -_scaled(_half(blocks, 2), minima))
+    return _planes(4, codes, _scale_groups(_half(blocks, 0), scales), -_scale_groups(_half(blocks, 2), minima))
 
 
 def _q5_k(blocks: np.ndarray) -> Planes:
@@ -159,14 +159,14 @@ def _q5_k(blocks: np.ndarray) -> Planes:
     low = _fields(blocks[..., 48:176].reshape(*blocks.shape[:-1], 4, 32), 4)
     high = _fields(blocks[..., 16:48], 1).reshape(*blocks.shape[:-1], 4, 2, 32)
     codes = (low | high << 4).view(np.int8)
-    return _planes(8, codes, _scaled(_half(blocks, 0), scales), -_scaled(_half(blocks, 2), minima))
+    return _planes(8, codes, _scale_groups(_half(blocks, 0), scales), -_scale_groups(_half(blocks, 2), minima))
 
 
 def _q2_k(blocks: np.ndarray) -> Planes:
     packed = blocks[..., 16:80].reshape(*blocks.shape[:-1], 2, 32)
     codes = _fields(packed, 2).view(np.int8)
-    scales = _scaled(_half(blocks, 80), blocks[..., :16] & 15)
-    minima = -_scaled(_half(blocks, 82), blocks[..., :16] >> 4)
+    scales = _scale_groups(_half(blocks, 80), blocks[..., :16] & 15)
+    minima = -_scale_groups(_half(blocks, 82), blocks[..., :16] >> 4)
     return _planes(4, codes, scales, minima)
 
 
@@ -179,7 +179,7 @@ def _q3_k(blocks: np.ndarray) -> Planes:
     fours = np.concatenate([packed[..., :8] & 15, packed[..., :8] >> 4], axis=-1)
     twos = _fields(packed[..., 8:12], 2).reshape(*outer, 16)
     scales = (fours | twos << 4).view(np.int8) - np.int8(32)
-    return _planes(4, codes, _scaled(_half(blocks, 108), scales))
+    return _planes(4, codes, _scale_groups(_half(blocks, 108), scales))
 
 
 def _q6_k(blocks: np.ndarray) -> Planes:
@@ -187,7 +187,7 @@ def _q6_k(blocks: np.ndarray) -> Planes:
     low = _fields(blocks[..., :128].reshape(*outer, 2, 64), 4).reshape(*outer, 2, 4, 32)
     high = _fields(blocks[..., 128:192].reshape(*outer, 2, 32), 2)
     codes = (low | high << 4).view(np.int8) - np.int8(32)
-    return _planes(8, codes, _scaled(_half(blocks, 208), blocks[..., 192:208].view(np.int8)))
+    return _planes(8, codes, _scale_groups(_half(blocks, 208), blocks[..., 192:208].view(np.int8)))
 
 
 _SPLITS: dict[str, Callable[[np.ndarray], Planes]] = {

@@ -21,7 +21,7 @@ class GGUFWeights(Mapping[str, "np.ndarray | Planes"]):
     """The weights of a file by name; blocks are split when a weight is asked for."""
 
     def __init__(self, file: GGUFFile, config: ModelConfig) -> None:
-        self._tensors = _by_expert(file.tensors)
+        self._tensors = _merge_experts(file.tensors)
         self._config, self._turned = config, FAMILIES[config.family].interleaved
 
     def __getitem__(self, name: str) -> np.ndarray | Planes:
@@ -44,7 +44,7 @@ def _halves_first(rows: int, heads: int) -> np.ndarray:
     return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
 
-def _by_expert(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+def _merge_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """Return the tensors with those of all experts as one of each: blk.0.ffn_up_exps -> blk.0.ffn_up.3."""
     found: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():

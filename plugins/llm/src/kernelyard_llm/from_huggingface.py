@@ -13,7 +13,7 @@ import numpy as np
 from kernelyard_llm.configuration import MOST_LAYERS, Activation, Experts, LayerConfig, ModelConfig
 from kernelyard_llm.errors import LanguageModelError, ModelFileError
 from kernelyard_llm.families import FAMILIES, Family
-from kernelyard_llm.rope_scaling import context_of, scaled_rope
+from kernelyard_llm.rope_scaling import context_of, scale_rope
 from kernelyard_llm.safetensors import Arrays
 
 _ACTIVATIONS: dict[str, Activation] = {
@@ -258,7 +258,7 @@ def _layers(given: Mapping[str, Any], family: Family, head_size: int) -> Iterato
     has_places = "n_positions" in given  # learned ones, instead
     for number in range(count):
         is_local = kinds[number] == "sliding_attention"
-        rope = scaled_rope(given, head_size, kinds[number]) if turns[number] and not has_places else None
+        rope = scale_rope(given, head_size, kinds[number]) if turns[number] and not has_places else None
         yield LayerConfig(int(window) if is_local and window else None, rope)
 
 

@@ -28,7 +28,7 @@ class Grammar:
         """True where nothing more may follow."""
         return self._matcher.is_stopped()
 
-    def masked(self, logits: np.ndarray) -> np.ndarray:
+    def mask(self, logits: np.ndarray) -> np.ndarray:
         """Return logits with -inf where a token may not follow. Raises: LanguageModelError where none may."""
         bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
         is_allowed = np.zeros(logits.size, bool)

@@ -143,9 +143,9 @@ class LanguageModel:
         with self._lock:
             kept, self.scores = self._state, scores
             kept.clear()
-            best = _chosen(sampler, kept.append(ids), scores)
+            best = _sample(sampler, kept.append(ids), scores)
             first = time.perf_counter()
-            steps = Steps(kept, lambda logits: _chosen(sampler, logits, scores), Lookup(draft, ids) if draft else None)
+            steps = Steps(kept, lambda logits: _sample(sampler, logits, scores), Lookup(draft, ids) if draft else None)
             count = 0
             try:
                 for token in steps.tokens(best):
@@ -219,9 +219,9 @@ class LanguageModel:
         self.executable.save(path)
 
 
-def _chosen(sampler: Sampler, logits: np.ndarray, scores: list[Scored] | None) -> int:
+def _sample(sampler: Sampler, logits: np.ndarray, scores: list[Scored] | None) -> int:
     """Sample a token from logits, and append its score if there is a list of them."""
     if scores is None:
         return sampler.choose(logits)
-    scores.append(sampler.scored(logits))
+    scores.append(sampler.sample_with_score(logits))
     return scores[-1].token

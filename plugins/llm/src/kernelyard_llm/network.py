@@ -16,7 +16,7 @@ from kernelyard import nn
 from kernelyard_llm.blocks import Planes
 from kernelyard_llm.configuration import Experts, LayerConfig, ModelConfig
 from kernelyard_llm.errors import ModelFileError
-from kernelyard_llm.stored import DEFAULT_PRODUCTS, Dense, Embedding, Products, stacked
+from kernelyard_llm.stored import DEFAULT_PRODUCTS, Dense, Embedding, Products, stack_weights
 
 Weight: TypeAlias = "np.ndarray | Planes"
 Weights: TypeAlias = "Mapping[str, Weight]"
@@ -96,7 +96,7 @@ class Decoder(nn.Module):
 
     def head(self, hidden: nn.Tensor) -> nn.Tensor:
         """Hidden states (rows, width) -> logits (rows, vocabulary)."""
-        return _capped(self.output(self.norm(hidden)), self.config.final_softcap)
+        return _cap(self.output(self.norm(hidden)), self.config.final_softcap)
 
 
 class Cache:
@@ -112,17 +112,17 @@ class Cache:
 
     def attend(self, q: nn.Tensor, k: nn.Tensor, v: nn.Tensor, **how: Any) -> nn.Tensor:
         """Attend to the rows of the pages, then to new ones (batch, n, heads, size)."""
-        self.new = dict(zip(self.config.cache_parts, self._stored(k, v), strict=True))
+        self.new = dict(zip(self.config.cache_parts, self._store(k, v), strict=True))
         return nn.op.paged_attention(q, k, v, *self._pages, self._tables, self._lengths, *self._scales, **how)
 
-    def _stored(self, *rows: nn.Tensor) -> Sequence[nn.Tensor]:
+    def _store(self, *rows: nn.Tensor) -> Sequence[nn.Tensor]:
         if not self._scales:
             return [each.astype(self.config.cache_dtype) for each in rows]
-        pairs = [_quantized(each) for each in rows]
+        pairs = [_quantize(each) for each in rows]
         return [part for parts in zip(*pairs, strict=True) for part in parts]
 
 
-def _quantized(rows: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
+def _quantize(rows: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
     """Return rows (batch, n, heads, size) as int8, and their scales (batch, n, heads)."""
     largest = nn.op.max(nn.op.abs(rows), -1)
     scales = nn.op.maximum(largest, 1e-20) / 127.0
@@ -184,10 +184,13 @@ class Attention(nn.Module):
         config = self.config
         batch, n, _ = x.shape
         q, k, v = self.qkv(x)
-        q, k = (_normed(norm, each, config.head_size) for norm, each in ((self.query_norm, q), (self.key_norm, k)))
+        q, k = (
+            _split_and_norm_heads(norm, each, config.head_size)
+            for norm, each in ((self.query_norm, q), (self.key_norm, k))
+        )
         v = v.reshape(batch, n, -1, config.head_size)
         if self.layer.rope is not None:
-            q, k = (_turned(each, *angles.of(self.layer), self.layer.rope.size) for each in (q, k))
+            q, k = (_rotate(each, *angles.of(self.layer), self.layer.rope.size) for each in (q, k))
         y = cache.attend(
             *(q, k, v),
             scale=config.attention_scale,
@@ -197,7 +200,7 @@ class Attention(nn.Module):
         return self.output(y.reshape(batch, n, self.widths[0]))
 
 
-def _normed(norm: _Norm | None, x: nn.Tensor, size: int) -> nn.Tensor:
+def _split_and_norm_heads(norm: _Norm | None, x: nn.Tensor, size: int) -> nn.Tensor:
     """Return projections (batch, n, heads * size) as heads, by a norm of each head, or of all of them together."""
     batch, n, width = x.shape
     if norm is not None and norm.weight.shape[0] == width != size:
@@ -205,7 +208,7 @@ def _normed(norm: _Norm | None, x: nn.Tensor, size: int) -> nn.Tensor:
     return _maybe(norm, x.reshape(batch, n, -1, size))
 
 
-def _turned(x: nn.Tensor, cosine: nn.Tensor, sine: nn.Tensor, size: int) -> nn.Tensor:
+def _rotate(x: nn.Tensor, cosine: nn.Tensor, sine: nn.Tensor, size: int) -> nn.Tensor:
     """Return heads whose first `size` numbers are turned in pairs: a number and the one half of `size` behind it."""
     half = size // 2
     first, second, *rest = nn.op.split(x, [half, size] if size < _known(x.shape[-1]) else [half], -1)
@@ -267,17 +270,17 @@ class MixtureOfExperts(nn.Module):
         are_used = nn.op.split(nn.op.max(weights, [*range(weights.ndim - 1)]) > 0, count, 0)
         total = x * 0.0
         for expert, weight, is_used in zip(self.parts, nn.op.split(weights, count, -1), are_used, strict=True):
-            total = nn.op.cond(is_used.reshape(), partial(_added, expert), _unchanged, [total, x, weight])
+            total = nn.op.cond(is_used.reshape(), partial(_add, expert), _identity, [total, x, weight])
         if self.shared is not None and self.shared_gate is not None:
             total = total + self.shared(x) * nn.op.sigmoid(self.shared_gate(x))
         return total
 
 
-def _added(expert: nn.Module, total: nn.Tensor, x: nn.Tensor, weight: nn.Tensor) -> nn.Tensor:
+def _add(expert: nn.Module, total: nn.Tensor, x: nn.Tensor, weight: nn.Tensor) -> nn.Tensor:
     return total + expert(x) * weight
 
 
-def _unchanged(total: nn.Tensor, x: nn.Tensor, weight: nn.Tensor) -> nn.Tensor:
+def _identity(total: nn.Tensor, x: nn.Tensor, weight: nn.Tensor) -> nn.Tensor:
     return total
 
 
@@ -368,7 +371,7 @@ class _Part:
         parts = [self.weight(f"{name}.weight") for name in names]
         biases = [self._floats(f"{name}.bias") for name in names]
         found = tuple(part.shape[0] for part in parts)
-        one = stacked(parts)
+        one = stack_weights(parts)
         if one is None or len(parts) == 1:
             return Projections([Dense(*pair, self._products) for pair in zip(parts, biases, strict=True)], found)
         known = [np.zeros(n, np.float32) if b is None else b for n, b in zip(found, biases, strict=True)]
@@ -380,7 +383,7 @@ def _maybe(module: nn.Module | None, x: nn.Tensor) -> nn.Tensor:
     return x if module is None else module(x)
 
 
-def _capped(x: nn.Tensor, cap: float | None) -> nn.Tensor:
+def _cap(x: nn.Tensor, cap: float | None) -> nn.Tensor:
     return x if cap is None else nn.op.tanh(x / cap) * cap
 
 

@@ -14,7 +14,7 @@ _LONG = ("longrope", "su")
 _AS_TRAINED = ("default", "dynamic")
 
 
-def scaled_rope(given: Mapping[str, Any], head_size: int, kind: str) -> Rope:
+def scale_rope(given: Mapping[str, Any], head_size: int, kind: str) -> Rope:
     """Return the rotary positions of a layer of some kind of attention. Raises: LanguageModelError for unknown ones."""
     found = _parameters(given, kind)
     base = float(found.get("rope_theta") or given.get("rope_theta") or 10000.0)

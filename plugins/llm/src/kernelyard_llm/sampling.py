@@ -104,7 +104,7 @@ class Sampler:
         """True where the form of the answer allows nothing more."""
         return self._grammar is not None and self._grammar.is_done
 
-    def scored(self, logits: np.ndarray) -> Scored:
+    def sample_with_score(self, logits: np.ndarray) -> Scored:
         """Return a token of logits (vocabulary,), and how likely it and the best ones are."""
         token = self.choose(logits)
         shifted = logits.astype(np.float64) - float(logits.max())
@@ -117,9 +117,9 @@ class Sampler:
     def choose(self, logits: np.ndarray) -> int:
         """Return a token of logits (vocabulary,). Raises: LanguageModelError where the form of answers allows none."""
         if self._changes is not None:
-            logits = self._changes.applied(logits)
+            logits = self._changes.apply(logits)
         if self._grammar is not None:
-            logits = self._grammar.masked(logits)
+            logits = self._grammar.mask(logits)
         token = int(logits.argmax()) if self._how.temperature == 0 else self._random_token(logits)
         if self._changes is not None:
             self._changes.count(token)
@@ -177,7 +177,7 @@ class _Changes:
         self._added: np.ndarray | None = None
         self._is_seen: np.ndarray | None = None
 
-    def applied(self, logits: np.ndarray) -> np.ndarray:
+    def apply(self, logits: np.ndarray) -> np.ndarray:
         if self._added is None or self._is_seen is None:
             self._added, self._is_seen = self._first(logits.size)
         logits = logits + self._added

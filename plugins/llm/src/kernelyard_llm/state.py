@@ -39,13 +39,13 @@ class State:
         if len(tokens) == 1:
             self._check(tokens)
             return self._run(self._decode, tokens)[0]
-        return self._logits(self._computed(tokens)[-1][-1:])[0]
+        return self._logits(self._compute(tokens)[-1][-1:])[0]
 
     def append_all(self, tokens: Sequence[int]) -> np.ndarray:
         """As `append`, for the logits (tokens, vocabulary) behind every one."""
-        return np.concatenate([self._logits(hidden) for hidden in self._computed(tokens)])
+        return np.concatenate([self._logits(hidden) for hidden in self._compute(tokens)])
 
-    def _computed(self, tokens: Sequence[int]) -> list[np.ndarray]:
+    def _compute(self, tokens: Sequence[int]) -> list[np.ndarray]:
         """Return the hidden states, chunk by chunk."""
         self._check(tokens)
         chunks = (tokens[start : start + CHUNK] for start in range(0, len(tokens), CHUNK))

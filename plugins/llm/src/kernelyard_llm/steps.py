@@ -23,7 +23,7 @@ class Steps:
         yield token
         while self._state.length < self._state.capacity:
             guesses, begin = self._guesses(), self._state.length
-            for right, logits in enumerate(self._computed([token, *guesses])):
+            for right, logits in enumerate(self._compute([token, *guesses])):
                 token = self._choose(logits)
                 self._push(token)
                 is_guessed = right < len(guesses) and token == guesses[right]
@@ -40,7 +40,7 @@ class Steps:
         self.drafted += len(found)
         return found
 
-    def _computed(self, tokens: Sequence[int]) -> np.ndarray:
+    def _compute(self, tokens: Sequence[int]) -> np.ndarray:
         """Return the logits (tokens, vocabulary) behind each of them."""
         return self._state.append(tokens)[None] if len(tokens) == 1 else self._state.append_all(tokens)
 

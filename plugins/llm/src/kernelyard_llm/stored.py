@@ -46,8 +46,8 @@ class Dense(nn.Module):
             groups = weight.scales.shape[1]
             codes = np.ascontiguousarray(weight.codes.T).reshape(groups, weight.group, self.columns)
             self.weight = _parameter(codes)
-            self.scales = _parameter(_by_group(weight.scales))
-            self.minima = None if weight.minima is None else _parameter(_by_group(weight.minima))
+            self.scales = _parameter(_transpose_groups(weight.scales))
+            self.minima = None if weight.minima is None else _parameter(_transpose_groups(weight.minima))
         else:
             # Turned here, not by an operator: a library that declines the product gives the cast back, not more.
             turned = np.ascontiguousarray(weight.T)
@@ -98,17 +98,17 @@ class Embedding(nn.Module):
         return rows.reshape(*outer, groups * group)
 
 
-def stacked(parts: Sequence[np.ndarray | Planes]) -> np.ndarray | Planes | None:
+def stack_weights(parts: Sequence[np.ndarray | Planes]) -> np.ndarray | Planes | None:
     """Return matrices (out, in) one below the other; None where they are stored in different ways."""
     planes = [part for part in parts if isinstance(part, Planes)]
     arrays = [part for part in parts if not isinstance(part, Planes)]
     if not planes:
         return np.concatenate(arrays) if len({array.dtype for array in arrays}) == 1 else None
     ways = {(part.bits, part.group, part.minima is None, part.scales.dtype) for part in planes}
-    return None if arrays or len(ways) > 1 else _stacked_planes(planes)
+    return None if arrays or len(ways) > 1 else _stack_planes(planes)
 
 
-def _stacked_planes(planes: Sequence[Planes]) -> Planes:
+def _stack_planes(planes: Sequence[Planes]) -> Planes:
     minima = [part.minima for part in planes if part.minima is not None]
     return Planes(
         planes[0].bits,
@@ -118,6 +118,6 @@ def _stacked_planes(planes: Sequence[Planes]) -> Planes:
     )
 
 
-def _by_group(parameters: np.ndarray) -> np.ndarray:
+def _transpose_groups(parameters: np.ndarray) -> np.ndarray:
     """Return parameters (out, groups) as (groups, 1, out)."""
     return np.ascontiguousarray(parameters.T)[:, None]

@@ -48,16 +48,16 @@ class TextStream:
         if ends:
             self.is_ended, self._held = True, ""
             return held[: min(ends)]
-        safe = len(held) if is_last else len(held) - held_back(held, self._stops)
+        safe = len(held) if is_last else len(held) - count_held_back(held, self._stops)
         self._held = held[safe:]
         return held[:safe]
 
 
-def held_back(text: str, stops: Sequence[str]) -> int:
+def count_held_back(text: str, stops: Sequence[str]) -> int:
     """Return how many characters at the end may be the beginning of a stop string.
 
     Example:
-        >>> held_back("abc", ("cd",))
+        >>> count_held_back("abc", ("cd",))
         1
     """
     held = 0

@@ -90,7 +90,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     if not isinstance(tokens, list) or not tokens or kind not in _MODELS:
         raise TokenizerError("the tokenizer of the file is not supported", found=kind, expected=", ".join(_MODELS))
     document = {"version": "1.0", "truncation": None, "padding": None, **_MODELS[kind](entries, tokens)}
-    document["added_tokens"] = _added(tokens, entries.get("token_type"))
+    document["added_tokens"] = _read_added_tokens(tokens, entries.get("token_type"))
     adds = entries.get("add_bos_token", kind == "llama")
     begin = entries.get("bos_token_id") if adds else None
     ends = [entries[name] for name in ("eos_token_id", "eot_token_id", "eom_token_id") if name in entries]
@@ -102,7 +102,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
 ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")
 
 
-def _added(tokens: list[str], kinds: np.ndarray | None) -> list[dict[str, Any]]:
+def _read_added_tokens(tokens: list[str], kinds: np.ndarray | None) -> list[dict[str, Any]]:
     if kinds is None or len(kinds) != len(tokens):
         return []
     return [

@@ -46,7 +46,7 @@ def calibrate(
 
 def _see_extremes(module: IRModule, observers: Mapping[Var, Observer], feeds: Feeds, compilation: Compilation) -> None:
     def extremes(emit: Emitter, function: Function) -> Sequence[Expr]:
-        return [emit.reduced(name, var) for var in observers for name in ("min", "max")]
+        return [emit.reduce(name, var) for var in observers for name in ("min", "max")]
 
     exe = compilation(returning(module, extremes)) if observers else None
     for results in runs(exe, tracked(feeds, "calibrating")) if exe is not None else ():

@@ -27,10 +27,10 @@ def choose_scheme(
     if isinstance(wanted, QuantizationScheme):
         found = wanted
     elif wanted == AUTO:
-        usable = (each for each in _of_backends(compilation) if is_calibrated or each.kind != "static")
+        usable = (each for each in _backend_schemes(compilation) if is_calibrated or each.kind != "static")
         found = next(usable, INT8_WEIGHTS)
     else:
-        found = _named(wanted, compilation)
+        found = _find_scheme(wanted, compilation)
     if found.kind == "static" and not is_calibrated:
         raise QuantizationError(
             f"the scheme {found.name!r} needs calibration data",
@@ -40,8 +40,8 @@ def choose_scheme(
     return found
 
 
-def _named(wanted: str, compilation: Compilation) -> QuantizationScheme:
-    known = {**{each.name: each for each in _of_backends(compilation)}, **SCHEMES}
+def _find_scheme(wanted: str, compilation: Compilation) -> QuantizationScheme:
+    known = {**{each.name: each for each in _backend_schemes(compilation)}, **SCHEMES}
     if wanted not in known:
         raise QuantizationError(
             f"there is no quantization scheme {wanted!r}",
@@ -51,7 +51,7 @@ def _named(wanted: str, compilation: Compilation) -> QuantizationScheme:
     return known[wanted]
 
 
-def _of_backends(compilation: Compilation) -> Iterator[QuantizationScheme]:
+def _backend_schemes(compilation: Compilation) -> Iterator[QuantizationScheme]:
     """Yield the schemes of the backends of a compile, in their order."""
     manager = get_manager()
     target = choose_target(manager, compilation.target)

@@ -17,8 +17,8 @@ class DynamicQuantizer(Quantizer):
     def data(self, emit: Emitter, x: Var) -> Var:
         """Return a value stored as uint8 and restored."""
         nothing = np.float32(0)
-        low = emit("minimum", emit.reduced("min", x), nothing)
-        high = emit("maximum", emit.reduced("max", x), nothing)
+        low = emit("minimum", emit.reduce("min", x), nothing)
+        high = emit("maximum", emit.reduce("max", x), nothing)
         scale = emit("divide", emit("subtract", high, low), _STEPS)
         # All zeros: any scale will do, but not 0.
         safe = emit("where", emit("equal", scale, nothing), np.float32(1), scale)

@@ -34,7 +34,7 @@ class _Channels:
     def largest(self) -> np.ndarray:
         return np.maximum(-self.low, self.high)
 
-    def divided(self, by: np.ndarray) -> _Channels:
+    def divide(self, by: np.ndarray) -> _Channels:
         return _Channels(self.low / by, self.high / by, self.square / by**2)
 
 
@@ -51,15 +51,15 @@ def equalize(module: IRModule, layers: Sequence[Layer], feeds: Feeds, compilatio
         return module
     factors = {
         var: found
-        for var, channels in _observed(module, list(readers), feeds, compilation).items()
+        for var, channels in _observe(module, list(readers), feeds, compilation).items()
         if (found := _factors(channels, [_matrix(layer) for layer in readers[var]])) is not None
     }
     function = module[MAIN]
     assert isinstance(function, Function)
-    return module.with_functions({MAIN: _divided(function, readers, factors)}) if factors else module
+    return module.with_functions({MAIN: _divide_channels(function, readers, factors)}) if factors else module
 
 
-def _observed(module: IRModule, values: list[Var], feeds: Feeds, compilation: Compilation) -> dict[Var, _Channels]:
+def _observe(module: IRModule, values: list[Var], feeds: Feeds, compilation: Compilation) -> dict[Var, _Channels]:
     def statistics(emit: Emitter, function: Function) -> list[Expr]:
         found: list[Expr] = []
         for var in values:
@@ -91,13 +91,13 @@ def _factors(channels: _Channels, matrices: Sequence[np.ndarray]) -> np.ndarray 
         return np.where(used, raw / np.exp(np.log(raw[used]).mean()), 1.0).astype(np.float32)
 
     def error(by: np.ndarray) -> float:
-        return _expected_error(channels.divided(by), [matrix * by[:, None] for matrix in matrices])
+        return _expect_error(channels.divide(by), [matrix * by[:, None] for matrix in matrices])
 
     best = min(map(candidate, _SHARES), key=error)
     return best if error(best) * _LEAST_GAIN <= error(np.ones_like(best)) else None
 
 
-def _expected_error(channels: _Channels, matrices: Sequence[np.ndarray]) -> float:
+def _expect_error(channels: _Channels, matrices: Sequence[np.ndarray]) -> float:
     """Return the squared error of results that uniform rounding of data and weights makes, up to a factor."""
     step = (max(channels.high.max(), 0.0) - min(channels.low.min(), 0.0)) / _STEPS
     of_data = step**2 * sum(float(np.square(matrix).sum()) for matrix in matrices)
@@ -105,7 +105,7 @@ def _expected_error(channels: _Channels, matrices: Sequence[np.ndarray]) -> floa
     return of_data + sum(float(np.square(steps).sum()) for steps in weight_steps) * float(channels.square.sum())
 
 
-def _divided(function: Function, readers: dict[Var, list[Layer]], factors: dict[Var, np.ndarray]) -> Function:
+def _divide_channels(function: Function, readers: dict[Var, list[Layer]], factors: dict[Var, np.ndarray]) -> Function:
     emit = Emitter()
     layer_of = {layer.var: layer for var in factors for layer in readers[var]}
     divided: dict[Var, Var] = {}

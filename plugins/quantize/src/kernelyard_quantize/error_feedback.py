@@ -46,7 +46,7 @@ def inverse_factor(moments: np.ndarray) -> np.ndarray:
     return np.linalg.cholesky(np.linalg.inv(damped)).T
 
 
-def in_groups(codes: np.ndarray, scales: np.ndarray, rows: int) -> np.ndarray:
+def dequantize_groups(codes: np.ndarray, scales: np.ndarray, rows: int) -> np.ndarray:
     """Return the matrix that codes (groups, size, N) with scales (groups, 1, N) stand for."""
     return (codes * scales).reshape(-1, codes.shape[2])[:rows]
 

@@ -36,8 +36,8 @@ class Feeds:
 
     def __iter__(self) -> Iterator[Feed]:
         count = 0
-        for count, given in enumerate(self._opened(), 1):
-            yield self._checked(given, count - 1)
+        for count, given in enumerate(self._open(), 1):
+            yield self._check(given, count - 1)
         if not count:
             raise CalibrationError(
                 "there is no calibration data",
@@ -49,7 +49,7 @@ class Feeds:
         """Return the first feeds alone."""
         return Feeds(lambda: islice(self, count), self._names)
 
-    def _opened(self) -> Iterable[object]:
+    def _open(self) -> Iterable[object]:
         source = self._source() if callable(self._source) else self._source
         if isinstance(source, (Mapping, np.ndarray)):
             return [source]
@@ -57,7 +57,7 @@ class Feeds:
             return source
         raise CalibrationError("this is no calibration data", found=repr(source)[:80], expected="a list of feeds")
 
-    def _checked(self, given: object, number: int) -> Feed:
+    def _check(self, given: object, number: int) -> Feed:
         where = f"feed {number}"
         if not isinstance(given, Mapping):
             if len(self._names) != 1:

@@ -45,7 +45,7 @@ class Emitter:
         self.bindings.append(Binding(var, value))
         return var
 
-    def reduced(self, name: str, x: Var) -> Var:
+    def reduce(self, name: str, x: Var) -> Var:
         """Return a reduction of all elements: "min", "max" or "sum"."""
         return self(name, x, axes=tuple(range(x.tensor_type.rank)))
 

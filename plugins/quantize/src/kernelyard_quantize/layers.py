@@ -102,7 +102,7 @@ def _unique(var: Var, names: dict[str, int]) -> str:
     return var.name if count == 1 else f"{var.name}.{count}"
 
 
-def quantized_values(
+def find_quantized_values(
     function: Function, layers: Iterable[Layer], operators: Collection[str]
 ) -> Mapping[Var, frozenset[Var]]:
     """Return the values to store as integers, each with those that are to share its scale, itself included.

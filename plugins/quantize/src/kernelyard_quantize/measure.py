@@ -87,7 +87,7 @@ def layer_errors(
     """
 
     def sums(emit: Emitter, function: Function) -> Sequence[Expr]:
-        return [value for layer in layers for value in _compared(emit, layer, quantizer)]
+        return [value for layer in layers for value in _compare(emit, layer, quantizer)]
 
     if not layers:
         return []
@@ -98,7 +98,7 @@ def layer_errors(
     return [each.error_of(layer) for layer, each in zip(layers, found, strict=True)]
 
 
-def _compared(emit: Emitter, layer: Layer, quantizer: Quantizer) -> list[Expr]:
+def _compare(emit: Emitter, layer: Layer, quantizer: Quantizer) -> list[Expr]:
     """Return the sums of |x|^2, |y - x|^2 and x * y by channel, and the largest |x| and |y - x|, of results x and y."""
     exact, rank = layer.var, layer.var.tensor_type.rank
     stored = emit.bind(Call(layer.call.op, quantizer.operands(emit, layer), layer.call.attrs))
@@ -106,7 +106,7 @@ def _compared(emit: Emitter, layer: Layer, quantizer: Quantizer) -> list[Expr]:
     channels = rank - 1 if layer.call.op_name == "matmul" else 1
     others = tuple(axis for axis in range(rank) if axis != channels)
     squares = [emit("multiply", *pair) for pair in ((exact, exact), (difference, difference), (exact, stored))]
-    extremes = [emit.reduced("max", emit("abs", each)) for each in (exact, difference)]
+    extremes = [emit.reduce("max", emit("abs", each)) for each in (exact, difference)]
     return [*(emit("sum", each, axes=others) if others else each for each in squares), *extremes]
 
 

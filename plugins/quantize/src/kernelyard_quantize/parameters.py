@@ -57,7 +57,7 @@ def _scale(unit: float) -> np.ndarray:
     return np.array(max(unit, tiny) if unit > 0 else 1.0, np.float32)
 
 
-def quantized_weight(
+def quantize_weight(
     weight: np.ndarray, axis: int | None, least: np.ndarray | float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a weight as int8 from -127 to 127, and its scales: a vector along `axis`, or a number.
@@ -65,7 +65,7 @@ def quantized_weight(
     least: scales are no smaller; a number, or one for each.
 
     Example:
-        >>> codes, scales = quantized_weight(np.array([[1.0, 4.0], [-0.5, 2.0]], np.float32), 1)
+        >>> codes, scales = quantize_weight(np.array([[1.0, 4.0], [-0.5, 2.0]], np.float32), 1)
         >>> codes.tolist(), (scales * 127).tolist()
         ([[127, 127], [-64, 64]], [1.0, 4.0])
     """

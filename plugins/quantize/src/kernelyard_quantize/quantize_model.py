@@ -23,7 +23,7 @@ from kernelyard_quantize.equalize import equalize
 from kernelyard_quantize.errors import QuantizationError
 from kernelyard_quantize.feeds import Feeds
 from kernelyard_quantize.instrumented import MAIN, Compilation
-from kernelyard_quantize.layers import Layer, find_layers, quantized_values
+from kernelyard_quantize.layers import Layer, find_layers, find_quantized_values
 from kernelyard_quantize.measure import LayerError, layer_errors, model_error
 from kernelyard_quantize.observers import ObserverName
 from kernelyard_quantize.parameters import parameters_of
@@ -66,7 +66,7 @@ def quantize(
         ('matmul',)
     """
     compilation = Compilation(target, backends, options)
-    module, function = _simplified(model, options)
+    module, function = _simplify(model, options)
     names = function.attrs.get("input_names") or tuple(param.name for param in function.params)
     feeds = None if calibration is None else Feeds(calibration, names)
     chosen = choose_scheme(scheme, feeds is not None, compilation)
@@ -76,17 +76,17 @@ def quantize(
             found=repr(max_error),
             expected="0.05",
         )
-    layers = _wanted(find_layers(function, chosen), keep)
+    layers = _drop_kept(find_layers(function, chosen), keep)
     if chosen.kind != "weights" and feeds is not None:
         module = equalize(module, layers, feeds, compilation)
         function = module.entry_functions()[MAIN]
-        layers = _wanted(find_layers(function, chosen), keep)
+        layers = _drop_kept(find_layers(function, chosen), keep)
     task = _Task(module, function, layers, chosen, feeds, compilation)
     quantizer = task.quantizer(observer)
     errors = layer_errors(module, layers, quantizer, feeds, compilation) if feeds is not None and measure else []
     if not errors:
         return task.result(quantizer, layers, (), None)
-    return _measured(task, quantizer, errors, max_error)
+    return _measure_result(task, quantizer, errors, max_error)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class _Task:
         if scheme.kind == "weights":
             return weight_quantizer(self.module, self.layers, scheme.weight_bits, self.feeds, self.compilation)
         assert self.feeds is not None
-        values = quantized_values(self.function, self.layers, scheme.operators)
+        values = find_quantized_values(self.function, self.layers, scheme.operators)
         ranges = calibrate(self.module, values, self.feeds, observer, self.compilation)
         parameters = {var: parameters_of(each, scheme.activations, scheme.symmetric) for var, each in ranges.items()}
         return StaticQuantizer(self.function, parameters, scheme.operators)
@@ -132,7 +132,7 @@ class _Task:
         return QuantizedModule(self.rewritten(quantizer, layers), report)
 
 
-def _measured(
+def _measure_result(
     task: _Task, quantizer: Quantizer, errors: Sequence[LayerError], max_error: float | None
 ) -> QuantizedModule:
     """Return the result with its error; with `max_error`, with as few layers in float32 as bisection finds.
@@ -163,7 +163,7 @@ def _measured(
     return task.result(quantizer, quantized(enough), errors, error(enough))
 
 
-def _simplified(model: object, options: Mapping[str, Mapping[str, Any]] | None) -> tuple[IRModule, Function]:
+def _simplify(model: object, options: Mapping[str, Mapping[str, Any]] | None) -> tuple[IRModule, Function]:
     """Return a model as passes leave it: batch norms are in the weights, constants are computed."""
     manager = get_manager()
     module = import_model(manager, model, check_options(manager, options))
@@ -175,7 +175,7 @@ def _simplified(model: object, options: Mapping[str, Mapping[str, Any]] | None) 
     return module, function
 
 
-def _wanted(layers: Sequence[Layer], keep: Sequence[str]) -> Sequence[Layer]:
+def _drop_kept(layers: Sequence[Layer], keep: Sequence[str]) -> Sequence[Layer]:
     """Return the layers but for those to keep. Raises: QuantizationError for an unknown one, and when none is left."""
     names = [layer.name for layer in layers]
     unknown = [name for name in keep if name not in names]

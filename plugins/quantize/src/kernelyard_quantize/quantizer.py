@@ -11,7 +11,7 @@ import numpy as np
 from kernelyard.ir import Binding, Expr, Function, Var, with_operands
 from kernelyard_quantize.instrumented import Emitter
 from kernelyard_quantize.layers import Layer
-from kernelyard_quantize.parameters import quantized_weight
+from kernelyard_quantize.parameters import quantize_weight
 
 
 class Quantizer(ABC):
@@ -57,7 +57,7 @@ class StoredWeight:
     def of(cls, layer: Layer, least: np.ndarray | float = 0.0) -> StoredWeight:
         """Return the weight of a layer, rounded; no scale is smaller than `least`."""
         assert layer.weight is not None
-        return cls(*quantized_weight(layer.weight.data, layer.axis, least), layer.axis)
+        return cls(*quantize_weight(layer.weight.data, layer.axis, least), layer.axis)
 
     def dequantized(self, emit: Emitter) -> Var:
         """Return what restores the weight."""

@@ -36,7 +36,7 @@ class QuantizationReport:
         lines = [f"{head}; weights {before} -> {after}{error}"]
         if self.layers:
             rows = [
-                (each.name, each.op, *_numbers(each), "integers" if each.quantized else "float32")
+                (each.name, each.op, *_format_errors(each), "integers" if each.quantized else "float32")
                 for each in sorted(self.layers, key=lambda each: each.channel_sqnr)
             ]
             lines += align_rows([("layer", "op", "SQNR", "by channel", "cosine", "max error", "stored as"), *rows])
@@ -54,7 +54,7 @@ class QuantizationReport:
         }
 
 
-def _numbers(layer: LayerError) -> tuple[str, ...]:
+def _format_errors(layer: LayerError) -> tuple[str, ...]:
     decibels = (f"{each:.1f} dB" for each in (layer.sqnr, layer.channel_sqnr))
     return (*decibels, f"{layer.cosine:.5f}", f"{layer.max_error:.2e}")
 

@@ -10,7 +10,7 @@ from kernelyard.ir import Binding, Call, Constant, Expr, Function, Var, with_ope
 from kernelyard.ir.expr import replace_operands
 from kernelyard.ir.visitor import definitions
 from kernelyard_quantize.instrumented import Emitter
-from kernelyard_quantize.layers import Layer, quantized_values, sources
+from kernelyard_quantize.layers import Layer, find_quantized_values, sources
 from kernelyard_quantize.parameters import LARGEST_BIAS, Parameters
 from kernelyard_quantize.quantizer import Quantizer, StoredWeight
 
@@ -31,7 +31,7 @@ class StaticQuantizer(Quantizer):
     def data(self, emit: Emitter, x: Var) -> Var:
         """Return a value stored and restored; one that is moved has the parameters of what it is moved from."""
         parameters = self._parameters[sources(x, self._values)[0]]
-        return _restored(emit, x, parameters)
+        return _restore(emit, x, parameters)
 
     def weight(self, emit: Emitter, layer: Layer) -> Var:
         """Return what restores a weight."""
@@ -58,11 +58,11 @@ class StaticQuantizer(Quantizer):
 
     def rewrite(self, function: Function, layers: Sequence[Layer]) -> Function:
         """Return the function with these layers quantized, and values stored before they are moved or pooled."""
-        stored = quantized_values(function, layers, self._operators)
+        stored = find_quantized_values(function, layers, self._operators)
         return _Rewriter(layers, {var: self._parameters[var] for var in stored}, self).rewritten(function)
 
 
-def _restored(emit: Emitter, x: Var, parameters: Parameters) -> Var:
+def _restore(emit: Emitter, x: Var, parameters: Parameters) -> Var:
     scale, zero = parameters
     return emit("dequantize", emit("quantize", x, scale, zero, dtype=parameters.dtype), scale, zero)
 
@@ -93,7 +93,7 @@ class _Rewriter:
 
     def _store(self, var: Var) -> None:
         if var in self._parameters:
-            self._restored[var] = _restored(self._emit, var, self._parameters[var])
+            self._restored[var] = _restore(self._emit, var, self._parameters[var])
 
     def _with_rounded_bias(self, value: Expr) -> Expr:
         if not isinstance(value, Call) or value.op_name != "add":

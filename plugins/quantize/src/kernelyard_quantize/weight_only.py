@@ -11,7 +11,7 @@ from kernelyard.ir import IRModule, Var
 from kernelyard.transform.quantization.quantize_weights import GROUP
 from kernelyard.transform.quantization.quantize_weights import quantize_matrix as rounded_to_nearest
 from kernelyard_quantize.batches import batches
-from kernelyard_quantize.error_feedback import in_groups, inverse_factor, output_error, with_error_feedback
+from kernelyard_quantize.error_feedback import dequantize_groups, inverse_factor, output_error, with_error_feedback
 from kernelyard_quantize.feeds import Feeds
 from kernelyard_quantize.instrumented import Compilation, Emitter, returning, runs
 from kernelyard_quantize.layers import Layer
@@ -38,10 +38,10 @@ class WeightQuantizer(Quantizer):
         """Return what restores a weight."""
         if layer.var not in self._in_blocks:
             return super().weight(emit, layer)
-        return _restored(emit, *self._in_blocks[layer.var], rows=_matrix(layer).shape[0])
+        return _restore(emit, *self._in_blocks[layer.var], rows=_matrix(layer).shape[0])
 
 
-def _restored(emit: Emitter, codes: np.ndarray, scales: np.ndarray, rows: int) -> Var:
+def _restore(emit: Emitter, codes: np.ndarray, scales: np.ndarray, rows: int) -> Var:
     """Return what restores a matrix; the form that `QuantizeWeights` writes, which kernels read as it is stored."""
     groups, size, columns = codes.shape
     real = emit("multiply", emit("astype", codes, dtype="float32"), scales)
@@ -87,7 +87,7 @@ def _better(
     fed_back = with_error_feedback(matrix, nearest[1], factor)
 
     def error(each: tuple[np.ndarray, np.ndarray]) -> float:
-        return output_error(matrix - in_groups(*each, rows=len(matrix)), moments)
+        return output_error(matrix - dequantize_groups(*each, rows=len(matrix)), moments)
 
     return min(nearest, fed_back, key=error)
 

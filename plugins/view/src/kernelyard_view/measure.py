@@ -30,10 +30,10 @@ def build_of(
     """
     if feeds is None:
         return Build(title, executable.report, passes=tuple(passes))
-    return profiled_build(executable, title, feeds, executable.profile(feeds, calls), passes, roof)
+    return build_from_profile(executable, title, feeds, executable.profile(feeds, calls), passes, roof)
 
 
-def profiled_build(
+def build_from_profile(
     executable: Executable,
     title: str,
     feeds: Mapping[str, Any],

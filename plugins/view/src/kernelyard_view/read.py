@@ -15,7 +15,7 @@ from kernelyard.runtime.abi.spec import read_json
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard_view.build import Build, PassChange
 from kernelyard_view.measure import build_of
-from kernelyard_view.roof import measured_roof
+from kernelyard_view.roof import measure_roof
 from kernelyard_view.saved import KEY, build_from_json, build_of_difference, errors_of, is_difference, with_errors
 from kernelyard_view.watch_passes import WatchPasses
 
@@ -44,9 +44,9 @@ def read_builds(paths: Sequence[Path], wanted: Wanted) -> list[Build]:
         if is_difference(value):
             differences.append((path, value))
         elif value is not None:
-            builds.append(_traced(value, path))
+            builds.append(_read_trace(value, path))
         else:
-            builds.append(_compiled(path, wanted))
+            builds.append(_compile(path, wanted))
     if not builds:
         builds += [build_of_difference(value, path.name, str(path)) for path, value in differences]
     elif differences:
@@ -55,7 +55,7 @@ def read_builds(paths: Sequence[Path], wanted: Wanted) -> list[Build]:
     return builds
 
 
-def _traced(value: Any, path: Path) -> Build:
+def _read_trace(value: Any, path: Path) -> Build:
     other = value.get("otherData") if isinstance(value, dict) else None
     if not isinstance(other, dict) or KEY not in other:
         raise ArtifactCorruptedError(
@@ -66,15 +66,15 @@ def _traced(value: Any, path: Path) -> Build:
     return build_from_json(other[KEY], str(path))
 
 
-def _compiled(path: Path, wanted: Wanted) -> Build:
-    executable, passes = opened(path, wanted)
+def _compile(path: Path, wanted: Wanted) -> Build:
+    executable, passes = open_model(path, wanted)
     if not wanted.calls:
         return build_of(executable, path.name, passes=passes)
     feeds = make_feeds(executable, wanted.inputs, wanted.dim_values)
-    return build_of(executable, path.name, feeds, wanted.calls, passes, measured_roof(executable.threads))
+    return build_of(executable, path.name, feeds, wanted.calls, passes, measure_roof(executable.threads))
 
 
-def opened(path: Path, wanted: Wanted) -> tuple[Executable, Sequence[PassChange]]:
+def open_model(path: Path, wanted: Wanted) -> tuple[Executable, Sequence[PassChange]]:
     """Load an artifact, or compile a model and say what its passes changed."""
     if is_artifact(path) or not wanted.with_passes:
         return open_executable(path, wanted.how, wanted.threads), ()

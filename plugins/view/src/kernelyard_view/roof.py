@@ -22,7 +22,7 @@ COPIED_NBYTES = 64 << 20  # of each thread, more than a core's part of any cache
 ROUNDS = 5
 
 
-def measured_roof(threads: int) -> dict[str, float]:
+def measure_roof(threads: int) -> dict[str, float]:
     """Return `gflops`, of float32, and `gbytes`, read and written in memory, per second with so many threads."""
     cache = DiskCache("roof")
     key = f"{platform.node()} {platform.machine()} {os.cpu_count()} {processor().model} {threads}"

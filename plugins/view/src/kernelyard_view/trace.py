@@ -11,7 +11,7 @@ from kernelyard.runtime.profiling.profile import Profile
 from kernelyard.runtime.profiling.profiler import profile
 from kernelyard.runtime.profiling.trace import trace_events
 from kernelyard_view.build import Build, MemoryMap
-from kernelyard_view.measure import profiled_build
+from kernelyard_view.measure import build_from_profile
 from kernelyard_view.saved import KEY, build_to_json
 
 
@@ -51,7 +51,7 @@ def take_trace(
     with ThreadPoolExecutor(callers) as pool:
         watches = [watch, *[None] * (callers - 1)]
         profiles = list(pool.map(lambda each: profile(executable, feeds, calls, watch=each), watches))
-    return Trace(profiled_build(executable, title, feeds, profiles[0], roof=roof), profiles)
+    return Trace(build_from_profile(executable, title, feeds, profiles[0], roof=roof), profiles)
 
 
 def live_nbytes(memory: MemoryMap) -> list[int]:

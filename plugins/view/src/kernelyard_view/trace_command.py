@@ -40,7 +40,7 @@ def command(
 
     Each row is called after the node of the model that it computes. `kernelyard view` shows the trace, too."""
     from kernelyard_view.live_table import live_table
-    from kernelyard_view.roof import measured_roof
+    from kernelyard_view.roof import measure_roof
     from kernelyard_view.step_table import step_lines
     from kernelyard_view.trace import take_trace
 
@@ -49,7 +49,7 @@ def command(
     with Progress(f"preparing {model}"):
         executable = open_executable(model, how, threads)
         feeds = make_feeds(executable, inputs, dim_values)
-        roof = measured_roof(executable.threads)
+        roof = measure_roof(executable.threads)
     with live_table(calls, roof) as watch:
         trace = take_trace(executable, model.name, feeds, calls, callers, roof, watch)
     if output is not None:

@@ -36,7 +36,7 @@ class WatchPasses(Instrument):
             return
         old = self._lines(before)
         new = self._lines(after)
-        changed = list(changed_lines(old, new))
+        changed = list(diff_lines(old, new))
         if any(sign != " " for sign, _ in changed):
             lines = list(_hunks(changed))
             added, removed = (sum(sign == wanted for sign, _ in changed) for wanted in "+-")
@@ -50,13 +50,13 @@ class WatchPasses(Instrument):
         return self._last[1]
 
 
-def changed_lines(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, str]]:
+def diff_lines(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the lines of both texts: ("-", line) of the first alone, ("+", line) of the second, (" ", line) of both.
 
     Takes time linear in the lines, where a shortest difference would take too long for large modules.
 
     Example:
-        >>> list(changed_lines(["a", "b", "c"], ["a", "d", "c"]))
+        >>> list(diff_lines(["a", "b", "c"], ["a", "d", "c"]))
         [(' ', 'a'), ('-', 'b'), ('+', 'd'), (' ', 'c')]
     """
     old, new = frozenset(before), frozenset(after)

@@ -48,7 +48,7 @@ class BatchRunner:
         last token of each.
         """
         counts = np.array([len(chunk) for chunk in chunks])
-        hidden = self._run(self._extend, chunks, tables, padded_length(int(counts.max())))
+        hidden = self._run(self._extend, chunks, tables, round_up_length(int(counts.max())))
         return hidden[np.arange(len(chunks)), counts - 1]
 
     def decode(self, tokens: Sequence[int], tables: Sequence[PageTable]) -> np.ndarray:
@@ -60,10 +60,13 @@ class BatchRunner:
         self, function: Callable[..., Any], chunks: Sequence[Sequence[int]], tables: Sequence[PageTable], length: int
     ) -> np.ndarray:
         """Return the first result of a function of chunks, padded to `length`; write the others to the cache."""
-        tokens, is_token = np.zeros((_rounded(len(chunks)), length), np.int64), np.zeros((len(chunks), length), bool)
+        tokens, is_token = (
+            np.zeros((_round_up_batch(len(chunks)), length), np.int64),
+            np.zeros((len(chunks), length), bool),
+        )
         for row, chunk in enumerate(chunks):
             tokens[row, : len(chunk)], is_token[row, : len(chunk)] = chunk, True
-        result, *new = function(tokens, *self._cached(len(tokens), tables), *self._pool.cache.arguments)
+        result, *new = function(tokens, *self._pad_tables(len(tokens), tables), *self._pool.cache.arguments)
         sequences, offsets = np.nonzero(is_token)
         places = (table.places(len(chunk)) for table, chunk in zip(tables, chunks, strict=True))
         pages, rows = (np.concatenate(part) for part in zip(*places, strict=True))
@@ -73,11 +76,11 @@ class BatchRunner:
     def logits(self, hidden: np.ndarray) -> np.ndarray:
         """Return the logits (rows, vocabulary) of hidden states (rows, width)."""
         count, width = hidden.shape
-        padded = np.zeros((_rounded(count), width), np.float32)
+        padded = np.zeros((_round_up_batch(count), width), np.float32)
         padded[:count] = hidden
         return self._head(padded).numpy()[:count]
 
-    def _cached(self, batch: int, tables: Sequence[PageTable]) -> tuple[np.ndarray, np.ndarray]:
+    def _pad_tables(self, batch: int, tables: Sequence[PageTable]) -> tuple[np.ndarray, np.ndarray]:
         """Return the lengths (batch,) and page tables (batch, columns) of sequences, padded with empty ones."""
         lengths = np.zeros(batch, np.int64)
         lengths[: len(tables)] = [table.length for table in tables]
@@ -88,12 +91,12 @@ class BatchRunner:
         return lengths, places
 
 
-def padded_length(count: int) -> int:
+def round_up_length(count: int) -> int:
     """Return the next chunk length that has a plan."""
     return next(length for length in _LENGTHS if length >= count)
 
 
-def _rounded(count: int) -> int:
+def _round_up_batch(count: int) -> int:
     """Return the next batch size that has a plan."""
     return next((size for size in _SMALL if size >= count), -(-count // _STEP) * _STEP)
 

@@ -262,7 +262,7 @@ class Engine:
     def _choose(self, made: Generation, logits: np.ndarray) -> bool:
         """Choose a token and report it; return True where the request has ended."""
         try:
-            scored = made.sampler.scored(logits) if made.sampling.log_probabilities is not None else None
+            scored = made.sampler.sample_with_score(logits) if made.sampling.log_probabilities is not None else None
             chosen = scored or Scored(made.sampler.choose(logits), 0.0)
         except LanguageModelError as error:
             self._end(made, error)

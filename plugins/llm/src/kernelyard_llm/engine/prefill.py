@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from kernelyard_llm.engine.batch import CHUNK, padded_length
+from kernelyard_llm.engine.batch import CHUNK, round_up_length
 from kernelyard_llm.engine.generation import Generation
 
 
@@ -43,11 +43,11 @@ def calls(shares: Sequence[Chunk]) -> list[list[Chunk]]:
         full += [[Chunk(share.made, start, start + CHUNK)] for start in range(share.start, last, CHUNK)]
         rests += [Chunk(share.made, last, share.end)] if last < share.end else []
     packed: list[list[Chunk]] = []
-    for length, group in groupby(sorted(rests, key=_padded), _padded):
+    for length, group in groupby(sorted(rests, key=_pad), _pad):
         alike, most = list(group), CHUNK // length
         packed += [alike[start : start + most] for start in range(0, len(alike), most)]
     return full + packed
 
 
-def _padded(chunk: Chunk) -> int:
-    return padded_length(chunk.end - chunk.start)
+def _pad(chunk: Chunk) -> int:
+    return round_up_length(chunk.end - chunk.start)

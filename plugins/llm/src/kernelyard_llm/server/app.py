@@ -64,11 +64,11 @@ def create_app(model: str | Path | LanguageModel, options: ServerOptions | None 
         ("/v1/chat/completions", "POST"): service.chat,
         ("/v1/completions", "POST"): service.completions,
     }
-    routes = [Route(path, service.guarded(page), methods=[method]) for (path, method), page in pages.items()]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_such_path})
+    routes = [Route(path, service.handle_errors(page), methods=[method]) for (path, method), page in pages.items()]
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _unknown_path})
 
 
-async def _no_such_path(request: Request, error: Exception) -> Response:
+async def _unknown_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail}"
     body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
@@ -89,7 +89,7 @@ class Service:
         self._page = (files("kernelyard_llm.server") / "chat.html").read_text(encoding="utf-8")
         self._created = int(time.time())
 
-    def guarded(self, endpoint: Endpoint) -> Endpoint:
+    def handle_errors(self, endpoint: Endpoint) -> Endpoint:
         """Return an endpoint that answers with the errors of another, and counts its answers."""
 
         async def page(request: Request) -> Response:
@@ -101,7 +101,7 @@ class Service:
             except Exception as error:  # whatever fails is an answer: those of others come out as one that says so
                 response = _error(as_ours(error))
             if not isinstance(response, StreamingResponse):
-                self.counts.answered(response.status_code, time.perf_counter() - begin)
+                self.counts.count_answer(response.status_code, time.perf_counter() - begin)
             return response
 
         return page
@@ -159,7 +159,7 @@ class Service:
         answer = Answer(self.engine, self.counts, prompts, samplings, asked.new_tokens, asked.stops)
         bodies = Bodies(self.engine.model, self.name, is_chat, asked.best is not None)
         if not asked.stream:
-            pieces = await unless_left(asyncio.ensure_future(_collected(answer, self._timeout)), request.receive)
+            pieces = await unless_left(asyncio.ensure_future(_collect(answer, self._timeout)), request.receive)
             return _json(bodies.whole(pieces, answer))
         with_usage = asked.stream_options is not None and asked.stream_options.include_usage
         return _Stream(answer, self._stream(answer, bodies, is_chat, with_usage))
@@ -181,7 +181,7 @@ class Service:
             yield _event(error_body(ours, status))
         finally:
             answer.cancel()
-            self.counts.answered(status, time.perf_counter() - begin)
+            self.counts.count_answer(status, time.perf_counter() - begin)
 
 
 class _Stream(StreamingResponse):
@@ -199,7 +199,7 @@ class _Stream(StreamingResponse):
             self._answer.cancel()
 
 
-async def _collected(answer: Answer, seconds: float | None) -> list[Piece]:
+async def _collect(answer: Answer, seconds: float | None) -> list[Piece]:
     """Return all pieces. Raises: CallTimeoutError, and what failed."""
     try:
         async with asyncio.timeout(seconds):

@@ -27,7 +27,7 @@ class ServerCounts:
         """Take down a token: the time since the request, or since the token before."""
         self._seconds["first_token_seconds" if is_first else "token_seconds"].add(seconds)
 
-    def answered(self, status: int, seconds: float) -> None:
+    def count_answer(self, status: int, seconds: float) -> None:
         """Take down an answer."""
         self.answers[status] += 1
         self._seconds["request_seconds"].add(seconds)

@@ -94,7 +94,7 @@ class ObjectModule(ExternModule):
 
     @cached_property
     def _library(self) -> ExternLibrary:
-        return _linked(self._path.read_bytes(), tuple(self.symbols), self._link_options, self._compiler)
+        return _link(self._path.read_bytes(), tuple(self.symbols), self._link_options, self._compiler)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class SourceModule(ExternModule):
             raise FrontendError("there is no such source file", where=str(source))
         if source_format not in ("cpp", "cu"):
             raise FrontendError("the source format is unknown", found=repr(source_format), expected="cpp, cu")
-        self._arch = _checked_arch(arch, source_format == "cu")
+        self._arch = _check_arch(arch, source_format == "cu")
         for symbol in grids:
             if symbol not in symbols or source_format != "cu":
                 raise FrontendError("a grid is given for what is no CUDA kernel here", found=symbol)
@@ -176,8 +176,8 @@ class SourceModule(ExternModule):
             if missing:
                 raise FrontendError("the grid of a kernel is not known before it is called", found=", ".join(missing))
             launches = tuple(self._launches.values())
-            return _checked_kernels(CudaKernels(self.compile(), tuple(self.symbols), self._arch, self._text, launches))
-        return _linked(self.compile(), tuple(self.symbols), self._link_options, self._compiler)
+            return _check_kernels(CudaKernels(self.compile(), tuple(self.symbols), self._arch, self._text, launches))
+        return _link(self.compile(), tuple(self.symbols), self._link_options, self._compiler)
 
 
 def _launch_of(symbol: str, grid_of: Callable[..., LaunchGrid], tensors: Sequence[Tensor]) -> LaunchInfo:
@@ -196,7 +196,7 @@ def _launch_of(symbol: str, grid_of: Callable[..., LaunchGrid], tensors: Sequenc
     return LaunchInfo(symbol, (x, y, z), grid.threads, grid.shared_nbytes, (), ())
 
 
-def _checked_arch(arch: str | None, is_needed: bool) -> str | None:
+def _check_arch(arch: str | None, is_needed: bool) -> str | None:
     if is_needed and (arch is None or not ARCH.match(arch)):
         raise FrontendError("CUDA code needs the arch of a GPU", found=f"arch={arch!r}", expected="such as 'sm_90'")
     if arch is not None and not is_needed:
@@ -206,7 +206,7 @@ def _checked_arch(arch: str | None, is_needed: bool) -> str | None:
     return arch
 
 
-def _checked_kernels(kernels: CudaKernels) -> CudaKernels:
+def _check_kernels(kernels: CudaKernels) -> CudaKernels:
     missing = kernels.missing()
     if missing:
         raise ToolchainError(
@@ -217,9 +217,7 @@ def _checked_kernels(kernels: CudaKernels) -> CudaKernels:
     return kernels
 
 
-def _linked(
-    object_file: bytes, symbols: tuple[str, ...], options: Sequence[str], compiler: str | None
-) -> ExternLibrary:
+def _link(object_file: bytes, symbols: tuple[str, ...], options: Sequence[str], compiler: str | None) -> ExternLibrary:
     library = ExternLibrary(cpp_compiler.link_library(object_file, options, compiler), symbols)
     missing = library.missing()
     if missing:

@@ -59,7 +59,7 @@ class Tensor:
     def reshape(self, *shape: Dim) -> Tensor:
         """See `op.reshape`."""
         sizes = dims.product(self.shape)
-        return emit("reshape", self, shape=completed(shape, sizes))
+        return emit("reshape", self, shape=complete_shape(shape, sizes))
 
     def permute_dims(self, *axes: int) -> Tensor:
         """Return the axes in another order."""
@@ -209,7 +209,7 @@ def to_expr(value: Operand, dtype: str = "float32") -> Expr:
     return Constant(np.asarray(value, dtypes.to_numpy(dtype)))
 
 
-def completed(shape: Sequence[Dim], numel: Dim) -> Shape:
+def complete_shape(shape: Sequence[Dim], numel: Dim) -> Shape:
     """Return a shape in which -1, once at most, is replaced by what is left of the elements."""
     given = tuple(shape)
     if sum(dim == -1 for dim in given) > 1:

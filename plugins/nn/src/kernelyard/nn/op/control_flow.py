@@ -31,8 +31,8 @@ def cond(condition: Tensor, then: Branch, otherwise: Branch, operands: Sequence[
     if condition.shape or condition.dtype != "bool":
         found = f"shape {condition.shape}, dtype {condition.dtype}"
         raise FrontendError("the condition of a branch must be a bool scalar", found=found)
-    first = _traced(outer, then, operands, ())
-    second = _traced(outer, otherwise, operands, first.captured)
+    first = _trace(outer, then, operands, ())
+    second = _trace(outer, otherwise, operands, first.captured)
     for expr in second.captured[len(first.captured) :]:
         first.builder.parameter(expr.type, "parameter")
     bodies = [each.function(outer.origin) for each in (first, second)]
@@ -68,7 +68,7 @@ class _Traced:
         return body
 
 
-def _traced(outer: Scope, branch: Branch, operands: Sequence[Tensor], captured: Sequence[Expr]) -> _Traced:
+def _trace(outer: Scope, branch: Branch, operands: Sequence[Tensor], captured: Sequence[Expr]) -> _Traced:
     """Trace a branch, whose parameters are the operands, what the other branch has captured, and what it captures."""
     inner = inner_scope(_BranchScope, outer)
     own = [Tensor(inner.builder.parameter(each.type, "x")) for each in operands]

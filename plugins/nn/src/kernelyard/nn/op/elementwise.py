@@ -93,17 +93,17 @@ def _unary(name: str) -> Callable[[Operand], Tensor]:
     def function(x: Operand) -> Tensor:
         return emit(name, x)
 
-    return _named(function, name)
+    return _rename(function, name)
 
 
 def _binary(name: str) -> Callable[[Operand, Operand], Tensor]:
     def function(a: Operand, b: Operand) -> Tensor:
         return emit(name, a, b)
 
-    return _named(function, name)
+    return _rename(function, name)
 
 
-def _named(function: F, name: str) -> F:
+def _rename(function: F, name: str) -> F:
     function.__name__ = function.__qualname__ = name.rpartition(".")[2]
     function.__doc__ = f"{get_op(name).summary}."
     return function

@@ -367,7 +367,7 @@ def interpolate(
     spatial = x.shape[2:]
     if scale_factor is not None:
         factors = scale_factor if isinstance(scale_factor, Sequence) else (scale_factor,) * len(spatial)
-        sizes = tuple(_scaled(dim, factor) for dim, factor in zip(spatial, factors, strict=True))
+        sizes = tuple(_scale_size(dim, factor) for dim, factor in zip(spatial, factors, strict=True))
     else:
         sizes = tuple(size) if isinstance(size, Sequence) else (size,) * len(spatial)
     places = "align_corners" if align_corners else "asymmetric" if mode == "nearest" else "half_pixel"
@@ -381,7 +381,7 @@ def interpolate(
     )
 
 
-def _scaled(size: Dim, factor: float) -> Dim:
+def _scale_size(size: Dim, factor: float) -> Dim:
     if float(factor).is_integer():
         return size * int(factor)
     numerator, denominator = float(factor).as_integer_ratio()

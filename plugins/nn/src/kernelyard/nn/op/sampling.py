@@ -17,7 +17,9 @@ def multinomial_from_uniform(
 
     sample_indices: the row that each number is for (n, 1); without it, the rows in order.
     """
-    return _first_beyond(_of_rows(reduction.cumsum(prob, 1), sample_indices), uniform_sample).astype(dtype)
+    return _find_first_beyond(_broadcast_to_rows(reduction.cumsum(prob, 1), sample_indices), uniform_sample).astype(
+        dtype
+    )
 
 
 def sample_top_p_top_k_from_sorted_prob(
@@ -35,9 +37,9 @@ def sample_top_p_top_k_from_sorted_prob(
     """
     sums = reduction.cumsum(sorted_prob, 1)
     kept = reduction.sum(elementwise.where(_is_kept(sorted_prob, top_p, top_k), sorted_prob, 0.0), 1, keepdims=True)
-    wanted = uniform_sample * _of_rows(kept, sample_indices)
-    place = _first_beyond(_of_rows(sums, sample_indices), wanted)
-    return emit("gather_elements", _of_rows(sorted_index, sample_indices), place, axis=1)
+    wanted = uniform_sample * _broadcast_to_rows(kept, sample_indices)
+    place = _find_first_beyond(_broadcast_to_rows(sums, sample_indices), wanted)
+    return emit("gather_elements", _broadcast_to_rows(sorted_index, sample_indices), place, axis=1)
 
 
 def renormalize_top_p_top_k_prob(prob: Tensor, sorted_prob: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
@@ -59,11 +61,11 @@ def _is_kept(sorted_prob: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
     return elementwise.logical_or(among, elementwise.equal(place, 0))
 
 
-def _of_rows(x: Tensor, rows: Tensor | None) -> Tensor:
+def _broadcast_to_rows(x: Tensor, rows: Tensor | None) -> Tensor:
     return x if rows is None else shape.take(x, rows.reshape(-1), 0)
 
 
-def _first_beyond(sums: Tensor, wanted: Tensor) -> Tensor:
+def _find_first_beyond(sums: Tensor, wanted: Tensor) -> Tensor:
     """Return the first place (n, 1) in each row at which the sums are more than what is wanted; rounding leaves the
     last.
     """
