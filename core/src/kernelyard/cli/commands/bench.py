@@ -13,6 +13,7 @@ from kernelyard.cli.model_files import open_executable
 from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option, threads_option
 from kernelyard.cli.output import print_json
 from kernelyard.cli.progress import Progress
+from kernelyard.runtime.text_table import duration
 
 if TYPE_CHECKING:
     from kernelyard.runtime.profiling.profile import Profile
@@ -67,10 +68,9 @@ def command(
         print_json({**facts, "repeat": repeat, "threads": exe.threads, "shapes": shapes, **steps})
         return
     click.echo("  ".join(f"{name} {'×'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items()))
-    click.echo(f"ready in {ready:.2f} s, first run {first * 1e3:.2f} ms, {exe.threads} threads")
-    click.echo(
-        "  ".join(f"p{p} {milliseconds[f'p{p}_ms']:.3f} ms" for p in PERCENTILES) + f"  {runs_per_second:.1f} runs/s"
-    )
+    click.echo(f"ready in {duration(ready)}, first run {duration(first)}, threads: {exe.threads}")
+    percentiles = "  ".join(f"p{p} {duration(1e-3 * milliseconds[f'p{p}_ms'])}" for p in PERCENTILES)
+    click.echo(f"{percentiles}  {runs_per_second:.0f} runs/s")
     if profile is not None and with_profile:
         click.echo(f"\n{profile.table}")
 
