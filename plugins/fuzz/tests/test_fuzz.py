@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kernelyard as ky
-from kernelyard.ir import Call, FunctionBuilder, IRModule, verify
+from kernelyard.ir import Call, FunctionBuilder, IRModule, get_op, verify
 from kernelyard.ops.interpreter import run
 from kernelyard.patterns import FusionPattern, Matcher, is_op, wildcard
 from kernelyard.patterns.templates import swaps_last_two
@@ -31,6 +31,7 @@ from kernelyard_fuzz.drawn_patterns import check_drawn
 from kernelyard_fuzz.errors import FoundError
 from kernelyard_fuzz.graphs import Graph, Recipe, graph_of_seed, graphs
 from kernelyard_fuzz.idioms import IDIOMS
+from kernelyard_fuzz.operators import grow
 from kernelyard_fuzz.oracles import Taken, check
 from kernelyard_fuzz.programs import called
 from kernelyard_fuzz.quantized import quantized_layers
@@ -61,6 +62,19 @@ def test_graphs_verify_and_stay_finite():
         names |= {b.value.op_name for b in graph.module["main"].bindings if isinstance(b.value, Call)}
     assert len(names) > 100
     assert {"if", "while", "dequantize", "nn.conv2d", "matmul"} <= names
+
+
+def test_boxes_of_a_group_come_one_after_another():
+    """As the operator asks for: random groups would be suppressed by boxes that are none of their own, or not."""
+    groups = [
+        np.asarray(sketch.value(call.args[1]))
+        for seed in range(20)
+        for sketch in (Sketch(),)
+        for var in grow(SeededChooser(seed), sketch, get_op("image.suppress_boxes"))
+        for call in (next(each.value for each in sketch.builder.bindings if each.var is var),)
+    ]
+    assert len(groups) > 10
+    assert all((np.diff(each) >= 0).all() for each in groups)
 
 
 def test_a_seed_makes_the_same_graph_again():
@@ -374,7 +388,7 @@ def test_a_pattern_that_is_not_matched_is_found(monkeypatch):
 
 def test_what_rounding_decides_is_left_out():
     b = FunctionBuilder()
-    table, at = b.input("table", (4,)), b.input("at", (1,))
+    table, at = b.input("table", (4,)), b.op("add", b.input("at", (1,)), np.float32(1.5e-7))  # 4 in float32 alone
     module = IRModule({"main": b.function(b.op("take", table, b.op("astype", at, dtype="int64"), axis=0))})
     graph = Graph(module, (np.ones(4, np.float32), np.nextafter(np.float32([4]), np.float32(0))))
     check(graph, Configuration(), SeededChooser(0), taken := Taken())

@@ -24,7 +24,21 @@ TRIES = 6
 MOST_CHANGES = 3  # of the attributes of one operator
 MOST_AXES = 5  # whose permutations are tried
 # Operands that hold sizes or positions of others: other numbers there mean nothing.
-TIED = ("lengths", "seqstart_q", "seqstart_k", "roots", "features", "children", "batch_indices", "sums", "zero", "p")
+TIED = (
+    *(
+        "lengths",
+        "seqstart_q",
+        "seqstart_k",
+        "roots",
+        "features",
+        "children",
+        "batch_indices",
+        "groups",
+        "sums",
+        "zero",
+    ),
+    "p",
+)
 SWAPS = {
     "float32": ("float16", "bfloat16", "float64", "float16", "bfloat16", "float64", "int32", "uint8", "bool"),
     "int64": ("int32", "int8", "uint32"),
