@@ -135,6 +135,8 @@ OURS = {
     "many filters": convolution(192, (20,)),
     "strides": convolution(64, (20,), stride=2),
     "strides over large filters": convolution(320, (20,), stride=2),
+    "strides over large filters, hundreds of places": convolution(512, (900,), window=2, stride=2),
+    "strides over a single channel": convolution(1, (500,), filters=64, window=60, stride=4),
     "an axis of open length": convolution(128, (symbol("n"),)),
     "an axis of open length, strides": convolution(64, (symbol("n"),), window=11, stride=2),
     "long sums in groups, strides": convolution(768, (20,), groups=2, stride=2),
@@ -154,8 +156,8 @@ OURS = {
     "electrodes: a wide window over one channel": convolution(1, (9, 80), filters=8, window=(1, 32)),
 }
 THEIRS = {
+    "strides over large filters, a thousand places": convolution(256, (4000,), window=8, stride=4),
     "an axis of open length, strides over large filters": convolution(320, (symbol("n"),), stride=2),
-    "strides over a single channel": convolution(1, (500,), filters=64, window=60, stride=4),
     "long sums in groups": convolution(768, (20,), groups=2),
     "an image": convolution(32, (9, 8)),
     "an image of one channel": convolution(1, (9, 80), filters=16, window=9),

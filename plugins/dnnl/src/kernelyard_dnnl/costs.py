@@ -37,9 +37,8 @@ HEAVY = frozenset(
 # A product of few rows takes as long as its matrix takes to be read.
 MOST_ROWS = 8
 LEAST_BYTES = 1 << 20
-# Of convolutions along one axis with strides: the filters, places enough to read them for, and the products of a sum.
-MOST_BYTES, MANY_PLACES = 1 << 20, 256
-SHORT = 64
+# Of convolutions along one axis with strides: the filters, and places enough to read them for.
+MOST_BYTES, MANY_PLACES = 1 << 20, 512
 # Of gates over the channels of an image: the channels.
 MOST_GATES = 1 << 12
 # Of convolutions in groups: the channels of a group of images, and the products of a sum along one axis or three.
@@ -137,11 +136,11 @@ def _of_quantized(match: Match) -> Efficiency:
 
 def _convolution_along_one_axis(call: Call) -> Efficiency:
     """Images one element high take 1.0 to 2.4 times as long as an operand that is read in place, 1.2 in the geometric
-    mean of 58 shapes, but for strides over filters that a core's second-level cache does not hold and that are read for
-    many places, and over a single channel with a short filter. An open number of places counts as many: 15 shapes took
-    1.3 times as long, and the first call with each number of them, for which oneDNN makes code, 3 times. A filter over
-    few places is a gate, made of one number for each channel of an image: leaving the layout of the image for it costs
-    more than it does."""
+    mean of 58 shapes, and with strides over few channels 1.2 to 4.8 times; but for strides over filters that a core's
+    second-level cache does not hold and that are read for many places: 0.72 to 0.93 times with 500 places and more,
+    1.04 to 1.27 times with fewer. An open number of places counts as many: 15 shapes took 1.3 times as long, and the
+    first call with each number of them, for which oneDNN makes code, 3 times. A filter over few places is a gate, made
+    of one number for each channel of an image: leaving the layout of the image for it costs more than it does."""
     weights, places = call.args[1], dims.product(call.tensor_type.shape[2:])
     if call.tensor_type.dtype != DTYPE or not isinstance(weights, Constant):
         return USUAL
@@ -150,9 +149,8 @@ def _convolution_along_one_axis(call: Call) -> Efficiency:
     count = places if isinstance(places, int) else math.inf
     if weights.data.shape[:2] == (1, 1) and count <= MOST_GATES:
         return USUAL
-    is_large, reduced = weights.data.nbytes > MOST_BYTES and count >= MANY_PLACES, math.prod(weights.data.shape[1:])
-    is_strided = set(call.attrs["strides"]) != {1}
-    return USUAL if is_strided and (is_large or reduced < SHORT) else ONE_AXIS
+    is_large, is_strided = weights.data.nbytes > MOST_BYTES, set(call.attrs["strides"]) != {1}
+    return USUAL if is_strided and is_large and count >= MANY_PLACES else ONE_AXIS
 
 
 def _grouped_convolution(call: Call) -> Efficiency:
