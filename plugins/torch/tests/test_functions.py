@@ -14,7 +14,7 @@ from torch.export import Dim  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 from torch_agreement import export_and_check  # noqa: E402
 
-from kernelyard.errors import PerformanceWarning  # noqa: E402
+from kernelyard.errors import PerformanceWarning, UnsupportedOperatorError  # noqa: E402
 
 
 def assigned(x: Any) -> Any:
@@ -54,6 +54,39 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
     "medians": (
         lambda x: (*x.median(1), *x.median(0, keepdim=True), x.median(), *x.nanmedian(1), x.nanmedian()),
         lambda: (torch.tensor([[3.0, 1.0, 2.0, 9.0], [4.0, math.nan, -1.0, 0.0], [7.0, 8.0, 5.0, 6.0]]),),
+    ),
+    "most frequent": (
+        lambda x: (*x.mode(1), *x.mode(0, keepdim=True)),
+        lambda: (torch.tensor([[3, 1, 3, 2, 1], [4, 4, 4, 0, 1], [3, 1, 2, 0, 7]]),),
+    ),
+    "counts": (
+        lambda x, w: (x.bincount(), x.bincount(minlength=9), x.bincount(w), x.bincount(w.long())),
+        lambda: (torch.tensor([3, 1, 3, 0, 6]), draw(5)),
+    ),
+    "repeated rows": (
+        lambda x, r: (x.repeat_interleave(r, 0), x.repeat_interleave(r, 0, output_size=6), r.repeat_interleave(r)),
+        lambda: (draw(4, 3), torch.tensor([2, 0, 3, 1])),
+    ),
+    "runs": (
+        lambda x: (*x.unique_consecutive(True, True), *x.unique_consecutive(True, True, dim=1)),
+        lambda: (torch.tensor([[3, 3, 1, 1, 3], [2, 2, 2, 2, 3]]),),
+    ),
+    "determinants": (
+        lambda x: (x.det(), torch.linalg.det(x[0]), *torch.linalg.slogdet(x)),
+        lambda: (torch.cat([draw(3, 4, 4), torch.ones(1, 4, 4)]),),
+    ),
+    "inverses": (
+        lambda x: (x.inverse(), torch.linalg.inv_ex(x * torch.tensor([1.0, 0.0])[:, None, None]).info),
+        lambda: (torch.tensor([[[0.0, 2.0], [1.0, 3.0]], [[1.0, 2.0], [2.0, 5.0]]]),),
+    ),
+    "equations": (
+        lambda a, b: (
+            torch.linalg.solve(a, b),
+            torch.linalg.solve(a[0], b),
+            torch.linalg.solve(a[0], b[0, :, 0]),
+            torch.linalg.solve(a, b.mT, left=False),
+        ),
+        lambda: (draw(3, 4, 4) + 3 * torch.eye(4), draw(3, 4, 2)),
     ),
     "running extrema": (
         lambda x: (*x.cummax(1), *x.cummin(0), x.logcumsumexp(1), x.logcumsumexp(0)),
@@ -267,9 +300,14 @@ def test_functions(name: str) -> None:
     assert "reference" not in exe.report.coverage
 
 
-def test_determinants() -> None:
+def test_determinants_of_large_matrices() -> None:
     with pytest.warns(PerformanceWarning, match="det"):
-        export_and_check(Function(lambda x: (x.det(), torch.linalg.det(x[0]))), draw(3, 4, 4))
+        export_and_check(Function(lambda x: (x.det(), torch.linalg.det(x[0]))), draw(3, 20, 20) / 5)
+
+
+def test_inverses_of_large_matrices_are_refused() -> None:
+    with pytest.raises(UnsupportedOperatorError, match="20 rows"):
+        export_and_check(Function(torch.linalg.inv), draw(20, 20))
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from kernelyard.plugins.interfaces.quantization_scheme import STATIC as STATIC
     from kernelyard.plugins.interfaces.quantization_scheme import QuantizationScheme as QuantizationScheme
     from kernelyard.plugins.sandbox.guard import progress as progress
+    from kernelyard.plugins.support.elimination import Elimination as Elimination
     from kernelyard.plugins.support.op_emitter import OpEmitter as OpEmitter
     from kernelyard.plugins.support.op_emitter import Operand as Operand
     from kernelyard.plugins.support.op_emitter import Problem as Problem
@@ -169,6 +170,7 @@ _HOME = {
     "kernelyard.plugins.interfaces.frontend": "Frontend ModelSpecializer Specialization",
     "kernelyard.plugins.sandbox.guard": "progress",
     "kernelyard.plugins.hookspecs": "hookimpl",
+    "kernelyard.plugins.support.elimination": "Elimination",
     "kernelyard.plugins.support.op_emitter": "OpEmitter Operand Problem RejectedError unsupported window_table",
     "kernelyard.plugins.interfaces.quantization_scheme": (
         "DYNAMIC INT4_WEIGHTS INT8_WEIGHTS SCHEMES STATIC QuantizationScheme"

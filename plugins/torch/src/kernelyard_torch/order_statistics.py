@@ -1,4 +1,4 @@
-"""Decompose medians, searches, histograms and running extrema into operators that have converters."""
+"""Decompose medians, modes, counts, runs, searches and running extrema into operators that have converters."""
 
 from __future__ import annotations
 
@@ -123,6 +123,66 @@ def running_log_sum_exp(x: torch.Tensor, dim: int) -> torch.Tensor:
         both = torch.logaddexp(value.gather(dim, (here - shift).clamp(min=0)), value)
         value = torch.where(here >= shift, both, value)
     return value
+
+
+def count_values(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
+    """Count how often each number from 0 to the largest occurs (`bincount`), or sum the weights of its places."""
+    size = _as_size(torch.cat([x.to(torch.int64), torch.full((1,), minlength - 1)]).amax() + 1)
+    if weights is None:
+        weights = torch.ones_like(x, dtype=torch.int64)
+    elif weights.dtype != torch.float32:
+        weights = weights.to(torch.float64)
+    return torch.zeros(size, dtype=weights.dtype).scatter_add(0, x.to(torch.int64), weights)
+
+
+def most_frequent(x: torch.Tensor, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, ...]:
+    """Return the least of the most frequent values along an axis (`mode`), and its last place."""
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    values, places = torch.sort(x, dim=dim, stable=True)
+    here = _positions(x, dim)
+    is_first = values.ne(values.roll(1, dim)) | here.eq(0)
+    start = torch.where(is_first, here, 0).cummax(dim).values
+    last = (here - start).argmax(dim, keepdim=True)
+    found = values.gather(dim, last), places.gather(dim, last)
+    return found if keepdim else tuple(each.squeeze(dim) for each in found)
+
+
+def repeated_places(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
+    """Return each place as often as it says (`repeat_interleave`): how many have ended at each place of the result."""
+    ends = repeats.cumsum(0)
+    size = _as_size(repeats.sum()) if output_size is None else output_size
+    ended = torch.zeros(size + 1, dtype=torch.int64).scatter_add(0, ends, torch.ones_like(ends))
+    return ended.cumsum(0)[:size].to(repeats.dtype)
+
+
+def consecutive_runs(
+    x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the first of each run of equal elements or slices (`unique_consecutive`), the run of each, their lengths.
+
+    What is not asked for is empty.
+    """
+    rows = x.reshape(-1) if dim is None else x.movedim(dim, 0)
+    differs = rows[1:].ne(rows[:-1])
+    differs = differs.flatten(1).any(1) if rows.dim() > 1 else differs
+    is_first = torch.cat([torch.ones_like(torch.arange(rows.shape[0])[:1], dtype=torch.bool), differs])
+    first = is_first.nonzero()[:, 0]
+    inverse = is_first.cumsum(0) - 1
+    counts = torch.cat([first, torch.full((1,), rows.shape[0])]).diff()
+    nothing = torch.zeros(0, dtype=torch.int64)
+    return (
+        rows[first] if dim is None else rows[first].movedim(0, dim),
+        (inverse.reshape(x.shape) if dim is None else inverse) if return_inverse else nothing,
+        counts if return_counts else nothing,
+    )
+
+
+def _as_size(count: torch.Tensor) -> Any:
+    """Return a number of elements that data decides."""
+    size = count.item()
+    torch._check(size >= 0)
+    return size
 
 
 def _positions(x: torch.Tensor, dim: int) -> torch.Tensor:

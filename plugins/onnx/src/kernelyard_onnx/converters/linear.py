@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard import dims
-from kernelyard.plugins.api import Expr
+from kernelyard.plugins.api import Elimination, Expr
 from kernelyard_onnx.converters.convolution import subtract_zero_point
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
@@ -129,4 +129,9 @@ def _contract(
 
 @converter("Det", since=11)
 def determinant(node: Node) -> Expr:
-    return node.op("det", node.input(0))
+    """By elimination, which becomes kernels, where the matrices are small."""
+    x, dtype = node.input(0), node.dtype(node.input(0))
+    if not Elimination.is_possible(node, x):
+        return node.op("det", x)
+    x = node.cast(x, "float32") if dtype == "float16" else x
+    return node.cast(Elimination.of(node, x).determinant, dtype)

@@ -11,7 +11,8 @@ from functools import partial
 import numpy as np
 
 from kernelyard.dims import floordiv, product
-from kernelyard.plugins.api import Constant, Expr
+from kernelyard.dtypes import to_numpy
+from kernelyard.plugins.api import Constant, Elimination, Expr
 from kernelyard_onnx.converters.constant import number_range
 from kernelyard_onnx.converters.convolution import convolve, transposed_convolution
 from kernelyard_onnx.converters.indexing import gather_nd, triangle, unique
@@ -22,7 +23,6 @@ from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
 
 microsoft = partial(converter, domain=MICROSOFT)
-MAX_INVERTED = 16  # rows of a matrix to invert: each is a step of the program
 
 
 # --- activations ------------------------------------------------------------------------------------------------------
@@ -248,26 +248,10 @@ def distances(node: Node) -> Expr:
 
 @microsoft("Inverse")
 def inverse(node: Node) -> Expr:
-    """By elimination, the row with the largest number first; its steps are written out."""
     x, dtype = node.input(0), node.dtype(node.input(0))
-    *outer, _, size = node.shape(x)
-    n, rank = node.fixed(size, "size of its matrices"), node.rank(x)
-    if n > MAX_INVERTED:
-        node.reject(f"its matrices have {n} rows; {MAX_INVERTED} are supported")
     x = node.cast(x, "float32") if dtype == "float16" else x
-    unit = node.broadcast_to(node.cast(Constant(np.eye(n, dtype=np.float32)), node.dtype(x)), (*outer, n, n))
-    both, number = node.op("concat", x, unit, axis=rank - 1), Constant(np.arange(n).reshape(n, 1))
-    for k in range(n):
-        below = node.slice(node.op("abs", node.slice(both, rank - 1, k, k + 1)), rank - 2, k, n)
-        found = node.op("add", node.op("argmax", below, axis=rank - 2, keepdims=True), k)
-        swapped = node.op("where", node.op("equal", number, found), np.array(k), number)
-        swapped = node.op("where", node.op("equal", number, k), found, swapped)
-        both = node.op("gather_elements", both, node.broadcast_to(swapped, (*outer, n, 2 * n)), axis=rank - 2)
-        row = node.slice(both, rank - 2, k, k + 1)
-        row = node.op("divide", row, node.slice(row, rank - 1, k, k + 1))
-        others = node.op("subtract", both, node.op("multiply", node.slice(both, rank - 1, k, k + 1), row))
-        both = node.op("where", node.op("equal", number, k), row, others)
-    return node.cast(node.slice(both, rank - 1, n, 2 * n), dtype)
+    unit = np.eye(node.fixed(node.shape(x)[-1], "size of its matrices"), dtype=to_numpy(node.dtype(x)))
+    return node.cast(Elimination.of(node, x, node.broadcast_to(Constant(unit), node.shape(x))).beside, dtype)
 
 
 # --- normalization ----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ FAMILIES = (
     "gradients",
     "indexing",
     "linear",
+    "linear_algebra",
     "normalization",
     "pooling",
     "quantization",

@@ -62,10 +62,3 @@ def norm(node: Node, x: Expr, p: float) -> Expr:
 def pdist(node: Node, x: Expr, p: float) -> Expr:
     rows, columns = np.triu_indices(node.fixed(node.shape(x)[0], "the number of rows"), 1)
     return norm(node, node.op("subtract", node.op("take", x, rows), node.op("take", x, columns)), p)
-
-
-@converter("aten._linalg_det.default")
-def determinant(node: Node, x: Expr) -> list[Expr | None]:
-    if node.is_used(1) or node.is_used(2):
-        node.reject("the LU decomposition that it gives is used, which is not supported")
-    return [node.op("det", x), None, None]

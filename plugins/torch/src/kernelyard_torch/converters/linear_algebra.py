@@ -1,0 +1,68 @@
+"""Determinants, inverses and systems of equations of matrices of known size."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kernelyard.dtypes import to_numpy
+from kernelyard.plugins.api import Constant, Elimination, Expr
+from kernelyard_torch.node import Node
+from kernelyard_torch.registry import converter
+
+
+@converter("aten._linalg_det.default")
+def determinant(node: Node, x: Expr) -> list[Expr | None]:
+    _refuse_decomposition(node, 1, 2)
+    possible = Elimination.is_possible(node, x)
+    return [Elimination.of(node, x).determinant if possible else node.op("det", x), None, None]
+
+
+@converter("aten._linalg_slogdet.default")
+def log_determinant(node: Node, x: Expr) -> list[Expr | None]:
+    _refuse_decomposition(node, 2, 3)
+    return [*Elimination.of(node, x).log_determinant, None, None]
+
+
+@converter("aten.linalg_inv_ex.default")
+def inverse(node: Node, x: Expr, check_errors: bool) -> list[Expr]:
+    unit = Constant(np.eye(node.fixed(node.shape(x)[-1], "the size of its matrices"), dtype=to_numpy(node.dtype(x))))
+    done = Elimination.of(node, x, node.broadcast_to(unit, node.shape(x)))
+    return [done.beside, first_zero(node, done.pivots)]
+
+
+@converter("aten._linalg_solve_ex.default")
+def solve(node: Node, a: Expr, b: Expr, left: bool, check_errors: bool) -> list[Expr | None]:
+    """Solve AX = B, or XA = B by the transposed matrices; b: also a vector for each matrix."""
+    _refuse_decomposition(node, 1, 2)
+    is_vector = node.rank(b) == 1 or (node.rank(b) == node.rank(a) - 1 and node.shape(b) == node.shape(a)[:-1])
+    b = node.unsqueeze(b, node.rank(b)) if is_vector else b
+    a, b = (a, b) if left else (_transposed(node, a), _transposed(node, b))
+    info = first_zero(node, Elimination.of(node, a).pivots) if node.is_used(3) else None
+    outer = node.result.shape[: -1 if is_vector else -2]
+    a, b = (node.broadcast_to(each, (*outer, *node.shape(each)[-2:])) for each in (a, b))
+    x = Elimination.of(node, a, b).beside
+    x = x if left else _transposed(node, x)
+    return [node.reshape(x, node.result.shape), None, None, info]
+
+
+@converter("aten._linalg_check_errors.default")
+def check_errors(node: Node, info: Expr, api_name: str, is_matrix: bool) -> None:
+    """Nothing: what eager mode refuses has numbers without meaning here."""
+
+
+def first_zero(node: Node, pivots: Expr) -> Expr:
+    """Return LAPACK's word of singular matrices: the number of the first zero pivot, from 1, or 0."""
+    last, is_zero = node.rank(pivots) - 1, node.op("equal", pivots, 0)
+    found = node.op("add", node.op("argmax", node.cast(is_zero, "int32"), axis=last), 1)
+    found = node.op("where", node.op("any", is_zero, axes=(last,)), found, node.full(0, (), node.dtype(found)))
+    return node.cast(found, "int32")
+
+
+def _transposed(node: Node, x: Expr) -> Expr:
+    rank = node.rank(x)
+    return node.permute(x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+def _refuse_decomposition(node: Node, *results: int) -> None:
+    if any(node.is_used(result) for result in results):
+        node.reject("the LU decomposition that it gives is used, which is not supported")
