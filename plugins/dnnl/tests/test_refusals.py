@@ -8,7 +8,7 @@ import pytest
 import kernelyard as ky
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
-from kernelyard.testing import assert_declined, assert_offloaded
+from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, evaluate
 
 N, M = dims.symbol("n"), dims.symbol("m")
 WINDOW = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
@@ -310,3 +310,19 @@ def test_the_larger_and_the_smaller_of_two_propagate_nan(op, place):
     feeds = [ones(3, 17), ones(3, 17)]
     feeds[place][1] = np.nan
     assert np.isnan(np.asarray(exe(*feeds))).tolist() == [[row == 1] * 17 for row in range(3)]
+
+
+@pytest.mark.parametrize("op", ["add", "multiply"])
+def test_a_constant_on_the_left_of_integers_is_declined(op):
+    """Patterns match either order; what is folded after the last canonicalize may be the first operand."""
+    b = FunctionBuilder()
+    x = b.op("dequantize", b.input("x", (3, 8), "int8"), np.float32(0.0625), np.int8(0))
+    folded = b.op("dequantize", np.ones((3, 8), np.int8), np.float32(0.5), np.int8(0))
+    y = b.op("quantize", b.op(op, folded, x), np.float32(0.25), np.uint8(128), dtype="uint8")
+    y = b.op("dequantize", y, np.float32(0.25), np.uint8(128))
+    module = IRModule({"main": b.function(b.op("matmul", y, ones(8, 4)))})
+    pipeline = ky.get_default_pipeline("cpu").without("simplify.fold_constants")
+    exe = ky.compile(module, backends=["dnnl"], pipeline=pipeline)
+    assert_declined(exe, "dnnl", "operand", "dnnl.quantized_binary")
+    feed = np.arange(-12, 12, dtype=np.int8).reshape(3, 8)
+    assert_allclose(exe(feed), evaluate(module, [feed])[0])

@@ -94,6 +94,8 @@ def _weight(composite: Composite) -> Refusal | None:
 
 def _arithmetic(composite: Composite, _: Call) -> Refusal | None:
     """Return an objection to sums and products that post-ops cannot say."""
+    if 0 not in composite.decoders:
+        return Refusal("operand", "a constant on the left, where primitives read integers", at=composite.operands[0])
     points = [float(decoder.args[2].data.reshape(())) for decoder in composite.decoders.values()]  # pyright: ignore
     if composite.anchor.op_name == "multiply" and len(points) > 1 and all(points):
         return Refusal("attribute", f"a product of tensors with the zero points {points}")
