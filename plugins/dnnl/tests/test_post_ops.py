@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
+from kernelyard.ir import TensorType
+from kernelyard.testing import assert_offloaded
 
 F = np.float64
 erf = np.vectorize(math.erf, otypes=[F])
@@ -231,6 +233,22 @@ def test_the_same_after_resampling_and_convolutions(batch, offloading):
     shape, channels = (batch, 16, 1, 1), (16, 1, 1)
     offloading.taken("dnnl.resample", "image.resize tanh multiply", resized, shape, channels)
     offloading.taken("dnnl.conv2d", "nn.conv2d tanh multiply", convolved, shape, (16, 16, 1, 1), channels)
+
+
+def test_the_same_after_a_norm_of_integers(offloading):
+    """The numbers that are added are computed, so that the norm is no table, nor code of our own."""
+    factors = np.linspace(-3, 5, 16, dtype=np.float32).reshape(16, 1, 1)
+    scale, zero = np.float32(0.02), np.int8(0)
+
+    def norm(b, x, y):
+        read = b.op("dequantize", x, np.float32(0.0025), np.int8(-128))
+        stored = b.op("quantize", b.op("add", b.op("multiply", read, factors), y), scale, zero, dtype="int8")
+        return b.op("nn.conv2d", b.op("dequantize", stored, scale, zero), np.ones((16, 16, 1, 1), np.float32))
+
+    module = offloading.module(norm, TensorType((2, 16, 1, 1), "int8"), (16, 1, 1))
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", "dnnl.quantized_binary", count=1)
+    offloading.right(module, exe)
 
 
 def test_no_softplus_is_negative(offloading):

@@ -133,14 +133,14 @@ def _fused(steps: list[Step], width: int, shape: Shape | None) -> tuple[list[Ste
 
     def is_apart(step: Step) -> bool:
         if step.eltwise is None:
-            return shape is not None and _is_of_single_points(step, shape)
+            return shape is not None and is_of_single_points(step, shape)
         return width < VECTOR_WIDTH and step.eltwise.algorithm not in CHEAP
 
     first = next((i for i, step in enumerate(steps) if is_apart(step)), len(steps))
     return steps[:first], steps[first:]
 
 
-def _is_of_single_points(step: Step, shape: Shape) -> bool:
+def is_of_single_points(step: Step, shape: Shape) -> bool:
     """Return True for an operand of one number per channel where space is a single point: oneDNN 3.2's code for
     elementwise primitives and resampling takes the first of these numbers for all channels.
     """

@@ -20,7 +20,7 @@ from kernelyard_dnnl.lowering import Given, Lowering, given_arguments
 from kernelyard_dnnl.primitive import Primitive, speed
 from kernelyard_dnnl.primitive_attributes import Eltwise, PostOps
 from kernelyard_dnnl.primitives.affine import Affine
-from kernelyard_dnnl.primitives.post_ops import Step, View, emit_with, epilogues
+from kernelyard_dnnl.primitives.post_ops import Step, View, emit_with, epilogues, is_of_single_points
 from kernelyard_dnnl.values import Value
 
 WEIGHTS = enums.ARG["weights"]
@@ -109,8 +109,10 @@ def execute_fused(
     """Emit the primitive that `create` makes, with all post-ops fused; None where oneDNN has no fast code for that.
 
     Post-ops of their own would read what has been rounded to 8 bits. given: the numbers that the primitive is given.
-    weight: is brought into the layout that the primitive chose. view: as `post_ops.execute` has it.
+    weight: of a product, is brought into the layout that the primitive chose. view: as `post_ops.execute` has it.
     """
+    if weight is None and any(is_of_single_points(step, destination.shape) for step in steps):
+        return None
     for epilogue in epilogues(graph, steps, destination, arguments, None, view):
         try:
             primitive = create(epilogue.post_ops)
