@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
-from distributions import distributions
-from repository import TEMPLATE
+from repository import files, imported, tree_of
 
 Import = tuple[str, str]  # who imports, and what
 
@@ -36,32 +34,9 @@ ALLOWED: dict[Import, str] = {
 
 
 @cache
-def files() -> dict[str, Path]:
-    """Every module of core and plugins, by its dotted name."""
-    found: dict[str, Path] = {}
-    for each in (*distributions(), TEMPLATE):
-        for path in each.source.rglob("*.py"):
-            parts = path.relative_to(each.source).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-@cache
 def imports() -> dict[str, frozenset[str]]:
     """What each module imports of ours, wherever in its file that stands."""
-    return {name: frozenset(_imported(path) - {name}) for name, path in files().items()}
-
-
-def _imported(path: Path) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} imports by a relative name"
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            found.update(name if name in files() else str(node.module) for name in inner)
-    return found & set(files())
+    return {name: frozenset(imported(ast.walk(tree_of(name))) - {name}) for name in files()}
 
 
 def circle(without: set[Import]) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import onnx
 import onnx.numpy_helper
 import onnx.parser
 import pytest
-from repository import ROOT, fresh, modules
+from repository import ROOT, fresh, imported, modules, tree_of
 
 import kernelyard as ky
 import kernelyard.ops
@@ -195,18 +196,18 @@ def test_import_contracts() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# Libraries are imported once, and a package of ours once for all that is in it: Python imports it before them in any case.
-# Beside these, each module is imported in a process that has seen no other of ours. A module that only works when
-# another one was imported first (a cycle, a forgotten import) fails here.
+# Libraries are imported once, in any case. Each module is imported in a process that has seen no other of ours than what it
+# imports itself: one that has just imported such a module goes on in a copy, instead of all of it being imported again. A
+# module that only works when another one was imported first (a forgotten import) fails here; test_circles.py has cycles.
 ALONE = """
-import gc, importlib, os, sys, traceback, warnings
+import gc, importlib, json, os, sys, traceback, warnings
 import numpy, ml_dtypes, onnx, pluggy, click, rich.console, safetensors, llvmlite.binding
 import tvm_ffi, packaging.specifiers, hypothesis, importlib.metadata
 
 gc.disable()  # a process of a single import leaves nothing to collect
-inside = {}
-for name in sorted({name.rsplit(".", up)[0] for name in sys.argv[1:] for up in range(name.count(".") + 1)}):
-    inside.setdefault(name.rpartition(".")[0], []).append(name)
+after = {}
+for name, first in json.load(sys.stdin).items():
+    after.setdefault(first, []).append(name)
 
 def fails(name):
     try:
@@ -215,25 +216,32 @@ def fails(name):
         traceback.print_exc()
         print("cannot be imported alone:", name, file=sys.stderr)
         return True
-    return something_fails_in(name)
+    return something_fails_after(name)
 
-def something_fails_in(package):
+def something_fails_after(first):
     failed = False
-    for name in inside.get(package, []):
+    *others, last = after.get(first) or [None]
+    for name in others:
         with warnings.catch_warnings(action="ignore"):
             child = os.fork()
         if child == 0:
             os._exit(fails(name))
         failed |= os.waitpid(child, 0)[1] != 0
-    return failed
+    return failed if last is None else fails(last) or failed
 
-is_wrong = something_fails_in("")
-assert not any(name.startswith("kernelyard") for name in sys.modules)
-sys.exit(is_wrong)
+os._exit(something_fails_after(""))
 """
-BATCHES = 2
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
-def test_every_module_can_be_imported_alone(batch: int) -> None:
-    fresh(ALONE, *modules()[batch::BATCHES], timeout=600)
+def first_imports() -> dict[str, str]:
+    """For each module, what it imports of ours in any case that imports the most modules itself; "" where it has none."""
+    names = set(modules())
+    direct = {name: (imported(tree_of(name).body) & names) - {name} for name in names}
+    reached: dict[str, set[str]] = {}
+    for name in TopologicalSorter(direct).static_order():
+        reached[name] = {name}.union(*(reached[each] for each in direct[name]))
+    return {name: max(sorted(direct[name]), key=lambda each: len(reached[each]), default="") for name in names}
+
+
+def test_every_module_can_be_imported_alone() -> None:
+    fresh(ALONE, stdin=json.dumps(first_imports()), timeout=600)
