@@ -278,3 +278,11 @@ def test_nested_loops_end(make, monkeypatch) -> None:
     model = make([loop([inner], "n")], {"x": f(2)}, weights={"n": np.array(60)})
     with pytest.raises(UnsupportedOperatorError, match="more than 500 nodes"):
         read(model)
+
+
+def test_the_input_of_a_size_that_no_tensor_has_is_named(make) -> None:
+    model = make([helper.make_node("Relu", ["x"], ["y"])], {"x": f(2)}, shapes={"x": [2**62]})
+    with pytest.raises(ModelFormatError, match="a size is too large") as caught:
+        read(model)
+    assert caught.value.where == "input 'x'"
+    assert str(2**62) in str(caught.value.found)

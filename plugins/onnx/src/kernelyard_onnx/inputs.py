@@ -11,7 +11,7 @@ import onnx
 
 from kernelyard.dims import Dim, Shape
 from kernelyard.dtypes import to_numpy
-from kernelyard.errors import FrontendError, ModelFormatError, UnsupportedOperatorError, did_you_mean
+from kernelyard.errors import FrontendError, IRError, ModelFormatError, UnsupportedOperatorError, did_you_mean
 from kernelyard.plugins.api import Constant, Expr, FunctionBuilder
 from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.options import ImportOptions
@@ -81,14 +81,22 @@ class _Parameters:
             _check_decided(value, fixed)
             return StringTensor(np.asarray(given, object))
         dtype = _dtype(value)
-        made = (
-            _fixed_value(value, dtype, given)
-            if fixed
-            else self.builder.input(value.name, _shape(value, self.symbols, self.options), dtype)
-        )
+        made = _fixed_value(value, dtype, given) if fixed else self._parameter(value, dtype)
         if data_type in NARROW:
             self.element_types[made] = data_type
         return made
+
+    def _parameter(self, value: onnx.ValueInfoProto, dtype: str) -> Expr:
+        shape = _shape(value, self.symbols, self.options)
+        try:
+            return self.builder.input(value.name, shape, dtype)
+        except IRError as error:
+            raise ModelFormatError(
+                f"an input has a shape that no tensor has: {error.message}",
+                where=f"input {value.name!r}",
+                found=error.found,
+                expected=error.expected,
+            ) from error
 
 
 def _info(name: str, type_: onnx.TypeProto, shape: Sequence[int] | None = None) -> onnx.ValueInfoProto:
