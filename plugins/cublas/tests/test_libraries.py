@@ -38,7 +38,7 @@ class Machine:
         monkeypatch.setattr(
             importlib.util, "find_spec", lambda name, *more: spec if name == "nvidia" else find(name, *more)
         )
-        monkeypatch.setattr(cuda_libraries, "_of_pathfinder", lambda library: iter(()))
+        monkeypatch.setattr(cuda_libraries, "_find_by_pathfinder", lambda library: iter(()))
         monkeypatch.setattr(cuda_libraries, "find_library", lambda name: None)
 
     def wheel(self, major, library=CUBLASLT):

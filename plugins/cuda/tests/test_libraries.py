@@ -19,7 +19,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(cuda_libraries, "PACKAGE", "vendor_wheels")
     monkeypatch.setattr(cuda_libraries, "MAPS", tmp_path / "maps")
     monkeypatch.setattr(cuda_libraries, "find_library", lambda name: None)
-    monkeypatch.setattr(cuda_libraries, "_of_pathfinder", lambda library: iter(()))
+    monkeypatch.setattr(cuda_libraries, "_find_by_pathfinder", lambda library: iter(()))
     for variable in ("CUDA_HOME", "CUDA_PATH", NVRTC.variable, CUBLASLT.variable, CUDNN.variable):
         monkeypatch.delenv(variable, raising=False)
     return tmp_path

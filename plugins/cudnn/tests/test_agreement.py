@@ -18,9 +18,9 @@ from kernelyard.transform.partition.region import Region
 from kernelyard_cudnn import planning
 from kernelyard_cudnn.backend import CudnnBackend, CudnnSerializer, Options
 from kernelyard_cudnn.checks import Checks
-from kernelyard_cudnn.devices import properties_of
+from kernelyard_cudnn.devices import read_properties
 from kernelyard_cudnn.patterns import fusion_patterns
-from kernelyard_cudnn.runtime import lowered_graph
+from kernelyard_cudnn.runtime import lower_graph
 
 from .conftest import module_of, numbers
 
@@ -235,7 +235,7 @@ def grouped(module: IRModule, patterns: list[FusionPattern]) -> list[Region]:
 
 
 def our_answer(case: Case, gpu: str) -> bool:
-    arch = "sm_{}{}".format(*properties_of(gpu).capability)
+    arch = "sm_{}{}".format(*read_properties(gpu).capability)
     patterns = CudnnBackend(Options(tf32=case.tf32)).patterns(ky.Target("cuda", arch=arch))
     return bool(grouped(module_of(case.build), list(patterns)))
 
@@ -246,7 +246,7 @@ def answer_of(cudnn: Any, case: Case, gpu: str) -> tuple[bool, str]:
     (region,) = grouped(module_of(case.build), unchecked)
     graph = CudnnSerializer(Options(tf32=case.tf32)).serialize(region)
     try:
-        made = planning.plan_for(cudnn, lowered_graph(graph, {}).graph, properties_of(gpu))
+        made = planning.plan_for(cudnn, lower_graph(graph, {}).graph, read_properties(gpu))
     except planning.NoPlanError as error:
         return False, str(error.found)
     return made.get_workspace_size() >= 0, ""

@@ -13,9 +13,9 @@ import kernelyard as ky
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 from kernelyard_cudnn import planning
 from kernelyard_cudnn.blobs import read_blob
-from kernelyard_cudnn.devices import properties_of, shipped
+from kernelyard_cudnn.devices import read_properties, shipped_devices
 from kernelyard_cudnn.frontend import Builder
-from kernelyard_cudnn.runtime import lowered_graph
+from kernelyard_cudnn.runtime import lower_graph
 
 from .conftest import compiled, feeds_of, module_of, numbers
 
@@ -30,13 +30,13 @@ def block(b: Any) -> Any:
 
 def described(build: Any = block, **options: Any) -> Any:
     (graph,) = compiled(module_of(build), **options).modules[0].graphs.values()
-    return lowered_graph(graph, {}).graph
+    return lower_graph(graph, {}).graph
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped_devices())
 def test_plans_are_made_for_gpus_that_are_not_here(cudnn: ModuleType, name: str) -> None:
-    made = planning.plan_for(cudnn, described(), properties_of(name))
-    assert len(planning.saved(made)) > 100
+    made = planning.plan_for(cudnn, described(), read_properties(name))
+    assert len(planning.save_plan(made)) > 100
 
 
 def test_plans_are_saved_with_the_artifact(cudnn: ModuleType, machine: Any, tmp_path: Any) -> None:
@@ -50,8 +50,8 @@ def test_plans_are_saved_with_the_artifact(cudnn: ModuleType, machine: Any, tmp_
     blobs = [read_blob(loaded.modules[0].constants()[digest]) for digest in roles.values()]
     assert [blob.device.capability for blob in blobs] == [(8, 0), (9, 0)]
     assert {blob.version for blob in blobs} == {cudnn.backend_version()}
-    assert {blob.graph for blob in blobs} == {repr(lowered_graph(graph, {}).graph)}
-    made = planning.restored(cudnn, blobs[1].plan, planning.without_device(cudnn, blobs[1].device))
+    assert {blob.graph for blob in blobs} == {repr(lower_graph(graph, {}).graph)}
+    made = planning.restore_plan(cudnn, blobs[1].plan, planning.device_arguments(cudnn, blobs[1].device))
     assert made.get_workspace_size() >= 0
     feeds = feeds_of(module)
     assert_allclose(np.asarray(machine(loaded)(*feeds).numpy()), evaluate(module, feeds)[0])
@@ -60,7 +60,7 @@ def test_plans_are_saved_with_the_artifact(cudnn: ModuleType, machine: Any, tmp_
 def test_the_graph_has_the_dims_and_strides_of_the_description(cudnn: ModuleType) -> None:
     """What NumPy reads on the emulator is what cuDNN is told."""
     graph = described()
-    where = planning.without_device(cudnn, properties_of("h200"))
+    where = planning.device_arguments(cudnn, read_properties("h200"))
     made = Builder(cudnn, where).build(graph)
     made.validate()
     told = {
@@ -79,7 +79,7 @@ def test_float32_is_not_rounded_unless_it_is_allowed(cudnn: ModuleType) -> None:
     graph = described(float32)
     names = []
     for tf32 in (False, True):
-        made = planning.plan_for(cudnn, replace(graph, tf32=tf32), properties_of("h200"))
+        made = planning.plan_for(cudnn, replace(graph, tf32=tf32), read_properties("h200"))
         names.append(made.get_plan_name_at_index(made._plan_index))
     assert names[0] != names[1]
 
@@ -93,5 +93,5 @@ def test_what_cudnn_says_is_in_the_error(cudnn: ModuleType) -> None:
     wrong = replace(node.x, dtype="int32"), replace(node.w, dtype="int32"), replace(node.y, dtype="int32")
     with pytest.raises(planning.NoPlanError, match="cuDNN has no plan"):
         planning.plan_for(
-            cudnn, replace(graph, nodes=(replace(node, x=wrong[0], w=wrong[1], y=wrong[2]),)), properties_of("h200")
+            cudnn, replace(graph, nodes=(replace(node, x=wrong[0], w=wrong[1], y=wrong[2]),)), read_properties("h200")
         )

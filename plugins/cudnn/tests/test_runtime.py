@@ -22,7 +22,7 @@ from kernelyard_cuda import driver_api as cuda_driver
 from kernelyard_cudnn import _native, gpu, planning
 from kernelyard_cudnn.backend import CudnnBackend
 from kernelyard_cudnn.blobs import Blob
-from kernelyard_cudnn.devices import properties_of
+from kernelyard_cudnn.devices import read_properties
 from kernelyard_cudnn.gpu import CudnnGpu
 from kernelyard_cudnn.runtime import CudnnRuntime, load
 
@@ -197,7 +197,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, version: int = 92800) -> tuple[CudnnGp
         create_handle=lambda: "handle",
         set_stream=lambda handle, stream: log.append(("stream", stream)),
         backend_version=lambda: version,
-        create_device_properties=lambda _: SimpleNamespace(serialize=lambda: properties_of("h200").text),
+        create_device_properties=lambda _: SimpleNamespace(serialize=lambda: read_properties("h200").text),
         pygraph=lambda **_: FakeGraph(log),
         cudnnGraphNotSupportedError=RuntimeError,
     )
@@ -215,7 +215,7 @@ def step(on: CudnnGpu, blobs: Any = (), tune: bool = False) -> Any:
 
 
 def blob(version: int = 92800, gpu: str = "h100", text: str | None = None) -> np.ndarray:
-    return Blob(version, properties_of(gpu), repr(graph()) if text is None else text, b"plan").to_array()
+    return Blob(version, read_properties(gpu), repr(graph()) if text is None else text, b"plan").to_array()
 
 
 def test_a_plan_is_made_once_and_runs_on_the_devices_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,8 +329,8 @@ def test_options_are_checked(options: dict[str, Any]) -> None:
 
 def test_gpus_are_named_or_files(tmp_path: Any) -> None:
     path = tmp_path / "mine.json"
-    path.write_text(properties_of("a100").text.replace("108", "96"))
-    assert properties_of(str(path)).processors == 96
+    path.write_text(read_properties("a100").text.replace("108", "96"))
+    assert read_properties(str(path)).processors == 96
     for name in ("b300", str(tmp_path)):
         with pytest.raises(OptionError, match="unknown GPU"):
-            properties_of(name)
+            read_properties(name)

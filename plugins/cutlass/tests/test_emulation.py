@@ -16,7 +16,7 @@ from kernelyard_cutlass.compiler import TEMPLATES
 from kernelyard_cutlass.emulation import EmulatedLaunch
 from kernelyard_cutlass.epilogue import Epilogue
 from kernelyard_cutlass.kernels import AttentionKernel, GemmKernel, NormKernel, Tile, TransposeKernel
-from kernelyard_cutlass.launches import SIGNATURES, PlannedLaunch, arguments, swizzled
+from kernelyard_cutlass.launches import SIGNATURES, PlannedLaunch, arguments, swizzle_grid
 
 TILE = Tile(64, 64, 32, 32, 32, 5)
 GEMM = GemmKernel("float16", "float16", "float16", 8, 8, 8, TILE, Epilogue(), False)
@@ -51,7 +51,7 @@ def gemm_launch(at, m=5, n=16, k=8, kernel=GEMM, **changed):
         "stride_d": 0, "alpha": 1.0, "beta": 0.0,
     }  # fmt: skip
     values.update(changed)
-    return PlannedLaunch(kernel, swizzled(kernel, m, n, 1), arguments("gemm", **values)), a, b, d
+    return PlannedLaunch(kernel, swizzle_grid(kernel, m, n, 1), arguments("gemm", **values)), a, b, d
 
 
 @pytest.mark.parametrize("template", SIGNATURES)
@@ -139,7 +139,7 @@ def test_what_the_grid_does_not_cover_is_not_computed(at):
     ("columns", "blocks"), [(64, (3, 1)), (128, (6, 1)), (192, (12, 1)), (400, (24, 1)), (640, (24, 2))]
 )
 def test_tiles_are_walked_as_cutlass_does(columns, blocks):
-    assert swizzled(GEMM, 3 * 64, columns, 2) == (*blocks, 2)
+    assert swizzle_grid(GEMM, 3 * 64, columns, 2) == (*blocks, 2)
 
 
 def test_precisions(at):

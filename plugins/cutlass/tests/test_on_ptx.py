@@ -19,7 +19,7 @@ from kernelyard_cuda import nvrtc
 from kernelyard_cutlass import compiler
 from kernelyard_cutlass.emulation import EmulatedLaunch
 from kernelyard_cutlass.kernels import Kernel, entry_of
-from kernelyard_cutlass.launches import PlannedLaunch, arguments, blocks, swizzled
+from kernelyard_cutlass.launches import PlannedLaunch, arguments, blocks, swizzle_grid
 from kernelyard_cutlass.toolchain import find_toolchain
 
 from .conftest import NEEDS_TOOLCHAIN
@@ -42,7 +42,7 @@ def gemm(kernel: Any, at: Memory) -> PlannedLaunch:
     tensors = {"a": at(numbers(m, k)), "b": at(numbers(k, n, seed=1)), "d": at(np.zeros((m, n)))}
     epilogue = {"source": at(numbers(m, n, seed=2)), "vector": at(numbers(n, seed=3)), "alpha": 1.0, "beta": 1.0}
     return PlannedLaunch(
-        kernel, swizzled(kernel, m, n, 1), arguments("gemm", **sizes, **strides, **tensors, **epilogue)
+        kernel, swizzle_grid(kernel, m, n, 1), arguments("gemm", **sizes, **strides, **tensors, **epilogue)
     )
 
 
@@ -53,7 +53,7 @@ def conv2d(kernel: Any, at: Memory) -> PlannedLaunch:
     tensors = {"x": at(numbers(n, size, size, c)), "weight": at(numbers(k, window, window, c, seed=1) / 8)}
     tensors |= {"source": at(numbers(k, seed=2)), "vector": None, "y": at(np.zeros((n, size, size, k)))}
     given = arguments("conv2d", **sizes, **steps, **tensors, source_w=0, source_h=0, source_n=0, alpha=1.0, beta=1.0)
-    return PlannedLaunch(kernel, swizzled(kernel, n * size * size, k, 1), given)
+    return PlannedLaunch(kernel, swizzle_grid(kernel, n * size * size, k, 1), given)
 
 
 def attention(kernel: Any, at: Memory) -> PlannedLaunch:

@@ -8,22 +8,22 @@ from kernelyard_cutlass import tune
 from kernelyard_cutlass.epilogue import Epilogue
 from kernelyard_cutlass.gpus import GPUS, gpu_of
 from kernelyard_cutlass.kernels import MATHS, GemmKernel, Tile
-from kernelyard_cutlass.tiles import TILES, Problem, clocks, ranked, tiles_for
+from kernelyard_cutlass.tiles import TILES, Problem, clocks, rank_tiles, tiles_for
 
 A100, L40 = GPUS[8, 0], GPUS[8, 9]
 
 
 def test_a_large_product_takes_large_tiles_and_a_small_one_small_tiles():
     tiles = tiles_for("float16", 16, A100, 2)
-    large = ranked(tiles, Problem(8192, 8192, 4096, 1, 2), "float16", A100)[0]
-    small = ranked(tiles, Problem(64, 512, 1024, 1, 2), "float16", A100)[0]
+    large = rank_tiles(tiles, Problem(8192, 8192, 4096, 1, 2), "float16", A100)[0]
+    small = rank_tiles(tiles, Problem(64, 512, 1024, 1, 2), "float16", A100)[0]
     assert large.m * large.n >= 128 * 128
     assert small.m == small.n == 64
 
 
 def test_batches_fill_a_gpu_as_rows_do():
     tiles = tiles_for("float16", 16, A100, 2)
-    one, many = (ranked(tiles, Problem(128, 128, 64, batch, 2), "float16", A100)[0] for batch in (1, 4096))
+    one, many = (rank_tiles(tiles, Problem(128, 128, 64, batch, 2), "float16", A100)[0] for batch in (1, 4096))
     assert many.m * many.n > one.m * one.n
 
 

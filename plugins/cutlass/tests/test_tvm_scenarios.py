@@ -16,7 +16,7 @@ from kernelyard.patterns.checks import Gemm
 from kernelyard.patterns.templates import matmul
 from kernelyard.testing import assert_declined
 from kernelyard.testing.offload_bench import feeds_of, module_of, values
-from kernelyard_cutlass.products import checked_gemm
+from kernelyard_cutlass.products import check_gemm
 
 from .conftest import compiled, composites, runtime_of
 
@@ -218,7 +218,7 @@ def test_is_shape_valid_for_cutlass_matmul(left, right, expected):
     module = module_of(lambda b, x, w: b.op("matmul", x, w), (left, "float16"), (right, "float16"))
     function = module.graph_functions()["main"]
     found = match(matmul(), function.bindings[-1].var, function)
-    assert isinstance(checked_gemm(found), Gemm) is expected
+    assert isinstance(check_gemm(found), Gemm) is expected
     assert [row[2] for row in SHAPES].count(True) == 16
     assert len(SHAPES) == 23
 

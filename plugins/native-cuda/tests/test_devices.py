@@ -93,8 +93,8 @@ def test_cubins_are_compiled_once_on_a_machine(monkeypatch, tmp_path):
     assert compiler is not None
     text = 'extern "C" __global__ void kernel(float* x) { *x = 1; }'
     first = compiler.cubin(text, "sm_90")
-    monkeypatch.setattr(cuda_compiler, "_by_nvrtc", None)
-    monkeypatch.setattr(cuda_compiler, "_by_nvcc", None)
+    monkeypatch.setattr(cuda_compiler, "_compile_with_nvrtc", None)
+    monkeypatch.setattr(cuda_compiler, "_compile_with_nvcc", None)
     assert compiler.cubin(text, "sm_90") == first
     with pytest.raises(TypeError):
         compiler.cubin(text, "sm_80")

@@ -119,7 +119,7 @@ def _proposals(api: LtApi, problem: Problem, descriptors: Descriptors, count: in
     return found
 
 
-def timed(api: LtApi, prepare: Callable[[Heuristic], Run], stream: int) -> Callable[[Heuristic], float]:
+def make_timer(api: LtApi, prepare: Callable[[Heuristic], Run], stream: int) -> Callable[[Heuristic], float]:
     """Return a timer of algorithms: the seconds of one call; an algorithm that fails comes last."""
 
     def measure(heuristic: Heuristic) -> float:

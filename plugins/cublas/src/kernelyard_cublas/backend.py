@@ -69,7 +69,7 @@ class CublasSerializer(JSONSerializer):
 
     def visit_call(self, call: Call) -> ProductNode:
         """Return a matmul that a rule of single operators put into a region."""
-        return self._node(*_by_itself(call))
+        return self._node(*_match_single(call))
 
     def visit_constant(self, constant: Constant, role: str, kernel: KernelNode) -> Constant:
         """Return the right operand as the library reads it."""
@@ -98,7 +98,7 @@ def product_of(composite: Function) -> tuple[Mapping[str, Any], Mapping[str, Exp
         return composite.attrs["product"], captured_operands(composite)
     calls = [binding.value for binding in composite.bindings]
     if len(calls) == 1 and isinstance(calls[0], Call) and calls[0].op_name == "matmul":
-        return _by_itself(calls[0])
+        return _match_single(calls[0])
     for pattern in fusion_patterns(Checks(Target("cuda"))):
         found = match(pattern.pattern, composite.result, composite)
         if found is None or len(found.bindings) != len(calls) or pattern.check is None or pattern.attrs_getter is None:
@@ -108,7 +108,7 @@ def product_of(composite: Function) -> tuple[Mapping[str, Any], Mapping[str, Exp
     raise CodegenError("cublas has no kernel for a composite", found=composite.attrs["Composite"])
 
 
-def _by_itself(call: Call) -> tuple[Mapping[str, Any], Mapping[str, Expr]]:
+def _match_single(call: Call) -> tuple[Mapping[str, Any], Mapping[str, Expr]]:
     lhs, rhs = call.args
     return {**read_call(call).attributes(), "alpha": 1.0}, {"lhs": lhs, "rhs": rhs}
 

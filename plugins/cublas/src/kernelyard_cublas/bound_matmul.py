@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kernelyard_cublas.algorithms import Algorithms, timed
+from kernelyard_cublas.algorithms import Algorithms, make_timer
 from kernelyard_cublas.descriptors import POINTERS, Descriptors
 from kernelyard_cublas.lt_api import Addresses, Heuristic, LtApi, MatmulCall, Run
 from kernelyard_cublas.problem import Problem
@@ -40,7 +40,7 @@ class BoundMatmul:
         Raises: NoImplementationError.
         """
         self._device.enter()
-        measure = timed(self._api, self._prepare, self._device.stream) if tune else None
+        measure = make_timer(self._api, self._prepare, self._device.stream) if tune else None
         self._heuristic = algorithms.choose(self._api, label, self._problem, self._descriptors, measure)
         self._run = self._prepare(self._heuristic)
 

@@ -68,8 +68,8 @@ class Checks:
         for code, number in (("scale", scale), ("zero-point", zero_point)):
             if number.tensor_type.rank:
                 return Decline(code, f"it is {number.type!r}, one number for each of many", at=number)
-        if _one_number(zero_point) != 0:
-            return Decline("zero-point", f"the zero point is {_one_number(zero_point)}, not 0", at=zero_point)
+        if _check_one_number(zero_point) != 0:
+            return Decline("zero-point", f"the zero point is {_check_one_number(zero_point)}, not 0", at=zero_point)
         return _inner(match) or self.refusal(reading) or _scale(match, reading) or Accept()
 
     def multiply(self, match: Match) -> Answer:
@@ -181,13 +181,13 @@ def _fp8(reading: Reading) -> Decline | None:
     )
 
 
-def _one_number(expr: Expr | None) -> float | None:
+def _check_one_number(expr: Expr | None) -> float | None:
     return float(expr.data.item()) if isinstance(expr, Constant) and expr.data.size == 1 else None
 
 
 def alpha_of(match: Match) -> float:
     """Return alpha, the scale of the matmul."""
-    number = _one_number(match.get("scale"))
+    number = _check_one_number(match.get("scale"))
     if number is None:
         return 1.0
     if match.get("quotient") is None:
@@ -201,7 +201,7 @@ def _scale(match: Match, reading: Reading) -> Decline | None:
         return None
     if reading.dtype == "int32":
         return Decline("scale", f"a {reading.dtype} matmul cannot be scaled", at=scale)
-    if _one_number(scale) is None:
+    if _check_one_number(scale) is None:
         return Decline("scale", f"the matmul is scaled by {scale.type!r}, which is not a scalar", at=scale)
     if not math.isfinite(alpha_of(match)):
         return Decline("scale", f"the matmul is scaled by {alpha_of(match)}, which is not finite", at=scale)
@@ -231,13 +231,13 @@ def _residual(match: Match, reading: Reading) -> Decline | None:
         )
     product, shape = match["root"].tensor_type.shape, residual.tensor_type.shape
     is_one = shape[-2:] == product[-2:] and all(size == 1 for size in shape[:-2])
-    is_whole = len(shape) >= 2 and _without_ones(shape) == _without_ones(product)
+    is_whole = len(shape) >= 2 and _drop_leading_ones(shape) == _drop_leading_ones(product)
     if len(shape) > len(product) or not (is_one or is_whole):
         return Decline("residual", f"what is added is {residual.type!r}, no whole product of {product}", at=residual)
     return None
 
 
-def _without_ones(shape: Shape) -> Shape:
+def _drop_leading_ones(shape: Shape) -> Shape:
     """Leading axes of one element broadcast to nothing."""
     first = next((i for i, size in enumerate(shape[:-2]) if size != 1), max(len(shape) - 2, 0))
     return shape[first:]

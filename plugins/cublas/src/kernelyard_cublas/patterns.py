@@ -20,7 +20,7 @@ def _cast(operand: Pattern) -> Pattern:
     return is_op("astype")(operand)
 
 
-def _transposed(operand: Pattern) -> Pattern:
+def _match_transposed(operand: Pattern) -> Pattern:
     return is_op("permute_dims")(operand).has_attr(axes=templates.swaps_last_two)
 
 
@@ -31,7 +31,7 @@ def _operand(name: str, transposed: bool) -> Pattern:
     """
     stored = wildcard().capture(name)
     if transposed:
-        return _cast(_transposed(stored)) | _transposed(_cast(stored)) | _transposed(stored)
+        return _cast(_match_transposed(stored)) | _match_transposed(_cast(stored)) | _match_transposed(stored)
     return _cast(stored) | stored
 
 
@@ -41,7 +41,7 @@ def product(transposed_rhs: bool) -> Pattern:
     return is_op("matmul")(lhs, _operand("rhs", transposed_rhs)).capture("root")
 
 
-def scaled(pattern: Pattern) -> Pattern:
+def match_scaled(pattern: Pattern) -> Pattern:
     """Match `pattern`, optionally multiplied or divided by the constant "scale"."""
     scale = is_const().capture("scale")
     return pattern.optional(
@@ -49,12 +49,12 @@ def scaled(pattern: Pattern) -> Pattern:
     )
 
 
-def dequantized(pattern: Pattern) -> Pattern:
+def match_dequantized(pattern: Pattern) -> Pattern:
     """Match `pattern` dequantized by the constants "scale" and "zero_point"."""
     return is_op("dequantize")(pattern, is_const().capture("scale"), is_const().capture("zero_point"))
 
 
-def multiplied(pattern: Pattern) -> Pattern:
+def match_multiplied(pattern: Pattern) -> Pattern:
     """Match `pattern` times "scale_a" times "scale_b", optionally converted."""
     scale = is_op("multiply")(*(wildcard().has_shape(1).capture(name) for name in ("scale_a", "scale_b")))
     return is_op("multiply")(pattern, scale).optional(_cast)
@@ -62,20 +62,23 @@ def multiplied(pattern: Pattern) -> Pattern:
 
 def fusion_patterns(checks: Checks) -> list[FusionPattern]:
     """Return every pattern, most wanted first."""
-    return [FusionPattern(f"cublas.{name}", pattern, check, _attributes) for name, pattern, check in _named(checks)]
+    return [
+        FusionPattern(f"cublas.{name}", pattern, check, _attributes)
+        for name, pattern, check in _iterate_patterns(checks)
+    ]
 
 
 def _attributes(match: object) -> dict[str, object]:
     return {"product": {**read_match(match).attributes(), "alpha": alpha_of(match)}}  # pyright: ignore
 
 
-def _named(checks: Checks) -> Iterator[tuple[str, Pattern, Check]]:
+def _iterate_patterns(checks: Checks) -> Iterator[tuple[str, Pattern, Check]]:
     for transposed in (True, False):
         name = "matmul_transposed" if transposed else "matmul"
-        yield f"{name}_multiply", multiplied(product(transposed)), checks.multiply
-        yield f"{name}_dequantize", dequantized(product(transposed)), checks.dequantize
+        yield f"{name}_multiply", match_multiplied(product(transposed)), checks.multiply
+        yield f"{name}_dequantize", match_dequantized(product(transposed)), checks.dequantize
     for activation, residual, bias, transposed in combinations(ACTIVATED, RESIDUAL, BIASED, (True, False)):
-        name, pattern = "matmul_transposed" if transposed else "matmul", scaled(product(transposed))
+        name, pattern = "matmul_transposed" if transposed else "matmul", match_scaled(product(transposed))
         for suffix, wrap in (bias, residual, activation):
             name, pattern = name + suffix, wrap(pattern)
         yield name, pattern, checks.product
@@ -84,11 +87,11 @@ def _named(checks: Checks) -> Iterator[tuple[str, Pattern, Check]]:
 Stage = tuple[str, Callable[[Pattern], Pattern]]
 
 
-def _same(pattern: Pattern) -> Pattern:
+def _identity(pattern: Pattern) -> Pattern:
     return pattern
 
 
-NONE: Stage = ("", _same)
+NONE: Stage = ("", _identity)
 BIASED: tuple[Stage, ...] = (("_bias", templates.with_bias), NONE)
 RESIDUAL: tuple[Stage, ...] = (("_residual", templates.with_residual), NONE)
 ACTIVATED: tuple[Stage, ...] = (

@@ -62,7 +62,7 @@ class Reading:
 def read_match(match: Match) -> Reading:
     """Return the reading of a match of one of our patterns."""
     root = match.call_of("root")
-    lhs, rhs = (_stored(match, each) for each in root.args)
+    lhs, rhs = (_skip_views(match, each) for each in root.args)
     activation = match.get("activation")
     name = ACTIVATIONS[match.call_of("activation").op_name] if activation is not None else "none"
     return _reading(lhs, rhs, root, match.root.tensor_type.dtype, name)
@@ -74,7 +74,7 @@ def read_call(call: Call) -> Reading:
     return _reading(lhs, rhs, call, call.tensor_type.dtype)
 
 
-def _stored(match: Match, operand: Expr) -> Operand:
+def _skip_views(match: Match, operand: Expr) -> Operand:
     transposed = False
     while operand in match.members:
         call = match.value_of(operand)
@@ -85,7 +85,7 @@ def _stored(match: Match, operand: Expr) -> Operand:
 
 
 def _reading(lhs: Operand, rhs: Operand, root: Call, dtype: str, activation: str = "none") -> Reading:
-    rhs = _narrowed(rhs, lhs.dtype)
+    rhs = _narrow(rhs, lhs.dtype)
     is_constant = isinstance(rhs.expr, Constant)
     # Matmuls of 8 bits are fastest, and of float8 possible, where both operands lie along the contraction axis.
     packs = is_constant and not rhs.transposed and rhs.dtype in ("int8", FP8) and len(rhs.shape) >= 2
@@ -93,7 +93,7 @@ def _reading(lhs: Operand, rhs: Operand, root: Call, dtype: str, activation: str
     return Reading(lhs, rhs, left, right, dtype, activation, packs)
 
 
-def _narrowed(rhs: Operand, dtype: str) -> Operand:
+def _narrow(rhs: Operand, dtype: str) -> Operand:
     """Return a constant that was widened to be multiplied, and folded, as narrow as the other side, if nothing is
     lost."""
     if not isinstance(rhs.expr, Constant) or dtypes.itemsize(dtype) >= dtypes.itemsize(rhs.dtype):

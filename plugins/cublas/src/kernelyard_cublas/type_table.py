@@ -38,25 +38,27 @@ class ProductType:
     scales: bool = False
 
 
-def _in_float32(bias: str | None, activations: bool = True, residual: bool = True, scales: bool = False) -> ProductType:
+def _float32_product(
+    bias: str | None, activations: bool = True, residual: bool = True, scales: bool = False
+) -> ProductType:
     return ProductType(ComputeType.C_32F, DataType.R_32F, bias, activations, residual, scales)
 
 
 # By the element type of the operands as they are stored, and of the result.
 PRODUCTS: dict[tuple[str, str], ProductType] = {
-    ("float32", "float32"): _in_float32("float32"),
-    ("float16", "float16"): _in_float32("float16"),
-    ("bfloat16", "bfloat16"): _in_float32("bfloat16"),
-    ("float16", "float32"): _in_float32("float32"),
-    ("bfloat16", "float32"): _in_float32("float32"),
+    ("float32", "float32"): _float32_product("float32"),
+    ("float16", "float16"): _float32_product("float16"),
+    ("bfloat16", "bfloat16"): _float32_product("bfloat16"),
+    ("float16", "float32"): _float32_product("float32"),
+    ("bfloat16", "float32"): _float32_product("float32"),
     ("float64", "float64"): ProductType(ComputeType.C_64F, DataType.R_64F, residual=True),
     ("int8", "int32"): ProductType(ComputeType.C_32I, DataType.R_32I),
-    ("int8", "float32"): _in_float32(None, activations=False, residual=False),
+    ("int8", "float32"): _float32_product(None, activations=False, residual=False),
     # A bias of a matmul that is float32 would be bfloat16.
-    (FP8, "float32"): _in_float32(None, scales=True),
-    (FP8, "float16"): _in_float32("float16", scales=True),
-    (FP8, "bfloat16"): _in_float32("bfloat16", scales=True),
-    (FP8, FP8): _in_float32(None, activations=False, residual=False, scales=True),
+    (FP8, "float32"): _float32_product(None, scales=True),
+    (FP8, "float16"): _float32_product("float16", scales=True),
+    (FP8, "bfloat16"): _float32_product("bfloat16", scales=True),
+    (FP8, FP8): _float32_product(None, activations=False, residual=False, scales=True),
 }
 
 

@@ -42,16 +42,16 @@ def compile_cubin(
         failure = nvrtc.failure(library[0])
         if failure is not None:
             raise _unusable(failure, missing) from failure
-        return _by_nvrtc(*library, source, arch, words)
-    return _by_nvcc(command, source, arch, words)
+        return _compile_with_nvrtc(*library, source, arch, words)
+    return _compile_with_nvcc(command, source, arch, words)
 
 
-def _by_nvrtc(library: str, headers: Sequence[Path], source: str, arch: str, words: Sequence[str]) -> bytes:
+def _compile_with_nvrtc(library: str, headers: Sequence[Path], source: str, arch: str, words: Sequence[str]) -> bytes:
     found = [f"-I{folder}" for folder in headers]
     return nvrtc.compile_cubin(library, source, [f"--gpu-architecture={arch}", *words, *found])
 
 
-def _by_nvcc(command: Sequence[str], source: str, arch: str, words: Sequence[str]) -> bytes:
+def _compile_with_nvcc(command: Sequence[str], source: str, arch: str, words: Sequence[str]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="kernelyard-") as name:
         folder = Path(name)
         (folder / "extern.cu").write_text(source, encoding="utf-8")
@@ -84,9 +84,9 @@ class KernelCompiler:
         found = CACHE.get(key)
         if found is None:
             if self.nvcc:
-                found = _by_nvcc(self.nvcc, source, arch, words)
+                found = _compile_with_nvcc(self.nvcc, source, arch, words)
             else:
-                found = _by_nvrtc(self.library, self.headers, source, arch, words)
+                found = _compile_with_nvrtc(self.library, self.headers, source, arch, words)
             CACHE.put(key, found)
         return found
 

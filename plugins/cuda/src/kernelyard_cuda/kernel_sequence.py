@@ -154,10 +154,10 @@ def _movable(numbers: Mapping[Entry, int], parts: Sequence[Part], calls: Sequenc
         for place, entry in enumerate((*part.sources, part.result) if call.steps else ()):
             if entry in numbers:
                 moves.setdefault(numbers[entry], []).append(call.rebind.get(place))
-    return {number: _all_of([m for m in each if m]) for number, each in moves.items() if None not in each}
+    return {number: _collect([m for m in each if m]) for number, each in moves.items() if None not in each}
 
 
-def _all_of(moves: Sequence[Move]) -> Move:
+def _collect(moves: Sequence[Move]) -> Move:
     def move(address: int) -> None:
         for each in moves:
             each(address)

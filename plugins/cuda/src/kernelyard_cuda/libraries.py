@@ -77,19 +77,21 @@ class Candidate:
 
 def candidates(library: CudaLibrary) -> Iterator[Candidate]:
     """Yield every place where a library is to be found, the preferred first."""
-    named, installed = library.variable.get(), [*_in_wheels(library), *_in_toolkits(library)]
+    named, installed = library.variable.get(), [*_find_in_wheels(library), *_find_in_toolkits(library)]
     if named:
         yield _with_headers(Candidate(named, _major(library, named), library.variable), installed)
         return  # what the user names is what they get, or an error
-    yield from (_with_headers(each, installed) for each in loaded() if f"lib{library.name}.so" in each.path)
+    yield from (
+        _with_headers(each, installed) for each in find_loaded_libraries() if f"lib{library.name}.so" in each.path
+    )
     yield from installed
     found = find_library(library.name)
     if found:
         yield Candidate(found, _major(library, found), SYSTEM)
-    yield from _of_pathfinder(library)
+    yield from _find_by_pathfinder(library)
 
 
-def loaded() -> list[Candidate]:
+def find_loaded_libraries() -> list[Candidate]:
     """Return the libraries of CUDA that this process has loaded."""
     try:
         text = MAPS.read_text(encoding="utf-8", errors="replace")
@@ -106,7 +108,7 @@ def _with_headers(candidate: Candidate, installed: Sequence[Candidate]) -> Candi
     return replace(candidate, headers=headers)
 
 
-def _in_wheels(library: CudaLibrary) -> Iterator[Candidate]:
+def _find_in_wheels(library: CudaLibrary) -> Iterator[Candidate]:
     package = importlib.util.find_spec(PACKAGE)
     headers = dict(library.headers)
     for root in package.submodule_search_locations or () if package else ():
@@ -116,7 +118,7 @@ def _in_wheels(library: CudaLibrary) -> Iterator[Candidate]:
                 yield Candidate(str(path), major, "a wheel", (include,) if include and include.is_dir() else ())
 
 
-def _of_pathfinder(library: CudaLibrary) -> Iterator[Candidate]:
+def _find_by_pathfinder(library: CudaLibrary) -> Iterator[Candidate]:
     try:
         path = importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib(library.name).abs_path
     except Exception:  # not installed, or nothing found: it has an error for each reason
@@ -124,7 +126,7 @@ def _of_pathfinder(library: CudaLibrary) -> Iterator[Candidate]:
     yield Candidate(path, _major(library, path), "cuda-pathfinder")
 
 
-def _in_toolkits(library: CudaLibrary) -> Iterator[Candidate]:
+def _find_in_toolkits(library: CudaLibrary) -> Iterator[Candidate]:
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         root = Path(os.environ.get(variable, ""))
         for path in sorted(root.glob(f"lib64/lib{library.name}.so.*")) if os.environ.get(variable) else ():
@@ -139,7 +141,7 @@ def _major(library: CudaLibrary, path: str) -> int:
 
 def major_in_use() -> tuple[int, str]:
     """Return the major version of CUDA that this process is bound to, and why; 0 where it is free."""
-    for each in loaded():
+    for each in find_loaded_libraries():
         if each.major:
             return each.major, f"{each.path} is loaded"
     found = next(candidates(NVRTC), None)

@@ -23,7 +23,7 @@ def find() -> tuple[str, tuple[Path, ...]] | None:
 def version(library: str) -> str:
     """Return NVRTC's version, such as "12.9". Raises: ToolchainError."""
     major, minor = ctypes.c_int(), ctypes.c_int()
-    status = _loaded(library).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    status = _load(library).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     if status:
         raise ToolchainError("NVRTC does not say its version", where=library, found=status)
     return f"{major.value}.{minor.value}"
@@ -32,9 +32,9 @@ def version(library: str) -> str:
 def archs(library: str) -> tuple[str, ...]:
     """Return the architectures that it compiles for, such as "sm_90", oldest first. Raises: ToolchainError."""
     count = ctypes.c_int()
-    status = _loaded(library).nvrtcGetNumSupportedArchs(ctypes.byref(count))
+    status = _load(library).nvrtcGetNumSupportedArchs(ctypes.byref(count))
     numbers = (ctypes.c_int * count.value)()
-    if status or _loaded(library).nvrtcGetSupportedArchs(numbers):
+    if status or _load(library).nvrtcGetSupportedArchs(numbers):
         raise ToolchainError("NVRTC does not say what it compiles for", where=library, found=status)
     return tuple(f"sm_{number}" for number in numbers)
 
@@ -53,7 +53,7 @@ def load_builtins(library: str) -> None:
             raise ToolchainError("NVRTC's builtins cannot be loaded", where=str(builtins), found=error) from error
 
 
-def _loaded(library: str) -> ctypes.CDLL:
+def _load(library: str) -> ctypes.CDLL:
     try:
         nvrtc = ctypes.CDLL(library)
         nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
@@ -101,7 +101,7 @@ def failure(library: str) -> ToolchainError | None:
 class _Program:
     def __init__(self, library: str, source: str) -> None:
         load_builtins(library)
-        self._nvrtc = _loaded(library)
+        self._nvrtc = _load(library)
         self._library, self._handle = library, ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(self._handle), source.encode(), b"extern.cu", 0, None, None)
 

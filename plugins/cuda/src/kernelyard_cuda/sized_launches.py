@@ -80,7 +80,7 @@ class LaunchSizes:
             if grid is not None:  # a grid of nothing is an error to the driver
                 values_left = iter(rest)
                 numbers = tuple(Argument(next(values_left)) for _ in info.numbers)
-                launches.append(SizedLaunch(info, grid, numbers, _sized_maps(info, values_left)))
+                launches.append(SizedLaunch(info, grid, numbers, _evaluate_maps(info, values_left)))
         return SizedLaunches(tuple(launches), tuple(places), total)
 
 
@@ -90,7 +90,7 @@ def _dims_of(launch: LaunchInfo) -> Iterator[Dim]:
         yield from (*each.sizes, *each.strides)
 
 
-def _sized_maps(info: LaunchInfo, values: Iterator[int]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+def _evaluate_maps(info: LaunchInfo, values: Iterator[int]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     return tuple(
         (tuple(next(values) for _ in each.sizes), tuple(next(values) for _ in each.strides)) for each in info.maps
     )

@@ -13,7 +13,7 @@ from kernelyard_cudnn import planning
 from kernelyard_cudnn._native import load_for_planning
 from kernelyard_cudnn.blobs import Blob
 from kernelyard_cudnn.devices import DeviceProperties
-from kernelyard_cudnn.runtime import PLAN, lowered_graph
+from kernelyard_cudnn.runtime import PLAN, lower_graph
 
 
 def with_plans(
@@ -36,12 +36,12 @@ def is_plannable(graph: JSONGraph) -> bool:
 
 def _with_plans(graph: JSONGraph, constants: dict[str, np.ndarray], devices: Sequence[DeviceProperties]) -> JSONGraph:
     cudnn = load_for_planning()
-    described = lowered_graph(graph, {}).graph
+    described = lower_graph(graph, {}).graph
     nodes = list(graph.nodes)
     *others, kernel = nodes
     roles: list[tuple[str, tuple[int, int]]] = []
     for number, device in enumerate(devices):
-        plan = planning.saved(planning.plan_for(cudnn, described, device))
+        plan = planning.save_plan(planning.plan_for(cudnn, described, device))
         array = Blob(cudnn.backend_version(), device, repr(described), plan).to_array()
         digest = Constant(array).digest
         constants[digest] = array

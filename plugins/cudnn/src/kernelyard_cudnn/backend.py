@@ -32,7 +32,7 @@ from kernelyard_cuda import driver_api as cuda_driver
 from kernelyard_cudnn import _native
 from kernelyard_cudnn.ahead import with_plans
 from kernelyard_cudnn.checks import FLOAT8, HALVES, Checks
-from kernelyard_cudnn.devices import DeviceProperties, properties_of
+from kernelyard_cudnn.devices import DeviceProperties, read_properties
 from kernelyard_cudnn.layout import channels_first, channels_last, sizes_in
 from kernelyard_cudnn.patterns import fusion_patterns
 from kernelyard_cudnn.reading import (
@@ -188,7 +188,7 @@ class CudnnBackend(Backend):
             raise OptionError("cudnn: option plan_for must be a list of GPUs", found=repr(devices), expected='["h200"]')
         if devices:
             _native.load_for_planning()
-        planned = tuple(properties_of(each) for each in devices)
+        planned = tuple(read_properties(each) for each in devices)
         return CudnnBackend(Options(layout, planned, options.get("tf32", False), options.get("tune", False)))
 
     def probe(self) -> Unavailable | None:

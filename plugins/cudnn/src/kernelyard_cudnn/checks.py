@@ -80,7 +80,7 @@ class Checks:
         dtype = self._dtype(read)
         _check_window(read)
         x, w = (
-            _known_layout(name, expr, order)
+            _read_layout(name, expr, order)
             for name, expr, order in (("x", read.x, read.x_order), ("w", read.w, read.w_order))
         )
         _require_known("channels and kernel", x[1], *w)
@@ -112,7 +112,7 @@ class Checks:
             tensors.append(("w", read.w_order, w))
         for stage in read.stages:
             if stage.operand is not None:
-                tensors.append((f"an operand of {stage.call.op_name}", stage.order, _stored(stage)))
+                tensors.append((f"an operand of {stage.call.op_name}", stage.order, _stage_sizes(stage)))
         for name, order, sizes in tensors:
             if not is_same_memory(order, channels_last(len(order)), sizes):
                 raise Refusal("layout", f"{what}: {name} must be channels-last, as `layout` of its options makes it")
@@ -128,10 +128,10 @@ def _is_precompiled(read: ReadConvolution) -> bool:
 
 
 def _is_per_channel(stage: Stage) -> bool:
-    return all(size == 1 for axis, size in enumerate(_stored(stage)) if axis != 1) and _stored(stage)[1] != 1
+    return all(size == 1 for axis, size in enumerate(_stage_sizes(stage)) if axis != 1) and _stage_sizes(stage)[1] != 1
 
 
-def _stored(stage: Stage) -> Shape:
+def _stage_sizes(stage: Stage) -> Shape:
     """Return the sizes of a stage's operand by cuDNN's axes."""
     assert stage.operand is not None
     shape = stage.operand.tensor_type.shape
@@ -144,7 +144,7 @@ def _check_stage(stage: Stage, read: ReadConvolution) -> None:
         raise Refusal("operand", f"{stage.call.op_name} makes {text(shape)} of {text(read.call.tensor_type.shape)}")
     if stage.operand is None:
         return
-    for mine, its in zip(_stored(stage), read.call.tensor_type.shape, strict=True):
+    for mine, its in zip(_stage_sizes(stage), read.call.tensor_type.shape, strict=True):
         if mine not in (1, its):
             found = text(stage.operand.tensor_type.shape)
             raise Refusal("operand", f"an operand of {found} is not known to broadcast to {text(shape)}", stage.operand)
@@ -159,7 +159,7 @@ def _check_window(read: ReadConvolution) -> None:
         raise Refusal("attribute", f"padding {padding}; cuDNN does not crop")
 
 
-def _known_layout(name: str, expr: Expr, order: Ints) -> Shape:
+def _read_layout(name: str, expr: Expr, order: Ints) -> Shape:
     """Return the sizes of an image or a kernel by cuDNN's axes."""
     sizes = sizes_in(order, expr.tensor_type.shape)
     if not any(is_same_memory(order, each(len(order)), sizes) for each in (channels_first, channels_last)):

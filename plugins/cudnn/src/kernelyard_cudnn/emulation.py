@@ -48,7 +48,7 @@ class EmulatedPlan:
             for node in self._graph.nodes:
                 values[node.y.uid] = compute(node, values, self._graph)
             result = self._graph.result
-            self._views[result.uid][...] = converted(values[result.uid], result.dtype)
+            self._views[result.uid][...] = convert(values[result.uid], result.dtype)
 
     def move(self, uid: int, address: int) -> None:
         """Give a tensor another address, for the next calls."""
@@ -62,7 +62,7 @@ def view(tensor: Tensor, address: int) -> Array:
     return as_strided(flat, tensor.dims, [stride * flat.itemsize for stride in tensor.strides])
 
 
-def converted(array: Array, dtype: str) -> Array:
+def convert(array: Array, dtype: str) -> Array:
     """Convert numbers to the dtype of a result; float8 saturates."""
     wanted = dtypes.to_numpy(dtype)
     if dtype.startswith(FLOAT8):
@@ -80,7 +80,7 @@ def tf32(array: Array) -> Array:
     return np.where(np.isfinite(array), ((bits + half) & mask).view(np.float32), array)
 
 
-def _multiplied(tensor: Tensor, values: Values, graph: Graph) -> Array:
+def _round_factor(tensor: Tensor, values: Values, graph: Graph) -> Array:
     """Return an operand of a product."""
     return tf32(values[tensor.uid]) if graph.tf32 and tensor.dtype == "float32" else values[tensor.uid]
 
@@ -94,7 +94,7 @@ def compute(node: Node, values: Values, graph: Graph) -> Array:
 # --- convolutions -----------------------------------------------------------------------------------------------------
 @compute.register
 def _(node: Convolution, values: Values, graph: Graph) -> Array:
-    x, w = (_multiplied(tensor, values, graph) for tensor in (node.x, node.w))
+    x, w = (_round_factor(tensor, values, graph) for tensor in (node.x, node.w))
     window, kernel = node.window, w.shape[2:]
     x = np.pad(x, [(0, 0), (0, 0), *((pad, pad) for pad in window.padding)])
     reach = [d * (k - 1) + 1 for d, k in zip(window.dilation, kernel, strict=True)]
@@ -112,7 +112,7 @@ def _(node: Convolution, values: Values, graph: Graph) -> Array:
 
 @compute.register
 def _(node: ConvolutionTranspose, values: Values, graph: Graph) -> Array:
-    x, w = (_multiplied(tensor, values, graph) for tensor in (node.x, node.w))
+    x, w = (_round_factor(tensor, values, graph) for tensor in (node.x, node.w))
     window, kernel, space = node.window, w.shape[2:], x.shape[2:]
     per_group = w.shape[1]
     groups = node.y.dims[1] // per_group

@@ -69,10 +69,10 @@ class CudnnGpu:
         with self._use:
             self._device.enter()
             key = (graph, tune)
-            made = self._plans.get_or_make(key, lambda: self._planned(graph, blobs, addresses, workspace, tune))
+            made = self._plans.get_or_make(key, lambda: self._plan(graph, blobs, addresses, workspace, tune))
             return GpuPlan(self, made, addresses, workspace(made.get_workspace_size()))
 
-    def _planned(
+    def _plan(
         self,
         graph: Graph,
         blobs: Sequence[np.ndarray],
@@ -82,14 +82,14 @@ class CudnnGpu:
     ) -> Any:
         where = {"handle": self._handle}
         if tune:
-            return self._measured(graph, addresses, workspace)
+            return self._measure(graph, addresses, workspace)
         for blob in map(read_blob, blobs):
             fits = blob.version == self._cudnn.backend_version() and blob.device.runs_on(self._properties)
             if fits and blob.graph == repr(graph):
-                return planning.restored(self._cudnn, blob.plan, where)
+                return planning.restore_plan(self._cudnn, blob.plan, where)
         return planning.plan(self._cudnn, graph, where)
 
-    def _measured(self, graph: Graph, addresses: Mapping[int, int], workspace: Callable[[int], int]) -> Any:
+    def _measure(self, graph: Graph, addresses: Mapping[int, int], workspace: Callable[[int], int]) -> Any:
         key = json.dumps([repr(graph), self._cudnn.backend_version(), self._properties.text])
         known = CACHE.get(key)
 
@@ -99,7 +99,7 @@ class CudnnGpu:
                 plan()
             self._device.download(addresses[graph.result.uid], np.empty(1, np.uint8))  # waits
 
-        made, best = planning.measured(
+        made, best = planning.measure_plans(
             self._cudnn, graph, {"handle": self._handle}, run, None if known is None else int(known)
         )
         CACHE.put(key, str(best).encode())

@@ -124,14 +124,14 @@ class Lowering:
 
 # --- convolutions -----------------------------------------------------------------------------------------------------
 def _convolution(lowering: Lowering) -> Lowered:
-    return _convolved(lowering, Convolution, _convolved_size)
+    return _lower_convolution(lowering, Convolution, _convolution_size)
 
 
 def _convolution_transpose(lowering: Lowering) -> Lowered:
-    return _convolved(lowering, ConvolutionTranspose, None)
+    return _lower_convolution(lowering, ConvolutionTranspose, None)
 
 
-def _convolved(lowering: Lowering, kind: Any, size_of: Callable[..., int] | None) -> Lowered:
+def _lower_convolution(lowering: Lowering, kind: Any, size_of: Callable[..., int] | None) -> Lowered:
     attrs = lowering.attrs
     images = _Images(lowering, attrs["orders"])
     window = _window(attrs)
@@ -207,7 +207,7 @@ def _window(attrs: Mapping[str, Any]) -> Window:
     return Window(padding, strides, dilation)
 
 
-def _convolved_size(size: int, kernel: int, padding: int, stride: int, dilation: int) -> int:
+def _convolution_size(size: int, kernel: int, padding: int, stride: int, dilation: int) -> int:
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 

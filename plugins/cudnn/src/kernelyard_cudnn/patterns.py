@@ -43,7 +43,7 @@ def attention() -> Pattern:
     return root.optional(lambda result: is_op(PERMUTE)(result))
 
 
-def stacked_attention(layout: str) -> Pattern:
+def match_stacked_attention(layout: str) -> Pattern:
     """Attention of queries, keys and values that are pieces of one tensor, of whatever widths: grouped queries too."""
     split, stacked = is_op("split")(wildcard()), wildcard()
     pieces = [split[None] for _ in range(3)], [is_op("strided_slice")(stacked) for _ in range(3)]
@@ -56,7 +56,7 @@ def stacked_attention(layout: str) -> Pattern:
     return root if layout == "BS3NH" else is_op(PERMUTE)(root)
 
 
-def padded_attention() -> Pattern:
+def match_padded_attention() -> Pattern:
     """Match attention whose bias masks the keys behind each example's length."""
     operands = [is_op(PERMUTE)(wildcard()) | wildcard() for _ in range(3)]
     mask = is_op("where")(is_op("less")(is_const(), wildcard()), is_const(), is_const())
@@ -71,11 +71,12 @@ def fusion_patterns(checks: Checks) -> list[FusionPattern]:
         for op in (*CONVOLUTIONS, *TRANSPOSED)
     ]
     patterns += [
-        FusionPattern(f"cudnn.attention.{layout}", stacked_attention(layout), checks.attention) for layout in STACKED
+        FusionPattern(f"cudnn.attention.{layout}", match_stacked_attention(layout), checks.attention)
+        for layout in STACKED
     ]
     return [
         *patterns,
-        FusionPattern("cudnn.padded_attention", padded_attention(), checks.attention),
+        FusionPattern("cudnn.padded_attention", match_padded_attention(), checks.attention),
         FusionPattern("cudnn.attention", attention(), checks.attention),
         FusionPattern("cudnn.layer_norm", templates.layer_norm(), checks.norm),
         FusionPattern("cudnn.rms_norm", templates.rms_norm(), checks.norm),

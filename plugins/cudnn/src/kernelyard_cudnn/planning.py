@@ -29,7 +29,7 @@ class NoPlanError(CodegenError):
     code = "KY522"
 
 
-def proposed(cudnn: ModuleType, graph: Graph, where: Mapping[str, Any]) -> Any:
+def propose_plans(cudnn: ModuleType, graph: Graph, where: Mapping[str, Any]) -> Any:
     """Return the frontend's graph, with cuDNN's proposals for it, none built yet.
 
     Raises: NoPlanError with what cuDNN says.
@@ -44,26 +44,26 @@ def proposed(cudnn: ModuleType, graph: Graph, where: Mapping[str, Any]) -> Any:
             made.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in barred])
         made.check_support()
     except (cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
-        raise _no_plan(error) from error
+        raise _no_plan_error(error) from error
     return made
 
 
 def plan(cudnn: ModuleType, graph: Graph, where: Mapping[str, Any]) -> Any:
     """Return a graph with the best of its plans by cuDNN's heuristics. Raises: NoPlanError."""
-    made = proposed(cudnn, graph, where)
+    made = propose_plans(cudnn, graph, where)
     try:
         made.build_plans()
     except (cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
-        raise _no_plan(error) from error
+        raise _no_plan_error(error) from error
     return made
 
 
 def plan_for(cudnn: ModuleType, graph: Graph, device: DeviceProperties) -> Any:
     """Return a graph with a plan for a GPU that is not here. Raises: NoPlanError."""
-    return plan(cudnn, graph, without_device(cudnn, device))
+    return plan(cudnn, graph, device_arguments(cudnn, device))
 
 
-def without_device(cudnn: ModuleType, device: DeviceProperties) -> dict[str, Any]:
+def device_arguments(cudnn: ModuleType, device: DeviceProperties) -> dict[str, Any]:
     """Return the arguments of a frontend graph that name the GPU to plan for without having one."""
     major, minor = device.capability
     return {
@@ -73,13 +73,13 @@ def without_device(cudnn: ModuleType, device: DeviceProperties) -> dict[str, Any
     }
 
 
-def saved(made: Any) -> bytes:
+def save_plan(made: Any) -> bytes:
     """Return a planned graph as bytes."""
     return bytes(made.serialize())
 
 
-def restored(cudnn: ModuleType, data: bytes, where: Mapping[str, Any]) -> Any:
-    """Return the planned graph that `saved` wrote, by the same version of cuDNN for the same kind of GPU.
+def restore_plan(cudnn: ModuleType, data: bytes, where: Mapping[str, Any]) -> Any:
+    """Return the planned graph that `save_plan` wrote, by the same version of cuDNN for the same kind of GPU.
 
     Raises: NoPlanError.
     """
@@ -88,11 +88,11 @@ def restored(cudnn: ModuleType, data: bytes, where: Mapping[str, Any]) -> Any:
     try:
         made.deserialize(*handles, list(data))  # its form is a list of numbers
     except (cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
-        raise _no_plan(error) from error
+        raise _no_plan_error(error) from error
     return made
 
 
-def measured(
+def measure_plans(
     cudnn: ModuleType, graph: Graph, where: Mapping[str, Any], run: Runner, chosen: int | None = None
 ) -> tuple[Any, int]:
     """Return a graph with the fastest of its plans, and the plan's number among cuDNN's proposals.
@@ -100,7 +100,7 @@ def measured(
     run: calls a graph, with its selected plan, that many times, and waits. chosen: what was found the last time.
     Raises: NoPlanError.
     """
-    made = proposed(cudnn, graph, where)
+    made = propose_plans(cudnn, graph, where)
     made.deselect_workspace_greater_than(MOST_WORKSPACE)
     if chosen is not None and _built(cudnn, made, chosen):
         return made, chosen
@@ -109,7 +109,7 @@ def measured(
         if _built(cudnn, made, number) and made.get_workspace_size() <= MOST_WORKSPACE:
             times[number] = seconds(lambda calls: run(made, calls))
     if not times:
-        raise _no_plan(None)
+        raise _no_plan_error(None)
     best = min(times, key=times.__getitem__)
     made.build_plan_at_index(best)
     return made, best
@@ -137,6 +137,6 @@ def _built(cudnn: ModuleType, made: Any, number: int) -> bool:
     return True
 
 
-def _no_plan(error: Exception | None) -> NoPlanError:
+def _no_plan_error(error: Exception | None) -> NoPlanError:
     said = "no engine could be built" if error is None else " ".join(str(error).split())[:300]
     return NoPlanError("cuDNN has no plan for a graph", found=said, hint="exclude the backend, or report this")

@@ -214,7 +214,7 @@ def _view(operand: Expr, chain: Chain) -> View:
     size = heads = None
     reshaped = chain.call(stored, "reshape")
     if reshaped is not None:
-        stored, (heads, size) = reshaped.args[0], _taken_apart(reshaped)
+        stored, (heads, size) = reshaped.args[0], _split_heads(reshaped)
     piece = chain.made.get(stored)
     if piece is None:
         return View(stored, order, 0, size, heads)
@@ -224,7 +224,7 @@ def _view(operand: Expr, chain: Chain) -> View:
     return View(source, order, begin, size, heads)
 
 
-def _taken_apart(reshape: Call) -> tuple[int, int]:
+def _split_heads(reshape: Call) -> tuple[int, int]:
     """(B, S, N * H) as (B, S, N, H)."""
     before, after = reshape.args[0].tensor_type.shape, reshape.tensor_type.shape
     heads, size = after[-2:]

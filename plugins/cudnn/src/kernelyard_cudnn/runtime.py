@@ -70,7 +70,7 @@ class CudnnRuntime(KernelSequence):
         graph = self.part_graph(symbol)
         with self._lock:
             key = (symbol, tuple(sorted(values.items())))
-            return self._lowered.get_or_make(key, lambda: lowered_graph(graph, values))
+            return self._lowered.get_or_make(key, lambda: lower_graph(graph, values))
 
     def build_kernel(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
@@ -110,7 +110,7 @@ class CudnnRuntime(KernelSequence):
         return gpu_of(device).step(lowered.graph, addresses, context.workspace, plans, bool(node.attrs.get("tune")))
 
 
-def lowered_graph(graph: JSONGraph, values: Mapping[str, int]) -> Lowered:
+def lower_graph(graph: JSONGraph, values: Mapping[str, int]) -> Lowered:
     """Return the graph of operations of a JSON graph with one kernel. Raises: CodegenError."""
     node = only_kernel(graph)
     operands = {

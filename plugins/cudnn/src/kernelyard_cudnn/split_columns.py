@@ -58,7 +58,7 @@ class _Splitter(FunctionMutator):
         if not isinstance(value, TupleGetItem):
             return value
         split = self.value_of(value.tuple_value)
-        stacked = self._stacked(split) if isinstance(split, Call) and split.op_name == "split" else None
+        stacked = self._match_stacked(split) if isinstance(split, Call) and split.op_name == "split" else None
         if stacked is None:
             return value
         assert isinstance(split, Call)
@@ -71,7 +71,7 @@ class _Splitter(FunctionMutator):
         shape = moved.tensor_type.shape
         return Call(get_op("reshape"), [moved], {"shape": (*shape[: stacked.place], 1, *shape[stacked.place :])})
 
-    def _stacked(self, split: Call) -> _Stacked | None:
+    def _match_stacked(self, split: Call) -> _Stacked | None:
         """Match the permutation of a reshape whose first factor of the last axis is split into ones."""
         permutation = self.value_of(split.args[0])
         if set(split.attrs["sections"]) != {1} or not isinstance(permutation, Call):

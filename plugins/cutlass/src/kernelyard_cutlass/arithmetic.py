@@ -55,7 +55,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 _COMBINATIONS: Mapping[str, Callable[[Array, Array], Array]] = {"add": np.add, "multiply": np.multiply}
 
 
-def finished(total: Array, epilogue: Epilogue, residual: Array | None) -> Array:
+def apply_epilogue(total: Array, epilogue: Epilogue, residual: Array | None) -> Array:
     """Apply the epilogue, activations and residual, to a matmul to which the bias has been added."""
     total = _ACTIVATIONS[epilogue.activation](total)
     if epilogue.combine == NONE or residual is None:

@@ -49,7 +49,7 @@ def describe_stacked(match: Match, settings: Settings) -> Description | Decline:
         return objection
     if stacked.rank != 3:
         return Decline("rank", f"the stacked tensor is {text(stacked.shape)}; three axes are needed")
-    axis = match.call_of("split").attrs["axis"] if "split" in match.captures else _sliced_axis(match)
+    axis = match.call_of("split").attrs["axis"] if "split" in match.captures else _find_sliced_axis(match)
     if axis not in (2, -1):
         return Decline("layout", "queries, keys and values are not thirds of the last axis, one after the other")
     if any(match[role].tensor_type.shape != query.shape for role in ROLES) or query.shape[:2] != stacked.shape[:2]:
@@ -59,7 +59,7 @@ def describe_stacked(match: Match, settings: Settings) -> Description | Decline:
     return Description("stacked_attention", roles, arguments, _choices(match, settings))
 
 
-def _sliced_axis(match: Match) -> int | None:
+def _find_sliced_axis(match: Match) -> int | None:
     if not are_thirds(match):
         return None
     return match.call_of("query_slice").attrs["axes"][0]

@@ -66,7 +66,7 @@ class CutlassSerializer(JSONSerializer):
             )
         operands = captured_operands(composite)
         inputs = [(role, operands[capture]) for capture, role in composite.attrs["roles"].items()]
-        inputs = [pair for role, operand in inputs for pair in _stored(role, operand, composite, call)]
+        inputs = [pair for role, operand in inputs for pair in _store_operand(role, operand, composite, call)]
         choices = composite.attrs["choices"]
         numbers = {
             role: [self._number(kernel, choices["archs"]) for kernel in kernels]
@@ -79,7 +79,7 @@ class CutlassSerializer(JSONSerializer):
         return list(self.kernels).index(kernel)
 
 
-def _stored(role: str, operand: Expr, composite: Function, call: Call) -> list[tuple[str, Expr]]:
+def _store_operand(role: str, operand: Expr, composite: Function, call: Call) -> list[tuple[str, Expr]]:
     """Return an operand as the kernel reads it: constants are brought into its order here."""
     if role.endswith(NUMBER):
         columns = call.tensor_type.shape[-1]

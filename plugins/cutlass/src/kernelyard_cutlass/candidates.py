@@ -22,7 +22,7 @@ from kernelyard_cutlass.kernels import (
     Tile,
     TransposeKernel,
 )
-from kernelyard_cutlass.tiles import REPRESENTATIVE_ROWS, REPRESENTATIVE_SIZE, Problem, chosen, tiles_for
+from kernelyard_cutlass.tiles import REPRESENTATIVE_ROWS, REPRESENTATIVE_SIZE, Problem, choose_tiles, tiles_for
 
 TUNED = 6  # tiles that are compared where it is measured
 DECODE_THREADS, DECODE_ROWS = 128, 4
@@ -52,7 +52,9 @@ def _tiles(choices: Choices) -> tuple[Tile, ...]:
     found: dict[Tile, None] = {}
     for gpu in gpus:
         tiles = tiles_for(choices["math"], copied, gpu, itemsize)
-        found.update(dict.fromkeys(chosen(tiles, problems, choices["math"], gpu, TUNED if choices["tune"] else 1)))
+        found.update(
+            dict.fromkeys(choose_tiles(tiles, problems, choices["math"], gpu, TUNED if choices["tune"] else 1))
+        )
     return tuple(found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dims
 from kernelyard.plugins.api import Constant, Decline, Match
-from kernelyard_cutlass.description import Description, Settings, check_dtypes, following
+from kernelyard_cutlass.description import Description, Settings, check_dtypes, describe_epilogue
 from kernelyard_cutlass.tiles import alignment_of
 
 MOST_TAPS = 32  # of a window's row and column, for which there are bits where positions are kept
@@ -24,7 +24,7 @@ def describe_conv2d(match: Match, settings: Settings) -> Description | Decline:
     for size, what in ((channels, "channels"), (filters, "filters"), *((tap, "the window") for tap in window)):
         if not isinstance(size, int):
             return Decline("dynamic-shape", f"the size {size} of {what} is not known", at=match["weight"])
-    behind = following(match, match["image"].tensor_type.shape)
+    behind = describe_epilogue(match, match["image"].tensor_type.shape)
     if isinstance(behind, Decline):
         return behind
     batch, height, width, _ = match["image"].tensor_type.shape

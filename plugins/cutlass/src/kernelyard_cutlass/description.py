@@ -123,7 +123,7 @@ class Following:
     roles: Mapping[str, str]
 
 
-def following(match: Match, result: Shape) -> Following | Decline:
+def describe_epilogue(match: Match, result: Shape) -> Following | Decline:
     """Return the epilogue of a matmul with a result of shape `result`, from the captures "bias", "activation",
     "residual", "combined" and "final".
 
@@ -138,11 +138,11 @@ def following(match: Match, result: Shape) -> Following | Decline:
     assert isinstance(final, str)
     if not {"bias", "activation"} & match.captures.keys() and _combination(match) == "add":
         # What is added first is no residual: the activation behind it is the only one.
-        role = _first_addend(match, "residual", result)
+        role = _classify_addend(match, "residual", result)
         return role if isinstance(role, Decline) else Following(Epilogue(final), {"residual": role})
     roles: dict[str, str] = {}
     if "bias" in match.captures:
-        role = _first_addend(match, "bias", result)
+        role = _classify_addend(match, "bias", result)
         if isinstance(role, Decline):
             return role
         roles["bias"] = role
@@ -169,7 +169,7 @@ def _is_number(operand: Expr, result: Shape) -> bool:
     return fills and isinstance(result[-1], int) and result[-1] > 1
 
 
-def _first_addend(match: Match, capture: str, result: Shape) -> str | Decline:
+def _classify_addend(match: Match, capture: str, result: Shape) -> str | Decline:
     """Classify the first addend: a "bias" or, as large as the matmul's result, an "addend"."""
     shape = match[capture].tensor_type.shape
     if _is_number(match[capture], result):

@@ -20,7 +20,7 @@ from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.api import array_at
 from kernelyard_cuda.driver_api import Argument, Launch
-from kernelyard_cutlass.arithmetic import F32, Array, finished, multiplied, store
+from kernelyard_cutlass.arithmetic import F32, Array, apply_epilogue, multiplied, store
 from kernelyard_cutlass.epilogue import NONE
 from kernelyard_cutlass.kernels import (
     AttentionKernel,
@@ -120,17 +120,17 @@ def _epilogue(given: Arguments, total: Array, source: Callable[[], Array], vecto
     if kernel.epilogue.combine == NONE:
         if beta:
             scaled = scaled + beta * source().astype(total.dtype)
-        return finished(scaled, kernel.epilogue, None)
+        return apply_epilogue(scaled, kernel.epilogue, None)
     if given["vector"]:
         scaled = scaled + vector().astype(total.dtype)
-    return finished(scaled, kernel.epilogue, beta * source().astype(total.dtype))
+    return apply_epilogue(scaled, kernel.epilogue, beta * source().astype(total.dtype))
 
 
 def _log_of_tile(columns: int) -> int:
     return next(log for log, least in ((3, 6), (2, 3), (1, 2), (0, 0)) if columns >= least)
 
 
-def _covered(given: Arguments, m: int, n: int) -> tuple[int, int]:
+def _find_covered(given: Arguments, m: int, n: int) -> tuple[int, int]:
     """Return the rows and columns of the result that the grid's tiles reach."""
     tile = given.kernel.tile
     log = _log_of_tile(math.ceil(n / tile.n))
@@ -156,7 +156,7 @@ def _gemm(kernel: GemmKernel, given: Arguments) -> None:
     with np.errstate(all="ignore"):
         total = multiplied(a, b, kernel.math)
         result = _epilogue(given, total, source, lambda: given.view("vector", output, (n,)))
-    rows, columns = _covered(given, m, n)
+    rows, columns = _find_covered(given, m, n)
     store(d[: given.blocks[2], :rows, :columns], result[: given.blocks[2], :rows, :columns])
 
 
@@ -198,7 +198,7 @@ def _conv2d(kernel: Conv2dKernel, given: Arguments) -> None:
             lambda: given.view("source", output, (n, p, q, k), strides),
             lambda: given.view("vector", output, (k,)),
         )
-    down, across = _covered(given, n * p * q, k)
+    down, across = _find_covered(given, n * p * q, k)
     store(y.reshape(-1, k)[:down, :across], result.reshape(-1, k)[:down, :across])
 
 
@@ -235,7 +235,7 @@ def _attention(kernel: AttentionKernel, given: Arguments) -> None:
         result = given.view("result", kernel.dtype, (int(last_q), heads, value_size))[int(first_q) :, head]
         covered = min(len(q), given.blocks[0] * kernel.queries)
         scores = _scores(kernel, given, q, k, batch, head)[:covered]
-        store(result[:covered], _weighted(scores, v, kernel.dtype))
+        store(result[:covered], _weight_values(scores, v, kernel.dtype))
 
 
 def _require(holds: bool, kernel: Kernel, name: str, found: object, expected: str) -> None:
@@ -264,7 +264,7 @@ def _scores(kernel: AttentionKernel, given: Arguments, q: Array, k: Array, batch
     return scores
 
 
-def _weighted(scores: Array, values: Array, dtype: str) -> Array:
+def _weight_values(scores: Array, values: Array, dtype: str) -> Array:
     """Return the values weighted by the softmax of the scores: powers are rounded to the operands' dtype, and divided
     by their sum at the end.
     """
@@ -319,7 +319,7 @@ def _decode_rows(kernel: DecodeRowsKernel, given: Arguments) -> None:
     if kernel.epilogue.combine != NONE:
         residual = given.view("residual", kernel.output, (m, n), (given["ld_residual"], 1)).astype(F32)
     with np.errstate(all="ignore"):
-        result = finished(a @ (stored * scales).T + bias, kernel.epilogue, residual)
+        result = apply_epilogue(a @ (stored * scales).T + bias, kernel.epilogue, residual)
     rows, columns = min(m, given.blocks[1] * kernel.rows), min(n, given.blocks[0] * (kernel.threads // 32))
     store(given.view("d", kernel.output, (m, n))[:rows, :columns], result[:rows, :columns])
 

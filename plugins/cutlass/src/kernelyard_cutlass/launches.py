@@ -122,7 +122,7 @@ def blocks(x: int, y: int = 1, z: int = 1) -> tuple[int, int, int]:
     return x, y, z
 
 
-def swizzled(kernel: GemmKernel | Conv2dKernel, m: int, n: int, batch: int) -> tuple[int, int, int]:
+def swizzle_grid(kernel: GemmKernel | Conv2dKernel, m: int, n: int, batch: int) -> tuple[int, int, int]:
     """Return the grid of tiles as CUTLASS walks them: blocks that run together share columns of tiles, up to eight."""
     down, across = math.ceil(m / kernel.tile.m), math.ceil(n / kernel.tile.n)
     log = 3 if across >= 6 else 2 if across >= 3 else 1 if across >= 2 else 0
@@ -148,12 +148,12 @@ def product(call: Call, lhs: BoundTensor, rhs: BoundTensor, column_major: bool) 
             given = _epilogue(call, kernel, m, n, start)
             values = {
                 "m": m, "n": n, "k": k, "batch": count,
-                "a": _behind(lhs, start * stride_a), "b": _behind(rhs, start * stride_b),
-                "d": _behind(call.output, start * m * n),
+                "a": _skip_elements(lhs, start * stride_a), "b": _skip_elements(rhs, start * stride_b),
+                "d": _skip_elements(call.output, start * m * n),
                 "lda": k, "ldb": k if column_major else n, "ldd": n,
                 "stride_a": stride_a, "stride_b": stride_b, "stride_d": m * n, **given,
             }  # fmt: skip
-            found.append(PlannedLaunch(kernel, swizzled(kernel, m, n, count), arguments("gemm", **values)))
+            found.append(PlannedLaunch(kernel, swizzle_grid(kernel, m, n, count), arguments("gemm", **values)))
         return found
 
     return Choice(Problem(m, n, k, batch, itemsize), call.kernels["gemm"], launches)
@@ -173,7 +173,7 @@ def _epilogue(call: Call, kernel: GemmKernel | Conv2dKernel, m: int, n: int, sta
     source = call.tensors.get("residual" if has_residual else "addend" if "addend" in call.tensors else "bias")
     is_row = source is None or math.prod(source.shape) == n
     return {
-        "source": source if source is None or is_row else _behind(source, start * m * n),
+        "source": source if source is None or is_row else _skip_elements(source, start * m * n),
         "vector": call.tensors.get("bias") if has_residual else None,
         "ld_source": 0 if is_row else n,
         "stride_source": 0 if is_row else m * n,
@@ -182,7 +182,7 @@ def _epilogue(call: Call, kernel: GemmKernel | Conv2dKernel, m: int, n: int, sta
     }
 
 
-def _behind(tensor: BoundTensor, elements: int) -> BoundTensor:
+def _skip_elements(tensor: BoundTensor, elements: int) -> BoundTensor:
     """Return the tensor from some element on, as memory alone."""
     itemsize = dtypes.itemsize(tensor.dtype)
     return BoundTensor(tensor.address + elements * itemsize, (math.prod(tensor.shape) - elements,), tensor.dtype)
@@ -242,7 +242,7 @@ def conv2d(call: Call) -> list[Step]:
             source_w=step, source_h=step * q, source_n=step * q * p,
             alpha=epilogue["alpha"], beta=epilogue["beta"],
         )  # fmt: skip
-        return [PlannedLaunch(kernel, swizzled(kernel, n * p * q, k, 1), given)]
+        return [PlannedLaunch(kernel, swizzle_grid(kernel, n * p * q, k, 1), given)]
 
     problem = Problem(n * p * q, k, c * r * s, 1, dtypes.itemsize(x.dtype))
     return [*before, Choice(problem, call.kernels["conv2d"], launches)]
@@ -267,7 +267,7 @@ def stacked_attention(call: Call) -> list[Step]:
     """Launch attention of the thirds of a tensor (batch, sequence, 3 * heads * size), read where they are."""
     stacked, heads = call["stacked"], call.attrs.integer("heads", 1)
     batch, rows, wide = stacked.shape
-    thirds = [_behind(stacked, third * wide // 3) for third in range(3)]
+    thirds = [_skip_elements(stacked, third * wide // 3) for third in range(3)]
     return _attention(call, thirds, [(batch, rows, heads, wide // 3 // heads)] * 3, [wide] * 3)
 
 

@@ -33,7 +33,7 @@ from kernelyard_cutlass.description import (
 )
 from kernelyard_cutlass.norms import describe_norm
 from kernelyard_cutlass.products import describe_int8_matmul, describe_matmul
-from kernelyard_cutlass.weights import dequantized_weight, describe_decode_matmul
+from kernelyard_cutlass.weights import describe_decode_matmul, match_dequantized_weight
 
 
 def fusion_patterns(settings: Settings) -> list[FusionPattern]:
@@ -42,7 +42,7 @@ def fusion_patterns(settings: Settings) -> list[FusionPattern]:
         ("cutlass.rms_norm", templates.rms_norm(), describe_norm),
         ("cutlass.layer_norm", templates.layer_norm(), describe_norm),
         ("cutlass.attention_var_len", attention(var_len=True), describe_var_len),
-        ("cutlass.stacked_attention", _stacked(), describe_stacked),
+        ("cutlass.stacked_attention", _match_stacked(), describe_stacked),
         ("cutlass.attention", attention() | attention(with_bias=True), describe_attention),
         ("cutlass.decode_matmul", with_epilogue(_decode_matmul()), describe_decode_matmul),
         ("cutlass.matmul_int8", with_bias(_int8_matmul()), describe_int8_matmul),
@@ -106,7 +106,7 @@ def _int8_matmul() -> Pattern:
 
 
 def _decode_matmul() -> Pattern:
-    weight = dequantized_weight()
+    weight = match_dequantized_weight()
     transposed = is_op("permute_dims")(weight).has_attr(axes=templates.swaps_last_two)
     return is_op("matmul")(wildcard().capture("lhs"), (transposed | weight).capture("rhs")).capture("root")
 
@@ -120,6 +120,6 @@ def _conv2d() -> Pattern:
     return is_op("permute_dims")(convolution).has_attr(axes=to_last(4)).capture("image")
 
 
-def _stacked() -> Pattern:
+def _match_stacked() -> Pattern:
     kinds = [stacked_attention(start, bias) for start in ("split", "strided_slice") for bias in (False, True)]
     return kinds[0] | kinds[1] | kinds[2] | kinds[3]

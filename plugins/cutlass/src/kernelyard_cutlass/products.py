@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernelyard.plugins.api import Constant, Decline, Gemm, Match, gemm_of
-from kernelyard_cutlass.description import Description, Settings, check_dtypes, following
+from kernelyard_cutlass.description import Description, Settings, check_dtypes, describe_epilogue
 from kernelyard_cutlass.epilogue import Epilogue
 from kernelyard_cutlass.tiles import alignment_of
 
@@ -14,10 +14,10 @@ LEAST_BYTE_ALIGNMENT = 4  # elements of int8 that are brought at once
 
 def describe_matmul(match: Match, settings: Settings) -> Description | Decline:
     """Return a matmul of floats, perhaps of a right side that is stored transposed, with what follows on it."""
-    gemm = check_dtypes([match["lhs"], match["rhs"]]) or checked_gemm(match)
+    gemm = check_dtypes([match["lhs"], match["rhs"]]) or check_gemm(match)
     if isinstance(gemm, Decline):
         return gemm
-    behind = following(match, match["root"].tensor_type.shape)
+    behind = describe_epilogue(match, match["root"].tensor_type.shape)
     if isinstance(behind, Decline):
         return behind
     column_major = match.call_of("root").args[1] in match.members
@@ -26,7 +26,7 @@ def describe_matmul(match: Match, settings: Settings) -> Description | Decline:
     return Description("gemm", roles, {"column_major": column_major, "tune": settings.tune}, choices)
 
 
-def checked_gemm(match: Match) -> Gemm | Decline:
+def check_gemm(match: Match) -> Gemm | Decline:
     """Return the matmul as one call, or why it is none: rows of an unknown length would have to be read one by one."""
     gemm = gemm_of(match)
     if isinstance(gemm, Decline):
@@ -65,7 +65,7 @@ def gemm_choices(
 
 def describe_int8_matmul(match: Match, settings: Settings) -> Description | Decline:
     """Return a matmul of int8 gathered in int32. The tensor cores read both sides along what is summed."""
-    gemm = check_dtypes([match["lhs"], match["rhs"]], ("int8",)) or checked_gemm(match)
+    gemm = check_dtypes([match["lhs"], match["rhs"]], ("int8",)) or check_gemm(match)
     if isinstance(gemm, Decline):
         return gemm
     if alignment_of(gemm.inner, "int8") < LEAST_BYTE_ALIGNMENT:
@@ -74,7 +74,7 @@ def describe_int8_matmul(match: Match, settings: Settings) -> Description | Decl
     if not is_transposed and not isinstance(match["rhs"], Constant):
         message = "the right operand is row-major, but int8 must be contiguous along the contraction axis"
         return Decline("layout", f"{message}: transpose it, or make it a constant", match["rhs"])
-    behind = following(match, match["root"].tensor_type.shape)
+    behind = describe_epilogue(match, match["root"].tensor_type.shape)
     if isinstance(behind, Decline):
         return behind
     roles = {"lhs": "lhs", "rhs": "rhs" if is_transposed else "rhs_rows", **behind.roles}

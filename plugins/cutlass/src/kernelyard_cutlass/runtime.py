@@ -27,7 +27,7 @@ from kernelyard_cutlass.emulation import EmulatedLaunch
 from kernelyard_cutlass.gpus import gpu_of
 from kernelyard_cutlass.kernels import Kernel, entry_of
 from kernelyard_cutlass.launches import PLANS, Call, Choice, PlannedLaunch
-from kernelyard_cutlass.tiles import ranked
+from kernelyard_cutlass.tiles import rank_tiles
 
 KIND = "cutlass"
 
@@ -111,19 +111,19 @@ class CutlassModule(KernelSequence):
         plan, call = planned
         found: list[PlannedLaunch] = []
         for step in plan(call):
-            found += self._chosen(step, driver, call.attrs.any("tune") is True) if isinstance(step, Choice) else [step]
+            found += self._choose(step, driver, call.attrs.any("tune") is True) if isinstance(step, Choice) else [step]
         return found
 
-    def _chosen(self, choice: Choice, driver: CudaDriver, is_tuned: bool) -> list[PlannedLaunch]:
+    def _choose(self, choice: Choice, driver: CudaDriver, is_tuned: bool) -> list[PlannedLaunch]:
         kernels = {kernel.tile: kernel for kernel in choice.kernels}
         first = choice.kernels[0]
         if is_tuned and len(kernels) > 1 and not driver.is_emulator:
-            return choice.launches(self._measured(choice, driver))
+            return choice.launches(self._measure(choice, driver))
         gpu, itemsize = gpu_of(driver.capability), choice.problem.itemsize
         fitting = [tile for tile in kernels if tile.shared_nbytes(itemsize) <= gpu.shared_nbytes]
-        return choice.launches(kernels[ranked(fitting or list(kernels), choice.problem, first.math, gpu)[0]])
+        return choice.launches(kernels[rank_tiles(fitting or list(kernels), choice.problem, first.math, gpu)[0]])
 
-    def _measured(self, choice: Choice, driver: CudaDriver) -> Any:
+    def _measure(self, choice: Choice, driver: CudaDriver) -> Any:
         key = tune.key_of(choice.problem, choice.kernels, f"{driver.kind} {driver.capability}")
         names = [str(kernel.tile) for kernel in choice.kernels]
 

@@ -120,14 +120,14 @@ def clocks(tile: Tile, problem: Problem, multiplication: str, gpu: Gpu) -> float
     return waves * (max(products, reads) + START_CLOCKS)
 
 
-def ranked(tiles: Sequence[Tile], problem: Problem, multiplication: str, gpu: Gpu) -> list[Tile]:
+def rank_tiles(tiles: Sequence[Tile], problem: Problem, multiplication: str, gpu: Gpu) -> list[Tile]:
     """Sort tiles by estimated time, the fastest first; ties keep their order."""
     return sorted(tiles, key=lambda tile: clocks(tile, problem, multiplication, gpu))
 
 
-def chosen(
+def choose_tiles(
     tiles: Sequence[Tile], problems: Sequence[Problem], multiplication: str, gpu: Gpu, each: int
 ) -> tuple[Tile, ...]:
     """Return the first `each` tiles for every problem, none twice."""
-    best = (ranked(tiles, problem, multiplication, gpu)[:each] for problem in problems)
+    best = (rank_tiles(tiles, problem, multiplication, gpu)[:each] for problem in problems)
     return tuple(dict.fromkeys(tile for some in best for tile in some))

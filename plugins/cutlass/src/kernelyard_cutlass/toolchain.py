@@ -85,7 +85,7 @@ def _cutlass_source() -> Path:
 
 def _cutlass_version(source: Path) -> str:
     text = (source / "include/cutlass/version.h").read_text(encoding="utf-8")
-    numbers = [_defined(text, f"CUTLASS_{part}") for part in ("MAJOR", "MINOR", "PATCH")]
+    numbers = [_read_define(text, f"CUTLASS_{part}") for part in ("MAJOR", "MINOR", "PATCH")]
     if tuple(numbers[:2]) < LEAST_CUTLASS:
         raise BackendUnavailableError(
             "this CUTLASS is too old",
@@ -96,7 +96,7 @@ def _cutlass_version(source: Path) -> str:
     return ".".join(map(str, numbers))
 
 
-def _defined(text: str, name: str) -> int:
+def _read_define(text: str, name: str) -> int:
     found = re.search(rf"#define\s+{name}\s+(\d+)", text)
     return int(found[1]) if found else 0
 
@@ -107,7 +107,7 @@ def _cuda_headers(major: int, library: str) -> tuple[Path, ...]:
     for runtime, cpp in _candidates():
         if not (runtime / "cuda_runtime_api.h").is_file() or not (cpp / "cuda/std/cstdint").is_file():
             continue
-        found = _defined((runtime / "cuda_runtime_api.h").read_text(encoding="utf-8"), "CUDART_VERSION") // 1000
+        found = _read_define((runtime / "cuda_runtime_api.h").read_text(encoding="utf-8"), "CUDART_VERSION") // 1000
         if found == major:
             return (runtime, cpp) if runtime != cpp else (runtime,)
         others.append(f"CUDA {found} in {runtime}")

@@ -16,9 +16,9 @@ import numpy as np
 
 from kernelyard.plugins.api import Call, Constant, Decline, Expr, Match, Op, Pattern, is_const, is_op
 from kernelyard.runtime.api import LRU
-from kernelyard_cutlass.description import DEQUANTIZED, Description, Settings, check_dtypes, following
+from kernelyard_cutlass.description import DEQUANTIZED, Description, Settings, check_dtypes, describe_epilogue
 from kernelyard_cutlass.launches import RUN
-from kernelyard_cutlass.products import checked_gemm, gemm_choices
+from kernelyard_cutlass.products import check_gemm, gemm_choices
 
 MOST_WEIGHTS = 8
 LEAST_HALF, MOST_HALF = -8, 7
@@ -27,7 +27,7 @@ _WEIGHTS: LRU[object, QuantizedWeight | str] = LRU(MOST_WEIGHTS)
 Values = Callable[[Expr], Expr]
 
 
-def dequantized_weight() -> Pattern:
+def match_dequantized_weight() -> Pattern:
     """Match stored integers, a constant "encoded", times constant scales, in the forms of models and importers."""
     stored = is_const().has_dtype("int8").capture("encoded")
     wide = _upto(stored, 2, "astype", least=1)
@@ -68,7 +68,7 @@ class QuantizedWeight:
 
 def describe_decode_matmul(match: Match, settings: Settings) -> Description | Decline:
     """Return a matmul with a weight that is dequantized first."""
-    gemm = check_dtypes([match["lhs"], match["rhs"]]) or checked_gemm(match)
+    gemm = check_dtypes([match["lhs"], match["rhs"]]) or check_gemm(match)
     if isinstance(gemm, Decline):
         return gemm
     if match["rhs"].tensor_type.rank != 2:
@@ -76,7 +76,7 @@ def describe_decode_matmul(match: Match, settings: Settings) -> Description | De
     weight = weight_of(match["rhs"], match["encoded"], match.value_of)
     if isinstance(weight, str):
         return Decline("operand", weight, match["encoded"])
-    behind = following(match, match["root"].tensor_type.shape)
+    behind = describe_epilogue(match, match["root"].tensor_type.shape)
     if isinstance(behind, Decline):
         return behind
     if "addend" in behind.roles.values():
@@ -95,10 +95,10 @@ def weight_of(rhs: Expr, encoded: Expr, values: Values) -> QuantizedWeight | str
     values: what a variable is bound to.
     """
     key = _key(rhs, values)
-    return _WEIGHTS.get_or_make(key, lambda: _quantized_weight(rhs, encoded, values))
+    return _WEIGHTS.get_or_make(key, lambda: _match_quantized_weight(rhs, encoded, values))
 
 
-def _quantized_weight(rhs: Expr, encoded: Expr, values: Values) -> QuantizedWeight | str:
+def _match_quantized_weight(rhs: Expr, encoded: Expr, values: Values) -> QuantizedWeight | str:
     assert isinstance(encoded, Constant)
 
     def dequantized(stored: np.ndarray) -> np.ndarray:
