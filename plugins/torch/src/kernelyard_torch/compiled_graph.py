@@ -21,7 +21,7 @@ from kernelyard.runtime.api import Executable
 from kernelyard_torch.compile_options import CompileOptions
 from kernelyard_torch.complex_numbers import Complex, is_complex
 from kernelyard_torch.converters import random
-from kernelyard_torch.eager_values import EagerValues, random_tensors, returned_sizes, symbols_of_tensors
+from kernelyard_torch.eager_values import EagerValues, find_returned_sizes, random_tensors, symbols_of_tensors
 from kernelyard_torch.graph_outputs import GraphOutput, graph_output
 from kernelyard_torch.importer import MAIN, GraphImporter, Shared
 from kernelyard_torch.shape_encoded_int import ShapeEncodedInt
@@ -45,9 +45,9 @@ class CompiledGraph:
     ) -> None:
         self._graph = graph
         self._options = options
-        self._frozen = tuple(frozen_positions(inputs) if frozen is None else frozen) if options.freeze else ()
+        self._frozen = tuple(find_frozen_positions(inputs) if frozen is None else frozen) if options.freeze else ()
         self._random = EagerValues(graph, random_tensors(graph))
-        self._sizes = EagerValues(graph, returned_sizes(graph))
+        self._sizes = EagerValues(graph, find_returned_sizes(graph))
         self._states: list[tuple[int, int]] | None = None
         self._has_warned = False
         self.executable: Executable | None = None
@@ -116,7 +116,7 @@ class CompiledGraph:
         feeds = [feed for position, convert in self._fed.items() for feed in convert(given[position])]
         found = () if self.executable is None else self.executable(*feeds)
         results = (*self._sizes(arguments), *(found if isinstance(found, tuple) else (found,)))
-        return [None if output is None else output.given_back(results) for output in self._outputs]
+        return [None if output is None else output.to_torch(results) for output in self._outputs]
 
 
 def _main(importer: GraphImporter, results: Sequence[Expr]) -> Function:
@@ -131,7 +131,7 @@ def _main(importer: GraphImporter, results: Sequence[Expr]) -> Function:
     return builder.function(*results, attrs=names)
 
 
-def frozen_positions(inputs: Sequence[Any]) -> tuple[int, ...]:
+def find_frozen_positions(inputs: Sequence[Any]) -> tuple[int, ...]:
     """Return the positions of parameters and buffers, while AOTAutograd compiles a graph."""
     context = TracingContext.try_get()
     meta = None if context is None else context.fw_metadata
@@ -144,7 +144,7 @@ def _state(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
-def rejected_nodes(graph: GraphModule, inputs: Sequence[Any]) -> set[FxNode]:
+def find_rejected_nodes(graph: GraphModule, inputs: Sequence[Any]) -> set[FxNode]:
     """Return the nodes of a graph that cannot be expressed, each by itself."""
     importer = GraphImporter(graph, Shared(Sizes(symbol_names(graph.graph))), is_strict=False)
     _feed(importer, inputs, frozenset())
@@ -162,7 +162,7 @@ def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]
     sizes, used = importer.shared.sizes, symbols_of_tensors(importer.module)
     shapes: dict[str, Shape] = {}
     encoded: dict[int, Feed] = {}
-    for symbol, position in _numbers(importer.placeholders).items():
+    for symbol, position in _find_number_symbols(importer.placeholders).items():
         placeholder = importer.placeholders[position]
         if symbol in used:
             number = ShapeEncodedInt.of(placeholder.meta["val"])
@@ -180,7 +180,7 @@ def _feed(importer: GraphImporter, inputs: Sequence[Any], frozen: frozenset[int]
     return fed | encoded
 
 
-def _numbers(placeholders: Sequence[FxNode]) -> dict[sympy.Symbol, int]:
+def _find_number_symbols(placeholders: Sequence[FxNode]) -> dict[sympy.Symbol, int]:
     """Return the symbols that no tensor has as a size, with the position of the number that tells each."""
     values = [placeholder.meta.get("val") for placeholder in placeholders]
     sizes = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 
 from kernelyard.errors import KernelyardError, PerformanceWarning
 from kernelyard_torch.compile_options import CompileOptions
-from kernelyard_torch.compiled_graph import CompiledGraph, rejected_nodes
+from kernelyard_torch.compiled_graph import CompiledGraph, find_rejected_nodes
 from kernelyard_torch.decompositions import inference_decompositions
 from kernelyard_torch.partitioned_graph import PartitionedGraph
 
@@ -43,35 +43,35 @@ def kernelyard(
     """
     chosen = CompileOptions.of(options, mode)
     compiler = aot_autograd(
-        fw_compiler=_left_for_gradients,
-        inference_compiler=lambda graph, inputs: _compiled(graph, inputs, chosen),
+        fw_compiler=_leave_for_gradients,
+        inference_compiler=lambda graph, inputs: _compile(graph, inputs, chosen),
         decompositions=inference_decompositions(),
     )
     return compiler(graph, inputs)  # pyright: ignore[reportReturnType]
 
 
-def _compiled(graph: GraphModule, inputs: Sequence[Any], options: CompileOptions) -> Compiled:
+def _compile(graph: GraphModule, inputs: Sequence[Any], options: CompileOptions) -> Compiled:
     try:
-        return _boxed(CompiledGraph(graph, inputs, options))
+        return _box(CompiledGraph(graph, inputs, options))
     except KernelyardError as error:
-        parts = PartitionedGraph(graph, inputs, options, rejected_nodes(graph, inputs))
+        parts = PartitionedGraph(graph, inputs, options, find_rejected_nodes(graph, inputs))
         count = len(parts.compiled)
         how = f"is compiled in {count} part{'s' if count > 1 else ''} around" if count else "falls back to"
         _warn(f"a graph of {len(graph.graph.nodes)} nodes {how} eager PyTorch: {error.message}")
-        return _boxed(parts if count else graph.forward)
+        return _box(parts if count else graph.forward)
 
 
-def _left_for_gradients(graph: GraphModule, inputs: Sequence[Any]) -> Compiled:
+def _leave_for_gradients(graph: GraphModule, inputs: Sequence[Any]) -> Compiled:
     """Return the forward and backward graphs of training."""
     _warn("a graph that requires gradients falls back to eager PyTorch: use torch.no_grad() or torch.inference_mode()")
     return _eager(graph)
 
 
 def _eager(graph: GraphModule) -> Compiled:
-    return _boxed(graph.forward)
+    return _box(graph.forward)
 
 
-def _boxed(function: Compiled) -> Compiled:
+def _box(function: Compiled) -> Compiled:
     """Return a function of a list of arguments, which it empties, as AOTAutograd calls it."""
 
     def call(arguments: list[Any]) -> Any:

@@ -22,7 +22,7 @@ class EagerValues:
 
     def __init__(self, graph_module: GraphModule, nodes: Sequence[FxNode]) -> None:
         self.nodes = list(nodes)
-        self._graph = _copied(graph_module, self.nodes) if self.nodes else None
+        self._graph = _copy_graph(graph_module, self.nodes) if self.nodes else None
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         return [] if self._graph is None else list(self._graph(*arguments))
@@ -33,7 +33,7 @@ def random_tensors(graph_module: GraphModule) -> list[FxNode]:
     return [n for n in graph_module.graph.nodes if is_random(n) and _depends_on_sizes_alone(n.all_input_nodes)]
 
 
-def returned_sizes(graph_module: GraphModule) -> list[FxNode]:
+def find_returned_sizes(graph_module: GraphModule) -> list[FxNode]:
     """Return the numbers among a graph's results that its sizes alone decide, such as the length of a grown cache."""
     (output,) = (node for node in graph_module.graph.nodes if node.op == "output")
     return [node for node in output.all_input_nodes if is_number(node) and _depends_on_sizes_alone([node])]
@@ -84,7 +84,7 @@ def _ancestors(nodes: Sequence[FxNode]) -> Iterator[FxNode]:
             yield node
 
 
-def _copied(graph_module: GraphModule, nodes: Sequence[FxNode]) -> GraphModule:
+def _copy_graph(graph_module: GraphModule, nodes: Sequence[FxNode]) -> GraphModule:
     """Return a graph that takes the same arguments and gives these nodes' results alone."""
     needed = set(_ancestors(nodes))
     graph = Graph()

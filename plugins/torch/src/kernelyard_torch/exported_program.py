@@ -27,8 +27,8 @@ _MUTATING = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputK
 
 def import_program(program: ExportedProgram, options: Mapping[str, Any]) -> IRModule:
     """Return the module of a program. Raises: see `TorchFrontend.import_model`."""
-    mutations = _checked(options)
-    program = on_host(program).run_decompositions(decompositions())
+    mutations = _check(options)
+    program = move_to_host(program).run_decompositions(decompositions())
     _check_mutations(program, mutations)
     program.graph_module.graph.eliminate_dead_code()
     shared = Shared(Sizes(symbol_names(program.graph_module.graph)))
@@ -42,7 +42,7 @@ def import_program(program: ExportedProgram, options: Mapping[str, Any]) -> IRMo
     return IRModule({MAIN: main, **shared.private}, {"metadata": _ranges(shared.sizes, program)})
 
 
-def on_host(program: ExportedProgram) -> ExportedProgram:
+def move_to_host(program: ExportedProgram) -> ExportedProgram:
     """Return a program whose tensors lie in host memory: itself, or a copy.
 
     Of a module that was exported on a GPU the graph and the weights name that device; of one that was moved after its
@@ -66,7 +66,7 @@ def on_host(program: ExportedProgram) -> ExportedProgram:
     return move_to_device_pass(copied, "cpu")
 
 
-def _checked(options: Mapping[str, Any]) -> str:
+def _check(options: Mapping[str, Any]) -> str:
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise FrontendError(

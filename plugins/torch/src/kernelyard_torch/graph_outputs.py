@@ -36,7 +36,7 @@ class GraphOutput(NamedTuple):
             )
         return builder.op("permute_dims", result, axes=self.order) if self.order else result
 
-    def given_back(self, results: Sequence[Any]) -> Any:
+    def to_torch(self, results: Sequence[Any]) -> Any:
         """Return a value for PyTorch: a view of the memory that it was computed into, or a number."""
         result = results[self.position]
         if self.is_number:

@@ -62,7 +62,7 @@ def _stages(whole: GraphModule, rejected: set[FxNode]) -> dict[FxNode, int]:
 
 
 def _part(whole: GraphModule, nodes: set[FxNode], given: Sequence[FxNode], is_eager: bool) -> Part:
-    inside = nodes.union(*map(_numbers_of, (*nodes, *given)))
+    inside = nodes.union(*map(_find_numbers, (*nodes, *given)))
     inside |= {read for read in _read_by(inside) if read.op == "get_attr"}
     reads = _read_by(inside) - inside
     # Sizes that the graph takes may be what tells those of the part's tensors.
@@ -83,7 +83,7 @@ def _read_by(nodes: Iterable[FxNode]) -> set[FxNode]:
     return {read for node in nodes for read in node.all_input_nodes}
 
 
-def _numbers_of(node: FxNode) -> Iterable[FxNode]:
+def _find_numbers(node: FxNode) -> Iterable[FxNode]:
     """Give the numbers that a node is computed from, itself included, up to tensors and what the graph takes."""
     waiting = [node] if is_number(node) else [read for read in node.all_input_nodes if is_number(read)]
     while waiting:
@@ -95,5 +95,5 @@ def _numbers_of(node: FxNode) -> Iterable[FxNode]:
 
 def _tensors_of(node: FxNode) -> Iterable[FxNode]:
     """Give the tensors that a node reads, and those that the numbers which it reads are computed from."""
-    for reader in (node, *_numbers_of(node)):
+    for reader in (node, *_find_numbers(node)):
         yield from (read for read in reader.all_input_nodes if not is_number(read))

@@ -10,7 +10,7 @@ from torch.fx import Node as FxNode
 
 from kernelyard.errors import KernelyardError
 from kernelyard_torch.compile_options import CompileOptions
-from kernelyard_torch.compiled_graph import CompiledGraph, frozen_positions
+from kernelyard_torch.compiled_graph import CompiledGraph, find_frozen_positions
 from kernelyard_torch.partition import Part, partition
 
 WORTHWHILE = 4  # a part with fewer nodes is left to PyTorch
@@ -29,7 +29,9 @@ class PartitionedGraph:
         (output,) = (node for node in graph.graph.nodes if node.op == "output")
         self._given: Sequence[Any] = output.args[0]
         known = dict(zip(self._placeholders, inputs, strict=True))
-        frozen = {self._placeholders[position] for position in frozen_positions(inputs)} if options.freeze else set()
+        frozen = (
+            {self._placeholders[position] for position in find_frozen_positions(inputs)} if options.freeze else set()
+        )
         self.parts = partition(graph, rejected)
         self._runs = [_run(part, known, frozen, options) for part in self.parts]
         self.compiled = [run for run in self._runs if isinstance(run, CompiledGraph)]

@@ -68,13 +68,13 @@ class Sizes:
         if isinstance(expr, sympy.Symbol):
             return self._of_symbol(expr)
         if type(expr).__name__ in _ROUNDED:
-            return self._rounded(expr)
+            return self._round(expr)
         combine = _COMBINE.get(type(expr).__name__)
         if combine is None:
             raise NotASizeError(str(expr))
         return combine(*(self._of(arg) for arg in expr.args))
 
-    def _rounded(self, expr: Any) -> Dim:
+    def _round(self, expr: Any) -> Dim:
         """Convert an integer times a fraction, rounded: a length over a step, an image's size times a scale."""
         factor, whole = _times_fraction(expr.args[0])
         round_, dim = _ROUNDED[type(expr).__name__], self._of(whole)
@@ -100,7 +100,7 @@ def _times_fraction(expr: Any) -> tuple[Fraction, Any]:
     kind = type(expr).__name__
     if kind == "ToFloat":
         return Fraction(1), expr.args[0]
-    number, other = _number_and_other(expr)
+    number, other = _split_number(expr)
     if kind == "Mul":
         factor, whole = _times_fraction(other)
         return factor * number, whole
@@ -110,7 +110,7 @@ def _times_fraction(expr: Any) -> tuple[Fraction, Any]:
     return factor / number, whole
 
 
-def _number_and_other(expr: Any) -> tuple[Fraction, Any]:
+def _split_number(expr: Any) -> tuple[Fraction, Any]:
     """Return the operands of an operator of two, one of which is a number. Raises: NotASizeError."""
     numbers, others = ([arg for arg in expr.args if arg.is_number == is_one] for is_one in (True, False))
     if len(numbers) != 1 or len(others) != 1 or not numbers[0].is_finite or numbers[0] == 0:

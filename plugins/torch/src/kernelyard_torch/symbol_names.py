@@ -12,7 +12,7 @@ _HIDDEN = "__DimHint"
 
 def symbol_names(graph: Graph) -> dict[str, str]:
     """Return names by torch's own: s77 -> batch."""
-    names = _given(graph)
+    names = _read_names(graph)
     for node in graph.nodes:
         if node.op != "placeholder" or not isinstance(node.meta.get("val"), torch.Tensor):
             continue
@@ -22,7 +22,7 @@ def symbol_names(graph: Graph) -> dict[str, str]:
     return names
 
 
-def _given(graph: Graph) -> dict[str, str]:
+def _read_names(graph: Graph) -> dict[str, str]:
     sizes = (
         size
         for node in graph.nodes

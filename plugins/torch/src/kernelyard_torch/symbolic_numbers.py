@@ -51,10 +51,10 @@ def number(node: Node, expr: Any) -> Expr:
     try:
         return node.expr(node.importer.shared.sizes.dim(expr), "int64")
     except NotASizeError:
-        return _computed(node, expr)
+        return _compute(node, expr)
 
 
-def _computed(node: Node, expr: Any) -> Expr:
+def _compute(node: Node, expr: Any) -> Expr:
     kind = type(expr).__name__
     args = [number(node, arg) for arg in expr.args]
 

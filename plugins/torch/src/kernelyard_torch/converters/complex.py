@@ -36,7 +36,7 @@ LINEAR = (
 )
 
 
-def _by_parts(convert: Callable[..., Any]) -> Converter:
+def _convert_parts(convert: Callable[..., Any]) -> Converter:
     def converted(node: Node, x: Complex, *rest: Any) -> Any:
         real, imag = convert(node, x.real, *rest), convert(node, x.imag, *rest)
         if isinstance(real, Expr):
@@ -46,7 +46,7 @@ def _by_parts(convert: Callable[..., Any]) -> Converter:
     return converted
 
 
-def _joining(convert: Callable[..., Any]) -> Converter:
+def _convert_joined(convert: Callable[..., Any]) -> Converter:
     def converted(node: Node, parts: Sequence[Value], axis: int) -> Complex:
         whole = [as_complex(node, part) for part in parts]
         joined = [part.real for part in whole], [part.imag for part in whole]
@@ -55,7 +55,7 @@ def _joining(convert: Callable[..., Any]) -> Converter:
     return converted
 
 
-for _names, _make in ((LINEAR, _by_parts), (("cat.default", "stack.default"), _joining)):
+for _names, _make in ((LINEAR, _convert_parts), (("cat.default", "stack.default"), _convert_joined)):
     for _name in _names:
         _found = registry.find(f"aten.{_name}")
         if _found is None:  # it comes apart into others
@@ -65,10 +65,10 @@ for _names, _make in ((LINEAR, _by_parts), (("cat.default", "stack.default"), _j
 
 def as_complex(node: Node, value: Value) -> Complex:
     """Return a complex tensor of the result's dtype; the imaginary part of a real one is zero."""
-    return of_dtype(node, value, node.result.dtype)
+    return to_complex_dtype(node, value, node.result.dtype)
 
 
-def of_dtype(node: Node, value: Value, dtype: str) -> Complex:
+def to_complex_dtype(node: Node, value: Value, dtype: str) -> Complex:
     """Return a complex tensor whose parts have a dtype."""
     if isinstance(value, Complex):
         return value.map(lambda part: node.cast(part, dtype))
@@ -92,7 +92,7 @@ def copy(node: Node, x: Value, source: Value, *_: object) -> Complex:
     return as_complex(node, source).map(lambda part: node.broadcast_to(part, node.result.shape))
 
 
-def _writing(write: Callable[..., Expr]) -> Converter:
+def _convert_write(write: Callable[..., Expr]) -> Converter:
     def converted(node: Node, x: Value, part: Value, *where: Any) -> Complex:
         whole, new = as_complex(node, x), as_complex(node, part)
         return Complex(write(node, whole.real, new.real, *where), write(node, whole.imag, new.imag, *where))
@@ -100,55 +100,57 @@ def _writing(write: Callable[..., Expr]) -> Converter:
     return converted
 
 
-register("aten.slice_scatter.default", _writing(slicing.slice_scatter), complex_numbers=True)
-register("aten.select_scatter.default", _writing(slicing.select_scatter), complex_numbers=True)
+register("aten.slice_scatter.default", _convert_write(slicing.slice_scatter), complex_numbers=True)
+register("aten.select_scatter.default", _convert_write(slicing.select_scatter), complex_numbers=True)
 
 
 @converter("aten.full.default", complex_numbers=True)
 def full(node: Node, size: object, value: Value, *_: object) -> Complex:
-    return _filled(node, value)
+    return _fill(node, value)
 
 
 @converter("aten.full_like.default", "aten.fill.Scalar", "aten.fill.Tensor", complex_numbers=True)
 def full_like(node: Node, x: object, value: Value, *_: object) -> Complex:
-    return _filled(node, value)
+    return _fill(node, value)
 
 
 @converter("aten.scalar_tensor.default", complex_numbers=True)
 def scalar_tensor(node: Node, value: Value, *_: object) -> Complex:
-    return _filled(node, value)
+    return _fill(node, value)
 
 
 @converter("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default", complex_numbers=True)
 def ones(node: Node, *_: object) -> Complex:
-    return _filled(node, 1)
+    return _fill(node, 1)
 
 
-def _filled(node: Node, value: Value) -> Complex:
+def _fill(node: Node, value: Value) -> Complex:
     return as_complex(node, value).map(lambda part: node.broadcast_to(part, node.result.shape))
 
 
 @converter("aten.index_put.default", "aten._unsafe_index_put.default", complex_numbers=True)
 def index_put(node: Node, x: Complex, where: Any, values: Value, accumulate: bool, *_: object) -> Complex:
     new = as_complex(node, values)
-    return Complex(*(indexing.index_put(node, *pair, accumulate) for pair in _placed(x, where, new)))
+    return Complex(*(indexing.index_put(node, *pair, accumulate) for pair in _pair_parts(x, where, new)))
 
 
-def _placed(x: Complex, where: Any, new: Complex) -> list[tuple[Expr, Any, Expr]]:
+def _pair_parts(x: Complex, where: Any, new: Complex) -> list[tuple[Expr, Any, Expr]]:
     return [(x.real, where, new.real), (x.imag, where, new.imag)]
 
 
 @converter("aten.scatter.src", "aten.scatter.value", complex_numbers=True)
 def scatter_(node: Node, x: Complex, axis: int, indices: Expr, source: Value) -> Complex:
-    return _scattered(node, scatter.scatter, x, axis, indices, source)
+    return _scatter_parts(node, scatter.scatter, x, axis, indices, source)
 
 
 @converter("aten.scatter_add.default", complex_numbers=True)
 def scatter_add(node: Node, x: Complex, axis: int, indices: Expr, source: Value) -> Complex:
-    return _scattered(node, scatter.scatter_add, x, axis, indices, source)
+    return _scatter_parts(node, scatter.scatter_add, x, axis, indices, source)
 
 
-def _scattered(node: Node, write: Callable[..., Expr], x: Complex, axis: int, indices: Expr, source: Value) -> Complex:
+def _scatter_parts(
+    node: Node, write: Callable[..., Expr], x: Complex, axis: int, indices: Expr, source: Value
+) -> Complex:
     new = as_complex(node, source)
     return Complex(write(node, x.real, axis, indices, new.real), write(node, x.imag, axis, indices, new.imag))
 

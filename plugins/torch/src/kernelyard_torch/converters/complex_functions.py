@@ -10,7 +10,7 @@ from kernelyard.dims import Dim
 from kernelyard.plugins.api import Expr
 from kernelyard_torch.complex_numbers import Complex
 from kernelyard_torch.converters import reduction
-from kernelyard_torch.converters.complex import Value, abs_, angle, as_complex, divide, of_dtype, product
+from kernelyard_torch.converters.complex import Value, abs_, angle, as_complex, divide, product, to_complex_dtype
 from kernelyard_torch.converters.elementwise import copysign
 from kernelyard_torch.node import Node
 from kernelyard_torch.registry import Converter, converter, register
@@ -18,7 +18,7 @@ from kernelyard_torch.registry import Converter, converter, register
 
 @converter("aten.exp.default", complex_numbers=True)
 def exp(node: Node, z: Complex) -> Complex:
-    return _of_polar(node, node.op("exp", z.real), z.imag)
+    return _from_polar(node, node.op("exp", z.real), z.imag)
 
 
 @converter("aten.log.default", complex_numbers=True)
@@ -136,14 +136,16 @@ def prod(node: Node, z: Value, axis: int, keepdims: bool = False, *_: object) ->
     result = as_complex(node, 1)
     for index in range(count):
         result = product(node, "multiply", result, whole.map(lambda part, i=index: node.slice(part, at, i, i + 1)))
-    return result.map(lambda part: node.reshape(node.broadcast_to(part, _kept(node, whole, at)), node.result.shape))
+    return result.map(
+        lambda part: node.reshape(node.broadcast_to(part, _keepdims_shape(node, whole, at)), node.result.shape)
+    )
 
 
-def _of_polar(node: Node, size: Expr, around: Expr) -> Complex:
-    return Complex(_scaled(node, size, "cos", around), _scaled(node, size, "sin", around))
+def _from_polar(node: Node, size: Expr, around: Expr) -> Complex:
+    return Complex(_multiply_by(node, size, "cos", around), _multiply_by(node, size, "sin", around))
 
 
-def _scaled(node: Node, size: Expr, name: str, x: Expr) -> Expr:
+def _multiply_by(node: Node, size: Expr, name: str, x: Expr) -> Expr:
     return node.op("multiply", size, node.op(name, x))
 
 
@@ -151,13 +153,13 @@ def _times(node: Node, first: str, x: Expr, second: str, y: Expr) -> Expr:
     return node.op("multiply", node.op(first, x), node.op(second, y))
 
 
-def _both(node: Node, a: Value, b: Value) -> tuple[Complex, Complex]:
+def _to_common_dtype(node: Node, a: Value, b: Value) -> tuple[Complex, Complex]:
     """Return the operands of a comparison, whose own result is bool."""
     dtype = next(node.dtype(each.real) for each in (a, b) if isinstance(each, Complex))
-    return of_dtype(node, a, dtype), of_dtype(node, b, dtype)
+    return to_complex_dtype(node, a, dtype), to_complex_dtype(node, b, dtype)
 
 
-def _kept(node: Node, z: Complex, axis: int) -> tuple[Dim, ...]:
+def _keepdims_shape(node: Node, z: Complex, axis: int) -> tuple[Dim, ...]:
     return tuple(1 if index == axis else size for index, size in enumerate(node.shape(z.real)))
 
 
@@ -172,7 +174,7 @@ for _name, _convert in (("correction", reduction.var), ("dim", reduction.var_of_
 
 @converter("aten.eq.Tensor", "aten.eq.Scalar", complex_numbers=True)
 def equal(node: Node, a: Value, b: Value) -> Expr:
-    left, right = _both(node, a, b)
+    left, right = _to_common_dtype(node, a, b)
     same = [node.op("equal", *pair) for pair in ((left.real, right.real), (left.imag, right.imag))]
     return node.op("logical_and", *same)
 

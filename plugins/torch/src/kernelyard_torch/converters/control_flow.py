@@ -23,7 +23,7 @@ def cond(node: Node, condition: Any, then: GraphModule, otherwise: GraphModule, 
         inner = _graph(node, graph, operands)
         names.append(_add(node, kind, inner.function(_results(node, inner))))
     flag = node.reshape(node.cast(node.expr(condition, "bool"), "bool"), ())
-    types = [_required(node, type_) for type_ in node.results]
+    types = [_require(node, type_) for type_ in node.results]
     return _fields(node, node.builder.if_(flag, names[0], names[1], tensors, _as_one(types)), len(types))
 
 
@@ -74,7 +74,7 @@ def _add(node: Node, kind: str, function: Function) -> str:
     return node.importer.shared.add_private(f"{node.fx_node.name}_{kind}", function)
 
 
-def _required(node: Node, type_: TensorType | None) -> TensorType:
+def _require(node: Node, type_: TensorType | None) -> TensorType:
     return node.reject("its subgraph returns a Python number: make it a tensor") if type_ is None else type_
 
 

@@ -13,32 +13,32 @@ from kernelyard_torch.registry import converter
 
 @converter("aten.full.default")
 def full(node: Node, size: object, value: Operand, *_: object) -> Expr:
-    return _filled(node, value)
+    return _fill(node, value)
 
 
 @converter("aten.full_like.default", "aten.fill.Scalar", "aten.fill.Tensor", "aten.new_full.default")
 def full_like(node: Node, x: object, *rest: Operand) -> Expr:
-    return _filled(node, rest[1] if isinstance(rest[0], (list, tuple)) else rest[0])
+    return _fill(node, rest[1] if isinstance(rest[0], (list, tuple)) else rest[0])
 
 
 @converter("aten.scalar_tensor.default")
 def scalar_tensor(node: Node, value: Operand, *_: object) -> Expr:
-    return _filled(node, value)
+    return _fill(node, value)
 
 
 @converter("aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_like.default", "aten.zeros.default")
 @converter("aten.zeros_like.default", "aten.new_zeros.default", "aten.new_empty.default", "aten.empty_permuted.default")
 def zeros(node: Node, *_: object) -> Expr:
     """Create zeros, also for uninitialized tensors (aten.empty), so that results are deterministic."""
-    return _filled(node, 0)
+    return _fill(node, 0)
 
 
 @converter("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
 def ones(node: Node, *_: object) -> Expr:
-    return _filled(node, 1)
+    return _fill(node, 1)
 
 
-def _filled(node: Node, value: Operand) -> Expr:
+def _fill(node: Node, value: Operand) -> Expr:
     type_ = node.result
     return node.full(node.cast(node.expr(value, type_.dtype), type_.dtype), type_.shape, type_.dtype)
 

@@ -7,7 +7,7 @@ import math
 from kernelyard.dtypes import is_float
 from kernelyard.plugins.api import Expr, Operand
 from kernelyard_torch.node import Node
-from kernelyard_torch.promotion import promoted
+from kernelyard_torch.promotion import promote
 from kernelyard_torch.registry import Converter, converter, register
 
 ARITHMETIC = {
@@ -39,7 +39,7 @@ LOGICAL = {"logical_and": "logical_and", "logical_or": "logical_or", "logical_xo
 
 def arithmetic(node: Node, name: str, a: Operand, b: Operand) -> Expr:
     """Return an operator on numbers; truth values count as 0 and 1."""
-    a, b = promoted(node, a, b)
+    a, b = promote(node, a, b)
     if node.dtype(a) == "bool":
         a, b = node.cast(a, "uint8"), node.cast(b, "uint8")
     return node.op(name, a, b)
@@ -51,7 +51,7 @@ def _arithmetic(name: str) -> Converter:
 
 def _bitwise(name: str, of_bool: str | None) -> Converter:
     def convert(node: Node, a: Operand, b: Operand) -> Expr:
-        a, b = promoted(node, a, b)
+        a, b = promote(node, a, b)
         return node.op(of_bool if of_bool and node.dtype(a) == "bool" else name, a, b)
 
     return convert
@@ -79,21 +79,21 @@ for _aten, _name in LOGICAL.items():
 
 @converter("aten.add.Tensor", "aten.add.Scalar")
 def add(node: Node, a: Operand, b: Operand, alpha: float = 1) -> Expr:
-    return _scaled_sum(node, "add", a, b, alpha)
+    return _sum_scaled(node, "add", a, b, alpha)
 
 
 @converter("aten.sub.Tensor", "aten.sub.Scalar")
 def subtract(node: Node, a: Operand, b: Operand, alpha: float = 1) -> Expr:
-    return _scaled_sum(node, "subtract", a, b, alpha)
+    return _sum_scaled(node, "subtract", a, b, alpha)
 
 
 @converter("aten.rsub.Tensor", "aten.rsub.Scalar")
 def reversed_subtract(node: Node, a: Operand, b: Operand, alpha: float = 1) -> Expr:
-    return _scaled_sum(node, "subtract", b, a, alpha)
+    return _sum_scaled(node, "subtract", b, a, alpha)
 
 
-def _scaled_sum(node: Node, name: str, a: Operand, b: Operand, alpha: float) -> Expr:
-    left, right = promoted(node, a, b)
+def _sum_scaled(node: Node, name: str, a: Operand, b: Operand, alpha: float) -> Expr:
+    left, right = promote(node, a, b)
     if alpha != 1:
         right = arithmetic(node, "multiply", right, alpha)
     return arithmetic(node, name, left, right)
@@ -101,14 +101,14 @@ def _scaled_sum(node: Node, name: str, a: Operand, b: Operand, alpha: float) -> 
 
 @converter("aten.addcmul.default")
 def addcmul(node: Node, x: Expr, a: Expr, b: Expr, value: float) -> Expr:
-    x, a, b = promoted(node, x, a, b)
+    x, a, b = promote(node, x, a, b)
     product = node.op("multiply", a, b)
     return node.op("add", x, product if value == 1 else node.op("multiply", product, value))
 
 
 @converter("aten.addcdiv.default")
 def addcdiv(node: Node, x: Expr, a: Expr, b: Expr, value: float) -> Expr:
-    x, a, b = promoted(node, x, a, b)
+    x, a, b = promote(node, x, a, b)
     quotient = node.op("divide", a, b)
     return node.op("add", x, quotient if value == 1 else node.op("multiply", quotient, value))
 
@@ -123,7 +123,7 @@ def divide(node: Node, a: Operand, b: Operand) -> Expr:
 def divide_rounded(node: Node, a: Operand, b: Operand, rounding_mode: str | None) -> Expr:
     if rounding_mode is None:
         return divide(node, a, b)
-    left, right = promoted(node, a, b)
+    left, right = promote(node, a, b)
     if is_float(node.dtype(left)):
         return node.op("floor" if rounding_mode == "floor" else "trunc", node.op("divide", left, right))
     if rounding_mode == "trunc":
@@ -149,7 +149,7 @@ def power(node: Node, base: Operand, exponent: Operand) -> Expr:
 
 @converter("aten.where.self")
 def where(node: Node, condition: Expr, x: Expr, y: Expr) -> Expr:
-    return node.op("where", node.cast(condition, "bool"), *promoted(node, x, y))
+    return node.op("where", node.cast(condition, "bool"), *promote(node, x, y))
 
 
 @converter("aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")

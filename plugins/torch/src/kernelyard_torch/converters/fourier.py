@@ -33,7 +33,7 @@ def fft_of_real(node: Node, x: Expr, axes: Sequence[int], normalization: int, on
         result = Complex(*(node.times(x, last, part) for part in _matrix(node, size, kept, -1, node.dtype(x))))
     for axis in rest:
         result = _transform(node, result, axis, -1)
-    return _scaled(node, result, _count(node, x, axes), normalization)
+    return _scale(node, result, _count(node, x, axes), normalization)
 
 
 @converter("aten._fft_c2c.default", complex_numbers=True)
@@ -41,7 +41,7 @@ def fft(node: Node, x: Complex, axes: Sequence[int], normalization: int, forward
     result = x
     for axis in axes:
         result = _transform(node, result, node.axis(axis, node.rank(x.real)), -1 if forward else 1)
-    return _scaled(node, result, _count(node, x.real, axes), normalization)
+    return _scale(node, result, _count(node, x.real, axes), normalization)
 
 
 @converter("aten._fft_c2r.default", complex_numbers=True)
@@ -58,15 +58,15 @@ def fft_to_real(node: Node, x: Complex, axes: Sequence[int], normalization: int,
     weights = node.along(counts, last, node.rank(x.real))
     x = x.map(lambda part: node.op("multiply", part, weights))
     if _factor(size) > 1:
-        padded = x.map(lambda part: _padded(node, part, last, size))
+        padded = x.map(lambda part: _pad(node, part, last, size))
         result = _transform(node, padded, last, 1).real
     else:
         cosines, sines = (node.permute(part, (1, 0)) for part in _matrix(node, size, count, 1, dtype))
         result = node.op("subtract", node.times(x.real, last, cosines), node.times(x.imag, last, sines))
-    return _scaled(node, Complex(result, result), _count(node, result, axes), normalization).real
+    return _scale(node, Complex(result, result), _count(node, result, axes), normalization).real
 
 
-def _padded(node: Node, x: Expr, axis: int, size: Dim) -> Expr:
+def _pad(node: Node, x: Expr, axis: int, size: Dim) -> Expr:
     """Append zeros along an axis, up to a size."""
     shape = list(node.shape(x))
     shape[axis] = size - shape[axis]
@@ -139,7 +139,7 @@ def _count(node: Node, x: Expr, axes: Sequence[int]) -> Dim:
     return dims.product([node.shape(x)[node.axis(axis, node.rank(x))] for axis in axes])
 
 
-def _scaled(node: Node, x: Complex, count: Dim, normalization: int) -> Complex:
+def _scale(node: Node, x: Complex, count: Dim, normalization: int) -> Complex:
     """PyTorch's codes: 0 does not scale, 1 divides by the root of the count, 2 by the count."""
     if normalization == 0:
         return x

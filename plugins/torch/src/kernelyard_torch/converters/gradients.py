@@ -86,13 +86,13 @@ def convolution_backward(
     inner, outer = (gradient, x) if transposed else (x, gradient)
     over = (0, *range(2, rank + 2))
     return [
-        _of_input(node, gradient, x, weight, attrs, groups, transposed) if wanted[0] else None,
-        _of_weight(node, inner, outer, weight, attrs, groups) if wanted[1] else None,
+        _input_gradient(node, gradient, x, weight, attrs, groups, transposed) if wanted[0] else None,
+        _weight_gradient(node, inner, outer, weight, attrs, groups) if wanted[1] else None,
         node.op("sum", gradient, axes=over) if wanted[2] else None,
     ]
 
 
-def _of_input(
+def _input_gradient(
     node: Node,
     gradient: Expr,
     x: Expr,
@@ -118,7 +118,7 @@ def _of_input(
     return node.op(f"nn.conv{rank}d_transpose", gradient, weight, groups=groups, output_padding=missing, **attrs)
 
 
-def _of_weight(
+def _weight_gradient(
     node: Node, inner: Expr, outer: Expr, weight: Expr, attrs: dict[str, tuple[int, ...]], groups: int
 ) -> Expr:
     """Return the convolution of one side with the other, where examples take the place of channels."""

@@ -35,11 +35,13 @@ def gather(node: Node, x: Expr, axis: int, indices: Expr, *_: object) -> Expr:
 @converter("aten.masked_select.default")
 def masked_select(node: Node, x: Expr, mask: Expr) -> Expr:
     shape = broadcast_shapes(node.shape(x), node.shape(mask))
-    places = node.op("take", node.flat(node.broadcast_to(x, shape)), _places_in(node, node.broadcast_to(mask, shape)))
+    places = node.op(
+        "take", node.flat(node.broadcast_to(x, shape)), _flat_positions(node, node.broadcast_to(mask, shape))
+    )
     return node.reshape(places, node.result.shape)
 
 
-def _places_in(node: Node, mask: Expr) -> Expr:
+def _flat_positions(node: Node, mask: Expr) -> Expr:
     """Return the flat indices at which a mask is true."""
     (count,) = node.result.shape
     return node.reshape(_positions(node, node.flat(mask), count), (count,))
@@ -100,10 +102,10 @@ def _selection(node: Node, x: Expr, indices: Sequence[Expr | None]) -> Selection
             parts.append(node.cast(index, "int64"))
             axes.append(axis)
             axis += 1
-    return _stacked(node, axes, parts)
+    return _stack(node, axes, parts)
 
 
-def _stacked(node: Node, axes: Sequence[int], parts: Sequence[Expr]) -> Selection:
+def _stack(node: Node, axes: Sequence[int], parts: Sequence[Expr]) -> Selection:
     whole = parts[0]
     for part in parts[1:]:  # for its shape alone
         whole = node.op("add", whole, part)

@@ -7,13 +7,13 @@ import numpy as np
 from kernelyard.dtypes import is_float
 from kernelyard.plugins.api import Expr
 from kernelyard_torch.node import Node
-from kernelyard_torch.promotion import promoted
+from kernelyard_torch.promotion import promote
 from kernelyard_torch.registry import converter
 
 
 @converter("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.mv.default", "aten.dot.default")
 def matmul(node: Node, a: Expr, b: Expr) -> Expr:
-    return node.op("matmul", *promoted(node, a, b))
+    return node.op("matmul", *promote(node, a, b))
 
 
 @converter("aten.linear.default")
@@ -24,7 +24,7 @@ def linear(node: Node, x: Expr, weight: Expr, bias: Expr | None) -> Expr:
 
 @converter("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
 def addmm(node: Node, bias: Expr, a: Expr, b: Expr, beta: float, alpha: float) -> Expr:
-    product = scaled(node, node.op("matmul", *promoted(node, a, b)), alpha)
+    product = scaled(node, node.op("matmul", *promote(node, a, b)), alpha)
     return product if beta == 0 else node.op("add", product, scaled(node, node.cast(bias, node.dtype(product)), beta))
 
 

@@ -16,12 +16,12 @@ from kernelyard_torch.registry import converter
 
 @converter("aten._softmax.default", "aten.softmax.int")
 def softmax(node: Node, x: Expr, axis: int, *_: object) -> Expr:
-    return _along(node, "nn.softmax", x, axis)
+    return _broadcast_along(node, "nn.softmax", x, axis)
 
 
 @converter("aten._log_softmax.default", "aten.log_softmax.int")
 def log_softmax(node: Node, x: Expr, axis: int, *_: object) -> Expr:
-    return _along(node, "nn.log_softmax", x, axis)
+    return _broadcast_along(node, "nn.log_softmax", x, axis)
 
 
 @converter("aten._safe_softmax.default")
@@ -30,10 +30,10 @@ def safe_softmax(node: Node, x: Expr, axis: int, *_: object) -> Expr:
     x = node.cast(x, node.result.dtype)
     at = node.axis(axis, node.rank(x))
     nothing = node.op("equal", node.op("max", x, axes=(at,), keepdims=True), -float("inf"))
-    return node.op("where", nothing, node.full(0, (), node.dtype(x)), _along(node, "nn.softmax", x, axis))
+    return node.op("where", nothing, node.full(0, (), node.dtype(x)), _broadcast_along(node, "nn.softmax", x, axis))
 
 
-def _along(node: Node, name: str, x: Expr, axis: int) -> Expr:
+def _broadcast_along(node: Node, name: str, x: Expr, axis: int) -> Expr:
     x = node.cast(x, node.result.dtype)
     if 0 in node.shape(x):
         return x
@@ -167,11 +167,11 @@ def batch_norm_with_new_statistics(
     count = node.expr(dims.product(node.shape(x)[axis] for axis in range(node.rank(x)) if axis != 1), "float64")
     unbiased = node.op("divide", count, node.op("subtract", count, 1))
     news = (center, node.op("multiply", found, node.cast(unbiased, node.dtype(found))))
-    moved = [_moved(node, old, new, momentum) for old, new in zip((mean, spread), news, strict=True)]
+    moved = [_update_average(node, old, new, momentum) for old, new in zip((mean, spread), news, strict=True)]
     return [*batch_norm_of_data(node, x, weight, bias, training, momentum, epsilon), *moved]
 
 
-def _moved(node: Node, old: Expr, new: Expr, momentum: float) -> Expr:
+def _update_average(node: Node, old: Expr, new: Expr, momentum: float) -> Expr:
     """Return a running average that has gone on."""
     new = node.cast(new, node.dtype(old))
     return node.op("add", node.op("multiply", old, 1 - momentum), node.op("multiply", new, momentum))

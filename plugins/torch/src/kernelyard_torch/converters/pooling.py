@@ -30,9 +30,9 @@ def _max_pool(rank: int) -> Converter:
     ) -> list[Expr | None]:
         attrs = _window(rank, kernel, strides, padding, dilation)
         pads = attrs["padding"]
-        batched = _batched(node, x, rank)
+        batched = _add_batch(node, x, rank)
         values = node.op(f"nn.max_pool{rank}d", batched, **{**attrs, "padding": (*pads, *pads)}, ceil_mode=ceil_mode)
-        places = _places(node, batched, values, attrs) if node.is_used(1) else None
+        places = _window_maxima(node, batched, values, attrs) if node.is_used(1) else None
         results = node.results
         return [
             None if each is None or type_ is None else node.reshape(each, type_.shape)
@@ -54,11 +54,11 @@ def _window(
     }
 
 
-def _batched(node: Node, x: Expr, rank: int) -> Expr:
+def _add_batch(node: Node, x: Expr, rank: int) -> Expr:
     return x if node.rank(x) == rank + 2 else node.reshape(x, (1, *node.shape(x)))
 
 
-def _places(node: Node, x: Expr, pooled: Expr, attrs: dict[str, tuple[int, ...]]) -> Expr:
+def _window_maxima(node: Node, x: Expr, pooled: Expr, attrs: dict[str, tuple[int, ...]]) -> Expr:
     """Return the index of each window's maximum within its plane; planes must have known sizes."""
     sizes = node.fixed_all(node.shape(x)[2:], "the size of a plane")
     out = node.fixed_all(node.shape(pooled)[2:], "the size of the result")
@@ -79,7 +79,7 @@ def _avg_pool(rank: int) -> Converter:
     ) -> Expr:
         attrs = _window(rank, kernel, strides, padding, (1,))
         pads = attrs["padding"]
-        batched = _batched(node, x, rank)
+        batched = _add_batch(node, x, rank)
         if divisor is not None:
             return _sums(node, batched, attrs, divisor)
         dtype = node.dtype(x)
@@ -123,7 +123,7 @@ def adaptive_avg_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> Expr:
     whole = [node.shape(x)[axis] for axis in axes]
     if all(_divides(part, size) for part, size in zip(sizes, whole, strict=True)):
         kernel = tuple(size // part for part, size in zip(sizes, whole, strict=True))  # pyright: ignore
-        pooled = node.op(f"nn.avg_pool{rank}d", _batched(node, x, rank), pool_size=kernel, strides=kernel)
+        pooled = node.op(f"nn.avg_pool{rank}d", _add_batch(node, x, rank), pool_size=kernel, strides=kernel)
         return node.reshape(pooled, node.result.shape)
     for axis, part in zip(axes, sizes, strict=True):
         size, count = node.shape(x)[axis], node.fixed(part, "a size of its result")
@@ -161,7 +161,7 @@ def adaptive_max_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> list[Expr | 
     if not all(_divides(part, size) for part, size in zip(sizes, whole, strict=True)):
         node.reject(f"the sizes {tuple(whole)} do not divide into {tuple(sizes)} even parts")
     kernel = tuple(size // part for part, size in zip(sizes, whole, strict=True))  # pyright: ignore
-    pooled = node.op(f"nn.max_pool{rank}d", _batched(node, x, rank), pool_size=kernel, strides=kernel)
+    pooled = node.op(f"nn.max_pool{rank}d", _add_batch(node, x, rank), pool_size=kernel, strides=kernel)
     return [node.reshape(pooled, node.result.shape), None]
 
 

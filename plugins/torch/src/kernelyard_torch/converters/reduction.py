@@ -13,7 +13,7 @@ from kernelyard_torch.registry import Converter, converter, register
 Axes = int | Sequence[int] | None
 
 
-def reduced(node: Node, name: str, x: Expr, axes: Axes, keepdims: bool) -> Expr:
+def reduce(node: Node, name: str, x: Expr, axes: Axes, keepdims: bool) -> Expr:
     """Return a reduction over some axes; over none of a tensor of rank 0."""
     return node.op(name, x, axes=node.axes(axes, node.rank(x)), keepdims=keepdims)
 
@@ -22,7 +22,7 @@ def extremum(node: Node, name: str, x: Expr, axes: Axes, keepdims: bool) -> Expr
     """Return the largest or smallest element; of truth values too."""
     if node.dtype(x) == "bool":
         name = {"max": "any", "min": "all"}[name]
-    return reduced(node, name, x, axes, keepdims)
+    return reduce(node, name, x, axes, keepdims)
 
 
 def _with_index(node: Node, name: str, x: Expr, axis: int, keepdims: bool) -> list[Expr | None]:
@@ -46,11 +46,11 @@ def _index_of(node: Node, name: str, x: Expr, axis: int | None, keepdims: bool) 
 def _test(node: Node, name: str, x: Expr, axes: Axes = None, keepdims: bool = False) -> Expr:
     x = node.cast(x, "bool")
     given_none = isinstance(axes, (list, tuple)) and not axes
-    return x if given_none else reduced(node, name, x, axes, keepdims)
+    return x if given_none else reduce(node, name, x, axes, keepdims)
 
 
 def _sum(node: Node, name: str, x: Expr, axes: Axes, keepdims: bool, *_: object) -> Expr:
-    return reduced(node, name, node.cast(x, node.result.dtype), axes, keepdims)
+    return reduce(node, name, node.cast(x, node.result.dtype), axes, keepdims)
 
 
 def _sum_of_all(node: Node, name: str, x: Expr, *_: object) -> Expr:
@@ -102,7 +102,7 @@ def var_of_axes(node: Node, x: Expr, axes: Axes, unbiased: bool, keepdims: bool)
 @converter("aten.var_mean.correction")
 def var_mean(node: Node, x: Expr, axes: Axes, correction: float | None = None, keepdims: bool = False) -> list[Expr]:
     spread = variance(node, x, axes, 1 if correction is None else correction, keepdims)
-    return [spread, reduced(node, "mean", x, axes, keepdims)]
+    return [spread, reduce(node, "mean", x, axes, keepdims)]
 
 
 def variance(node: Node, x: Expr, axes: Axes, correction: float, keepdims: bool) -> Expr:

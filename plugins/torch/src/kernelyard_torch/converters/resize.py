@@ -61,15 +61,15 @@ def cubic(
 
 @converter("aten._upsample_bilinear2d_aa.default")
 def antialiased_linear(node: Node, x: Expr, sizes: Sequence[Dim], align_corners: bool, *scales: float | None) -> Expr:
-    return _antialiased(node, x, sizes, align_corners, scales, _triangle)
+    return _resize_antialiased(node, x, sizes, align_corners, scales, _triangle)
 
 
 @converter("aten._upsample_bicubic2d_aa.default")
 def antialiased_cubic(node: Node, x: Expr, sizes: Sequence[Dim], align_corners: bool, *scales: float | None) -> Expr:
-    return _antialiased(node, x, sizes, align_corners, scales, _keys)
+    return _resize_antialiased(node, x, sizes, align_corners, scales, _keys)
 
 
-def _antialiased(
+def _resize_antialiased(
     node: Node, x: Expr, sizes: Sequence[Dim], align_corners: bool, scales: Sequence[float | None], kernel: Kernel
 ) -> Expr:
     """Resize by a kernel that is as much wider as the image becomes smaller: a matrix for each axis."""

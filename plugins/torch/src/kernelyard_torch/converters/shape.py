@@ -167,10 +167,10 @@ def pad_reflected(node: Node, x: Expr, pads: Sequence[Dim]) -> Expr:
 
 @converter("aten.replication_pad1d.default", "aten.replication_pad2d.default", "aten.replication_pad3d.default")
 def pad_repeated(node: Node, x: Expr, pads: Sequence[Dim]) -> Expr:
-    return _cropped(node, x, pads, "edge")
+    return _crop(node, x, pads, "edge")
 
 
-def _cropped(node: Node, x: Expr, pads: Sequence[Dim], mode: str) -> Expr:
+def _crop(node: Node, x: Expr, pads: Sequence[Dim], mode: str) -> Expr:
     """Negative pads crop what the others have made larger."""
     rank = node.rank(x)
     whole = _pads(node, x, pads)

@@ -42,8 +42,8 @@ def slice_scatter(node: Node, x: Expr, part: Expr, axis: int, start: Dim | None,
     at = node.axis(axis, node.rank(x))
     part = node.cast(part, node.dtype(x))
     if step != 1:
-        return _scattered(node, x, part, at, _start(start, node.shape(x)[at]), step)
-    return _replaced(node, x, part, at, _start(start, node.shape(x)[at]))
+        return _scatter(node, x, part, at, _start(start, node.shape(x)[at]), step)
+    return _replace(node, x, part, at, _start(start, node.shape(x)[at]))
 
 
 @converter("aten.select_scatter.default")
@@ -51,7 +51,7 @@ def select_scatter(node: Node, x: Expr, part: Expr, axis: int, index: Dim) -> Ex
     at = node.axis(axis, node.rank(x))
     shape = [1 if i == at else dim for i, dim in enumerate(node.shape(x))]
     part = node.reshape(node.cast(part, node.dtype(x)), shape)
-    return _replaced(node, x, part, at, _start(index, node.shape(x)[at]))
+    return _replace(node, x, part, at, _start(index, node.shape(x)[at]))
 
 
 def _start(start: Dim | None, size: Dim) -> Dim:
@@ -71,14 +71,14 @@ def _is_negative(dim: SymbolicDim) -> bool:
     return all(factor < 0 and all(isinstance(atom, Symbol) for atom in monomial) for monomial, factor in dim.terms)
 
 
-def _replaced(node: Node, x: Expr, part: Expr, axis: int, begin: Dim) -> Expr:
+def _replace(node: Node, x: Expr, part: Expr, axis: int, begin: Dim) -> Expr:
     size, length = node.shape(x)[axis], node.shape(part)[axis]
     pieces: Sequence[tuple[Expr | None, Dim, Dim]] = ((x, 0, begin), (None, 0, length), (x, begin + length, size))
     kept = [part if x is None else node.slice(x, axis, low, high) for x, low, high in pieces if low != high]
     return node.concat(kept, axis)
 
 
-def _scattered(node: Node, x: Expr, part: Expr, axis: int, begin: Dim, step: int) -> Expr:
+def _scatter(node: Node, x: Expr, part: Expr, axis: int, begin: Dim, step: int) -> Expr:
     count = node.shape(part)[axis]
     if isinstance(count, int) and isinstance(begin, int):
         places: Operand = begin + np.arange(count)[:, None] * step
