@@ -24,7 +24,7 @@ from kernelyard.plugins.codegen_api import (
     walk,
 )
 from kernelyard_native_cuda.codegen import operations
-from kernelyard_native_cuda.codegen.types import computed, is_narrow_float, literal, stored
+from kernelyard_native_cuda.codegen.types import computed_type, is_narrow_float, literal, stored_type
 from kernelyard_native_cuda.codegen.writer import Writer
 
 MOST_DEPTH = 24  # of nested text: deeper parts get names
@@ -85,7 +85,7 @@ class Expressions:
         is_leaf = isinstance(expr, (Axis, Const, DimValue))
         if is_leaf or (self._uses[expr] < 2 and expr.depth % MOST_DEPTH):
             return text
-        name = self.writer.define(computed(expr.dtype), text)
+        name = self.writer.define(computed_type(expr.dtype), text)
         self.known[expr] = name
         return name
 
@@ -119,14 +119,18 @@ class Expressions:
                 return self.parameters.dim(expr.dim)
             case Load():
                 text = self.element(expr.buffer, expr.indices)
-                return f"({computed(expr.dtype)}){text}" if expr.buffer in self.kept else from_stored(text, expr.dtype)
+                return (
+                    f"({computed_type(expr.dtype)}){text}"
+                    if expr.buffer in self.kept
+                    else from_stored(text, expr.dtype)
+                )
             case Unary():
                 is_approximate = self.parameters.is_approximate
                 return operations.unary(expr.op, self._operand(expr.x), expr.x.dtype, is_approximate)
             case Binary():
                 return self._binary(expr)
             case Cast():
-                return operations.converted(self.value(expr.x), expr.x.dtype, expr.dtype)
+                return operations.convert(self.value(expr.x), expr.x.dtype, expr.dtype)
             case Select():
                 return self._select(expr)
             case Iterate():
@@ -136,7 +140,7 @@ class Expressions:
     def _operand(self, expr: Expr) -> str:
         """Return a value whose text may be repeated, or stand behind a sign."""
         text = self.value(expr)
-        return text if text.isidentifier() else self.writer.define(computed(expr.dtype), text)
+        return text if text.isidentifier() else self.writer.define(computed_type(expr.dtype), text)
 
     def _binary(self, expr: Binary) -> str:
         a, b = self.value(expr.a), self.value(expr.b)
@@ -149,7 +153,7 @@ class Expressions:
         if not any(isinstance(e, Load) for e in walk(expr.a, expr.b)):
             return f"({condition} ? {self.value(expr.a)} : {self.value(expr.b)})"
         name = self.writer.fresh()
-        self.writer.line(f"{computed(expr.dtype)} {name};")
+        self.writer.line(f"{computed_type(expr.dtype)} {name};")
         for head, arm in ((f"if ({condition})", expr.a), ("else", expr.b)):
             outer = dict(self.known)
             with self.writer.block(head):  # what is loaded here is loaded nowhere else
@@ -160,7 +164,7 @@ class Expressions:
 
     def _iterate(self, expr: Iterate) -> str:
         """Write the loop, which ends early where nothing changes."""
-        name, step, dtype = self.writer.fresh(), self.writer.fresh(), computed(expr.dtype)
+        name, step, dtype = self.writer.fresh(), self.writer.fresh(), computed_type(expr.dtype)
         self.writer.line(f"{dtype} {name} = {self.value(expr.init)};")
         outer = dict(self.known)
         with self.writer.block(f"for (int {step} = 0; {step} < {expr.count}; ++{step})"):
@@ -179,4 +183,4 @@ def from_stored(text: str, dtype: str) -> str:
 
 def to_stored(text: str, dtype: str) -> str:
     """Return a value as an element."""
-    return f"Stored<{stored(dtype)}>::of({text})" if is_narrow_float(dtype) else text
+    return f"Stored<{stored_type(dtype)}>::of({text})" if is_narrow_float(dtype) else text

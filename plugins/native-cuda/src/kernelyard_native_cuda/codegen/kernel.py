@@ -11,7 +11,7 @@ from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Buffer, Expr, IterVar
 from kernelyard_cuda.function_info import StepInfo
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
-from kernelyard_native_cuda.codegen.types import is_narrow_float, stored
+from kernelyard_native_cuda.codegen.types import is_narrow_float, stored_type
 from kernelyard_native_cuda.codegen.writer import Writer
 
 MOST_INT = (1 << 31) - 1
@@ -45,7 +45,7 @@ class WrittenKernel:
     needs: tuple[str, ...] = ()
 
 
-def where(kernel: WrittenKernel, holds: Dim) -> WrittenKernel:
+def launch_where(kernel: WrittenKernel, holds: Dim) -> WrittenKernel:
     """Return the kernel, started where a dim is 1 and not where it is 0."""
     x, y, z = kernel.blocks
     return replace(kernel, blocks=(x * holds, y, z))
@@ -136,7 +136,7 @@ class Kernel:
         that may have as many as the compiler likes.
         """
         params = [
-            f"GLOBAL({'' if buffer in self._written else 'const '}{stored(buffer.dtype)}) {tensor}"
+            f"GLOBAL({'' if buffer in self._written else 'const '}{stored_type(buffer.dtype)}) {tensor}"
             for buffer, tensor in self._tensors.items()
         ]
         params += [f"const long long {number}" for number in self._numbers.values()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dtypes
 from kernelyard.plugins.codegen_api import neutral_element
-from kernelyard_native_cuda.codegen.types import computed, is_narrow_float, literal, stored
+from kernelyard_native_cuda.codegen.types import computed_type, is_narrow_float, literal, stored_type
 
 _FUNCTIONS = {
     **{name: name for name in ("exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "erf", "sin", "cos", "tan", "sinh")},
@@ -34,7 +34,7 @@ _COMBINE = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "or"
 
 def unary(op: str, x: str, dtype: str, is_approximate: bool = False) -> str:
     """Return an operation on a value of a dtype. is_approximate: whether what a narrow float holds is enough."""
-    kind = computed(dtype)
+    kind = computed_type(dtype)
     is_float = dtypes.is_float(dtype)
     if op in ("not", "bitnot"):
         return f"!{x}" if op == "not" else f"({kind})~{x}"
@@ -62,19 +62,21 @@ def binary(op: str, a: str, b: str, dtype: str, is_approximate: bool = False) ->
     if op in _COMPARISONS:
         return f"({a} {_COMPARISONS[op]} {b})"
     if op in _HELPERS:
-        return f"{_HELPERS[op]}<{computed(dtype)}>({a}, {b})"
+        return f"{_HELPERS[op]}<{computed_type(dtype)}>({a}, {b})"
     if not is_float and op in _INTEGER_HELPERS:
-        return f"{_INTEGER_HELPERS[op]}<{computed(dtype)}>({a}, {b})"
+        return f"{_INTEGER_HELPERS[op]}<{computed_type(dtype)}>({a}, {b})"
     if op in ("pow", "fmod"):
         return f"{_function(op, dtype)}({a}, {b})"
     if is_float or op in ("and", "or", "xor"):
         return (
-            f"({a} {_INFIX[op]} {b})" if is_float or dtype == "bool" else f"({computed(dtype)})({a} {_INFIX[op]} {b})"
+            f"({a} {_INFIX[op]} {b})"
+            if is_float or dtype == "bool"
+            else f"({computed_type(dtype)})({a} {_INFIX[op]} {b})"
         )
-    return f"({computed(dtype)})((unsigned long long){a} {_INFIX[op]} (unsigned long long){b})"
+    return f"({computed_type(dtype)})((unsigned long long){a} {_INFIX[op]} (unsigned long long){b})"
 
 
-def combined(reducer: str, total: str, value: str, dtype: str) -> str:
+def combine(reducer: str, total: str, value: str, dtype: str) -> str:
     """Return one step of a reduction."""
     if dtype == "bool" and reducer in ("sum", "prod"):
         return f"({total} {'|' if reducer == 'sum' else '&'} {value})"
@@ -86,15 +88,15 @@ def neutral(reducer: str, dtype: str) -> str:
     return literal(neutral_element(reducer, dtype).value, dtype)
 
 
-def converted(x: str, source: str, target: str) -> str:
+def convert(x: str, source: str, target: str) -> str:
     """Return a value of one dtype as another. Floats to integers go toward zero."""
     if target == "bool":
         return f"({x} != {literal(0, source)})"
     if dtypes.is_float(source) and not dtypes.is_float(target):
-        return f"to_integer<{computed(target)}>({x})"
-    text = x if computed(source) == computed(target) else f"({computed(target)}){x}"
+        return f"to_integer<{computed_type(target)}>({x})"
+    text = x if computed_type(source) == computed_type(target) else f"({computed_type(target)}){x}"
     if is_narrow_float(target):
-        return f"value_of(Stored<{stored(target)}>::of({text}))"
+        return f"value_of(Stored<{stored_type(target)}>::of({text}))"
     return text
 
 

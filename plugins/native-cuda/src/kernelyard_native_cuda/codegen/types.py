@@ -27,16 +27,16 @@ _STORED = {
 }
 
 
-def stored(dtype: str) -> str:
+def stored_type(dtype: str) -> str:
     """Return the type of elements in memory."""
     return _STORED[dtype]
 
 
-def computed(dtype: str) -> str:
+def computed_type(dtype: str) -> str:
     """Return the type of values in registers and in shared memory.
 
     Example:
-        >>> computed("float16"), computed("int8")
+        >>> computed_type("float16"), computed("int8")
         ('float', 'signed char')
     """
     return "float" if is_narrow_float(dtype) else _STORED[dtype]

@@ -5,7 +5,7 @@ Source: PTX ISA 8.8, "wgmma.mma_async".
 
 from __future__ import annotations
 
-from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.codegen.types import stored_type
 
 _KINDS = {"float16": "f16", "bfloat16": "bf16"}
 
@@ -22,7 +22,7 @@ def wgmma_text(dtype: str, columns: int, a_along_sum: bool | None, b_along_sum: 
     """
     count, kind = columns // 2, _KINDS[dtype]
     layouts = [along for along in (a_along_sum, b_along_sum) if along is not None]
-    form = ", ".join((stored(dtype), str(columns), *(str(along).lower() for along in layouts)))
+    form = ", ".join((stored_type(dtype), str(columns), *(str(along).lower() for along in layouts)))
     if a_along_sum is None:
         a_type, registers, a = "const unsigned (&a)[4]", 4, ", ".join(f'"r"(a[{n}])' for n in range(4))
     else:

@@ -30,7 +30,7 @@ from kernelyard.runtime.api import (
     plugin_cache,
 )
 from kernelyard_cuda.driver_api import Argument, CudaDriver, Grid, Image, Launch, LoadedKernels, TensorMap
-from kernelyard_native_cuda.drivers.tensor_maps import emulated
+from kernelyard_native_cuda.drivers.tensor_maps import emulate
 
 CPP = Toolchain("C++", "CXX", ("g++", "c++"), "apt install g++ (Debian, Ubuntu), or set CXX to a C++ compiler")
 HEADER = Path(__file__).with_name("emulation.h")
@@ -235,7 +235,7 @@ class EmulatedLaunch(Launch):
     ) -> None:
         self._emulator, self._kernel, self._function, self._lock = emulator, kernel, function, lock
         self._grid = (*grid.blocks, *grid.threads, grid.shared_nbytes)
-        self._maps = {place: emulated(each) for place, each in enumerate(maps, len(arguments))}
+        self._maps = {place: emulate(each) for place, each in enumerate(maps, len(arguments))}
         held = (Argument(ctypes.addressof(each)) for each in self._maps.values())
         words = [word for argument in (*arguments, *held) for word in argument]
         self._slots = (ctypes.c_longlong * len(words))(*words)

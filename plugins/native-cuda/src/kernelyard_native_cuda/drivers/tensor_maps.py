@@ -87,7 +87,7 @@ class EmulatedMap(ctypes.Structure):
     )
 
 
-def emulated(it: TensorMap) -> EmulatedMap:
+def emulate(it: TensorMap) -> EmulatedMap:
     """Return the emulator's form of a map."""
     size = dtypes.itemsize(it.dtype)
     found = EmulatedMap(it.tensor.value, it.tensor.nbytes, len(it.sizes), size)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from kernelyard import dims
 from kernelyard.plugins.codegen_api import Declined, Expr, Load, Stage
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
-from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.codegen.types import stored_type
 from kernelyard_native_cuda.schedule.attention_stages import COUNT, Attention, attention_of, batch_of_last, write_score
 from kernelyard_native_cuda.schedule.causal_mask import Mask, mask_of
 from kernelyard_native_cuda.schedule.machine import Machine
@@ -38,7 +38,7 @@ def attention(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule 
 # --- the kernel -------------------------------------------------------------------------------------------------------
 def _write(it: Attention, name: str) -> WrittenKernel:
     kernel = Kernel(it.weighted.stage.written, 32 * WARPS)
-    writer, type_ = kernel.writer, stored(it.dtype)
+    writer, type_ = kernel.writer, stored_type(it.dtype)
     depth, wide = (_power_of_two(size) for size in (it.products.depth, it.values.extent))
     along = "true" if runs_along_sum(it.values, it.weighted) else "false"
     queries = Side("a", it.queries, it.queries.narrow, ROWS, depth, True, "Tile::Queries")

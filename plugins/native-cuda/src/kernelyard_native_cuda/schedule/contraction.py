@@ -44,7 +44,7 @@ class Operand:
 
     @cached_property
     def narrow(self) -> Expr:
-        return narrowed(self.expr)
+        return narrow_expr(self.expr)
 
     @property
     def extent(self) -> Dim:
@@ -78,7 +78,7 @@ class Contraction:
 
 def contraction_of(stage: Stage) -> Contraction | None:
     """Return a stage as a contraction; None where it is none. An operand may have no rows of its own."""
-    factors = _summed_factors(stage.first)
+    factors = _find_summed_factors(stage.first)
     if factors is None:
         return None
     of_a, of_b = map(axes_of, factors)
@@ -90,10 +90,10 @@ def contraction_of(stage: Stage) -> Contraction | None:
     batch = tuple(axis for axis in stage.spatial if axis not in (*a.own, *b.own))
     if not b.own or (a.own and a.own[-1] == spatial[-1]):
         a, b = b, a
-    return Contraction(a, b, batch, _counted(stage.first), stage)
+    return Contraction(a, b, batch, _order_reduce_axes(stage.first), stage)
 
 
-def _summed_factors(block: ComputeBlock) -> tuple[Expr, Expr] | None:
+def _find_summed_factors(block: ComputeBlock) -> tuple[Expr, Expr] | None:
     """Return the factors of the products that a block sums; None where one has no tensor along what is summed."""
     body = block.body
     if block.reducer != "sum" or not (isinstance(body, Binary) and body.op == "mul"):
@@ -106,7 +106,7 @@ def _summed_factors(block: ComputeBlock) -> tuple[Expr, Expr] | None:
     return (body.a, body.b) if names_of(axis for axis in block.reduce_axes if axis.extent != 1) <= shared else None
 
 
-def _counted(block: ComputeBlock) -> tuple[IterVar, ...]:
+def _order_reduce_axes(block: ComputeBlock) -> tuple[IterVar, ...]:
     """Return the reduce axes, such that along the last both operands run along memory, or else one of them does."""
     axes = [axis for axis in block.reduce_axes if axis.extent != 1]
 
@@ -116,7 +116,7 @@ def _counted(block: ComputeBlock) -> tuple[IterVar, ...]:
     return tuple(sorted(axes, key=neighbours))  # a stable sort
 
 
-def merged_axes(axes: Sequence[IterVar], offset: Affine) -> tuple[Dim, Dim] | None:
+def merge_axes(axes: Sequence[IterVar], offset: Affine) -> tuple[Dim, Dim] | None:
     """Return axes as one, the last one fastest: its extent, and its step in memory; None if they are not one."""
     step: Dim | None = None
     extent: Dim = 1
@@ -134,19 +134,19 @@ def loads_of(expr: Expr) -> list[Load]:
     return [e for e in walk(expr) if isinstance(e, Load)]
 
 
-def narrowed(expr: Expr) -> Expr:
+def narrow_expr(expr: Expr) -> Expr:
     """Return the same values in the narrowest dtype that is known to have them.
 
     Example:
         >>> from kernelyard.tir import Axis, Buffer, Cast
         >>> element = Buffer("x", (4,), "float16")[Axis("i")]
-        >>> narrowed(Cast(element, "float32")) == element
+        >>> narrow_expr(Cast(element, "float32")) == element
         True
     """
     if isinstance(expr, Cast) and (expr.x.dtype, expr.dtype) in _WIDER:
-        return narrowed(expr.x)
+        return narrow_expr(expr.x)
     if isinstance(expr, Select):
-        a, b = narrowed(expr.a), narrowed(expr.b)
+        a, b = narrow_expr(expr.a), narrow_expr(expr.b)
         for one, other in ((a, expr.b), (b, expr.a)):
             if isinstance(other, Const) and other.value == 0 and one.dtype != expr.dtype:
                 zero = Const(0 if one.dtype == "int8" else 0.0, one.dtype)

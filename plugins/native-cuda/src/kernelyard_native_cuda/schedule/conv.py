@@ -9,7 +9,7 @@ from dataclasses import replace
 from kernelyard.plugins.codegen_api import Declined, Stage, axes_of, is_index
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of, loads_of, names_of
 from kernelyard_native_cuda.schedule.machine import Machine
-from kernelyard_native_cuda.schedule.matmul import contracted
+from kernelyard_native_cuda.schedule.matmul import write_contraction
 from kernelyard_native_cuda.schedule.rule import Schedule
 
 
@@ -20,7 +20,7 @@ def conv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Dec
         return Declined("no operand is read in windows")
     if not it.a.own or not it.b.own:
         return Declined("each filter has windows of its own (depthwise): there is no data reuse")
-    made = contracted(it, name, machine)
+    made = write_contraction(it, name, machine)
     return replace(made, reason=f"implicit GEMM on {made.reason}")
 
 

@@ -8,7 +8,7 @@ from kernelyard import dims
 from kernelyard.plugins.codegen_api import Axis, Const, Declined, Expr, Load, Stage, element_at_zeros, step_along
 from kernelyard_native_cuda.codegen.expressions import from_stored, to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
-from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.codegen.types import stored_type
 from kernelyard_native_cuda.schedule.access import lanes_in
 from kernelyard_native_cuda.schedule.lanes import MOST_LANES, PIECE, finish_lanes, lanes_of
 from kernelyard_native_cuda.schedule.machine import Machine
@@ -98,14 +98,14 @@ def _write(stage: Stage, lanes: int, name: str) -> WrittenKernel:
         count = writer.define("int", f"{total} - {point} < {lanes} ? (int)({total} - {point}) : {lanes}")
         known: dict[Expr, str] = {}
         for load in (load for load in loads if not _is_one_place(load)):
-            type_ = f"Pack<{stored(load.dtype)}, {lanes}>"
+            type_ = f"Pack<{stored_type(load.dtype)}, {lanes}>"
             some = writer.define(
-                type_, f"some_at<{lanes}, {stored(load.dtype)}>({kernel.tensor(load.buffer)}, {point}, {count})"
+                type_, f"some_at<{lanes}, {stored_type(load.dtype)}>({kernel.tensor(load.buffer)}, {point}, {count})"
             )
             known[load] = from_stored(f"{some}.at[lane]", load.dtype)
         results = {buffer: writer.fresh("some") for buffer in written if buffer not in stage.inside}
         for buffer, some in results.items():
-            writer.line(f"Pack<{stored(buffer.dtype)}, {lanes}> {some};")
+            writer.line(f"Pack<{stored_type(buffer.dtype)}, {lanes}> {some};")
         writer.line("#pragma unroll")
         with writer.block(f"for (int lane = 0; lane < {lanes}; ++lane)"):
             finish_point(
@@ -118,6 +118,6 @@ def _write(stage: Stage, lanes: int, name: str) -> WrittenKernel:
             )
         for buffer, some in results.items():
             writer.line(
-                f"put_some<{lanes}, {stored(buffer.dtype)}>({kernel.tensor(buffer)}, {point}, {count}, {some});"
+                f"put_some<{lanes}, {stored_type(buffer.dtype)}>({kernel.tensor(buffer)}, {point}, {count}, {some});"
             )
     return kernel.finish(name, dims.ceildiv(stage.points, THREADS * lanes))

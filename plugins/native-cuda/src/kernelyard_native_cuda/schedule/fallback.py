@@ -8,7 +8,7 @@ from kernelyard import dims
 from kernelyard.plugins.codegen_api import Stage
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
 from kernelyard_native_cuda.schedule.machine import Machine
-from kernelyard_native_cuda.schedule.points import finish_point, loops, reduced, scoped
+from kernelyard_native_cuda.schedule.points import emit_reduction, emit_scoped, finish_point, loops
 from kernelyard_native_cuda.schedule.rule import Schedule
 
 THREADS = 256
@@ -26,8 +26,8 @@ def _write(stage: Stage, name: str) -> WrittenKernel:
         here = kernel.expressions(kernel.axes_at(point, stage.spatial))
         if stage.is_ordered:
             with loops(kernel, stage.reduce):
-                finish_point(kernel, scoped(kernel, here, stage.reduce), stage)
+                finish_point(kernel, emit_scoped(kernel, here, stage.reduce), stage)
         else:
-            first = reduced(kernel, here, stage.first) if stage.first.reducer else None
+            first = emit_reduction(kernel, here, stage.first) if stage.first.reducer else None
             finish_point(kernel, here, stage, first)
     return kernel.finish(name, dims.ceildiv(stage.points, THREADS))

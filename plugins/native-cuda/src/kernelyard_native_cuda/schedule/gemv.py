@@ -17,15 +17,15 @@ from kernelyard.plugins.codegen_api import Declined, Expr, IterVar, Load, Stage,
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions, from_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
-from kernelyard_native_cuda.codegen.types import computed, stored
+from kernelyard_native_cuda.codegen.types import computed_type, stored_type
 from kernelyard_native_cuda.schedule.access import access_of, lanes_along, lanes_in
 from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of, loads_of
 from kernelyard_native_cuda.schedule.machine import Machine
-from kernelyard_native_cuda.schedule.matmul import FEWEST, contracted, tensor_dtype, tiles_of
+from kernelyard_native_cuda.schedule.matmul import FEWEST, tensor_dtype, tiles_of, write_contraction
 from kernelyard_native_cuda.schedule.points import finish_point
-from kernelyard_native_cuda.schedule.rounds import loaded_values, write_load
+from kernelyard_native_cuda.schedule.rounds import select_loaded, write_load
 from kernelyard_native_cuda.schedule.rule import Schedule
-from kernelyard_native_cuda.schedule.tile import LEAST_PIECE, PIECE, copied_bytes
+from kernelyard_native_cuda.schedule.tile import LEAST_PIECE, PIECE, copy_width
 
 WARP = 32
 THREADS = 256
@@ -101,7 +101,7 @@ def _suits_tiles(it: Product, machine: Machine) -> bool:
     are_few = it.few.extent != it.count or it.count <= MOST_ALONG_SUM
     if (it.along_sum and are_few) or it.many is not it.it.b or not is_narrow:
         return False
-    widths = (copied_bytes(it.it, operand) for operand in (it.it.a, it.it.b))
+    widths = (copy_width(it.it, operand) for operand in (it.it.a, it.it.b))
     return all(width >= least for width, least in zip(widths, (LEAST_PIECE, PIECE), strict=True))
 
 
@@ -128,7 +128,7 @@ def blocks_of(it: Product, machine: Machine) -> Dim:
 def write_product(it: Product, name: str, machine: Machine) -> WrittenKernel:
     """Return the kernel."""
     if it.in_tiles:
-        return contracted(it.it, name, machine, has_few_rows=True).kernel
+        return write_contraction(it.it, name, machine, has_few_rows=True).kernel
     return _write_along_sum(it, name, machine) if it.along_sum else _write_along_results(it, name, machine)
 
 
@@ -152,7 +152,7 @@ def _group(it: Product, machine: Machine) -> int:
 def _write_along_sum(it: Product, name: str, machine: Machine) -> WrittenKernel:
     stage, group = it.it.stage, _group(it, machine)
     kernel = Kernel(stage.written, THREADS)
-    writer, type_ = kernel.writer, computed(stage.first.output.dtype)
+    writer, type_ = kernel.writer, computed_type(stage.first.output.dtype)
     groups = dims.ceildiv(it.many.extent, THREADS // group)
     writer.line(f"const int lane = threadIdx.x % {group};")
     writer.line(
@@ -189,7 +189,7 @@ def _write_along_results(it: Product, name: str, machine: Machine) -> WrittenKer
     across, lanes = _threads_across(it, machine), it.lanes
     stage, warps, columns = it.it.stage, THREADS // WARP, across * lanes
     kernel = Kernel(stage.written, THREADS)
-    writer, type_ = kernel.writer, computed(stage.first.output.dtype)
+    writer, type_ = kernel.writer, computed_type(stage.first.output.dtype)
     blocks = dims.ceildiv(it.many.extent, columns)
     writer.line(f"const int group = threadIdx.x / {across}, first = threadIdx.x % {across} * {lanes};")
     writer.line(f"const long long start = blockIdx.x % {kernel.dim(blocks)} * {columns}, own = start + first;")
@@ -208,7 +208,7 @@ def _write_along_results(it: Product, name: str, machine: Machine) -> WrittenKer
             writer.line("const long long result = start + at;")
             with writer.block(f"if (result < {kernel.dim(it.many.extent)})"):
                 writer.line(f"{type_} sum = partial[at];")
-                added = operations.combined(
+                added = operations.combine(
                     "sum", "sum", f"({type_})partial[one * {columns} + at]", stage.first.output.dtype
                 )
                 writer.line(f"for (int one = 1; one < {warps}; ++one) sum = {added};")
@@ -221,12 +221,12 @@ def _write_along_results(it: Product, name: str, machine: Machine) -> WrittenKer
 def _write_sums(kernel: Kernel, it: Product, batch: Mapping[str, str], groups: int) -> None:
     """Write each thread's part of the sums: groups of threads take turns at rows of the matrix."""
     writer = kernel.writer
-    loads = _packed(it, it.many, it.many.own)
+    loads = _load_packed(it, it.many, it.many.own)
 
-    def at_turn() -> Expressions:
+    def at_iteration() -> Expressions:
         return kernel.expressions({**batch, **kernel.axes_at("k", it.it.reduce), **kernel.axes_at("own", it.many.own)})
 
-    type_, load = write_load(kernel, loads, it.lanes, "k", at_turn)
+    type_, load = write_load(kernel, loads, it.lanes, "k", at_iteration)
     with writer.block(f"const auto use = [&](long long k, const {type_}& loaded)"):
         at_k = {**batch, **kernel.axes_at("k", it.it.reduce)}
         with _vectors(kernel, it):
@@ -234,7 +234,7 @@ def _write_sums(kernel: Kernel, it: Product, batch: Mapping[str, str], groups: i
             writer.line("#pragma unroll")
             with writer.block(f"for (int i = 0; i < {it.lanes}; ++i)"):
                 here = {**at_k, **kernel.axes_at("(own + i)", it.many.own), **vector}
-                _add(kernel, it, here, loaded_values(loads, "i"), "total[vector][i]")
+                _add(kernel, it, here, select_loaded(loads, "i"), "total[vector][i]")
     writer.line(";")
     end = f"own < {kernel.dim(it.many.extent)} ? {kernel.dim(it.it.depth)} : 0ll"
     writer.line(f"in_rounds<{AHEAD}, {type_}>(group, {end}, {groups}, {load}, use);")
@@ -268,15 +268,15 @@ def _packs(
     """Return vector loads of an operand's neighbouring elements: the text of each load at lane `i`."""
     here = kernel.expressions(axes)
     found: dict[Expr, str] = {}
-    for load in _packed(it, operand, along) if it.lanes > 1 else ():
-        type_ = stored(load.dtype)
+    for load in _load_packed(it, operand, along) if it.lanes > 1 else ():
+        type_ = stored_type(load.dtype)
         text = f"pack_at<{it.lanes}, {type_}>({kernel.tensor(load.buffer)}, {here.offset(load.buffer, load.indices)})"
         pack = kernel.writer.define(f"Pack<{type_}, {it.lanes}>", text)
         found[load] = from_stored(f"{pack}.at[i]", load.dtype)
     return found
 
 
-def _packed(it: Product, operand: Operand, along: Sequence[IterVar]) -> list[Load]:
+def _load_packed(it: Product, operand: Operand, along: Sequence[IterVar]) -> list[Load]:
     """Return what an operand reads with `lanes` neighbours at a time."""
     extents = {axis.name: axis.extent for axis in it.it.stage.first.axes}
     accesses = map(access_of, unconditional_loads(operand.expr, in_indices=True))
@@ -287,12 +287,12 @@ def _add(kernel: Kernel, it: Product, axes: Mapping[str, str], known: dict[Expr,
     block = it.it.stage.first
     here = kernel.expressions(axes, known)
     here.expect(block.body)
-    kernel.writer.line(f"{total} = {operations.combined('sum', total, here.value(block.body), block.output.dtype)};")
+    kernel.writer.line(f"{total} = {operations.combine('sum', total, here.value(block.body), block.output.dtype)};")
 
 
 def _finish(kernel: Kernel, it: Product, axes: Mapping[str, str], total: str) -> None:
     block = it.it.stage.first
     here = kernel.expressions(axes)
     if block.init is not None:
-        total = operations.combined("sum", here.value(block.init), total, block.output.dtype)
-    finish_point(kernel, here, it.it.stage, kernel.writer.define(computed(block.output.dtype), total))
+        total = operations.combine("sum", here.value(block.init), total, block.output.dtype)
+    finish_point(kernel, here, it.it.stage, kernel.writer.define(computed_type(block.output.dtype), total))

@@ -26,14 +26,14 @@ from kernelyard.plugins.codegen_api import (
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions, Keeper
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
-from kernelyard_native_cuda.codegen.types import computed
+from kernelyard_native_cuda.codegen.types import computed_type
 from kernelyard_native_cuda.schedule.contraction import contraction_of
 from kernelyard_native_cuda.schedule.machine import Machine
-from kernelyard_native_cuda.schedule.points import Store, finish_point, reduced
-from kernelyard_native_cuda.schedule.reduction import shared_out, threads_for
+from kernelyard_native_cuda.schedule.points import Store, emit_reduction, finish_point
+from kernelyard_native_cuda.schedule.reduction import emit_block_reduction, threads_for
 from kernelyard_native_cuda.schedule.register_row import RegisterRow, RowShape, along, is_along_rows, row_shape
 from kernelyard_native_cuda.schedule.rematerialize import rematerialized
-from kernelyard_native_cuda.schedule.row_loop import each_element
+from kernelyard_native_cuda.schedule.row_loop import emit_element_loop
 from kernelyard_native_cuda.schedule.rule import Schedule
 
 MOST_SHARED = 32 << 10  # bytes of rows in shared memory
@@ -77,7 +77,7 @@ def _chain(stages: Sequence[Stage]) -> Chain | None:
         taken = tuple(stages[:count])
         if not _may_join(taken[-1]):
             break
-        shared = _shared_axes(taken)
+        shared = _find_shared_axes(taken)
         if shared is None or (best is not None and shared < best.shared):
             break
         best = Chain(taken, shared) if count > 1 else None
@@ -93,7 +93,7 @@ def _may_join(stage: Stage) -> bool:
     return reduces and not (it and it.a.own) and all(b.output not in b.reads for b in stage.blocks)
 
 
-def _shared_axes(stages: tuple[Stage, ...]) -> int | None:
+def _find_shared_axes(stages: tuple[Stage, ...]) -> int | None:
     """Return the most leading axes such that no row needs what another one writes; None where there are none."""
     most = min(len(stage.spatial) for stage in stages)
     if len(stages) > 1 and all(len(stage.spatial) == most and not stage.reduce for stage in stages):
@@ -124,7 +124,7 @@ def _write(chain: Chain, later: Sequence[Stage], name: str) -> WrittenKernel:
         chain = Chain(rematerialized(chain.stages, private), chain.shared)
         private &= _written(chain)
     kernel = Kernel(_written(chain), threads_for(chain.work), private)
-    kept = _kept_rows(kernel, chain, private)
+    kept = _keep_rows(kernel, chain, private)
     point = kernel.define_point(chain.rows, "blockIdx.x")
     row = kernel.expressions(kernel.axes_at(point, chain.rows), kept=kept)
     pending: set[Buffer] = set()  # written since the last barrier
@@ -174,7 +174,7 @@ def _writes_all(block: ComputeBlock) -> bool:
     return block.writes_spatial_axes and extents_of(block.spatial_axes) == block.output.shape
 
 
-def _kept_rows(kernel: Kernel, chain: Chain, private: frozenset[Buffer]) -> dict[Buffer, Keeper]:
+def _keep_rows(kernel: Kernel, chain: Chain, private: frozenset[Buffer]) -> dict[Buffer, Keeper]:
     """Shared memory for rows of buffers that are nobody else's, where they are short and one element is not the row."""
     left = MOST_SHARED
     kept: dict[Buffer, Keeper] = {}
@@ -185,7 +185,7 @@ def _kept_rows(kernel: Kernel, chain: Chain, private: frozenset[Buffer]) -> dict
         if isinstance(nbytes, int) and isinstance(size, int) and size > 1 and nbytes <= left:
             left -= nbytes
             name = kernel.writer.fresh("row")
-            kernel.writer.line(f"SHARED({computed(buffer.dtype)}, {name}, {size});")
+            kernel.writer.line(f"SHARED({computed_type(buffer.dtype)}, {name}, {size});")
             kept[buffer] = _keeper(Buffer(name, shape, buffer.dtype), chain.shared)
     return kept
 
@@ -217,7 +217,7 @@ def _write_once(
 
     row.axes.update({axis.name: "0" for axis in chain.inner(stage)})
     if stage.reduce and first is None:
-        first = shared_out(kernel, row, stage.first)
+        first = emit_block_reduction(kernel, row, stage.first)
     finish_point(kernel, row, stage, first, store)
 
 
@@ -225,10 +225,10 @@ def _write_across(kernel: Kernel, row: Expressions, chain: Chain, stage: Stage) 
     """Write a stage with many points for each row, distributed over the threads."""
 
     def finish(here: Expressions, place: str, store: Store | None) -> None:
-        first = reduced(kernel, here, stage.first) if stage.reduce else None
+        first = emit_reduction(kernel, here, stage.first) if stage.reduce else None
         finish_point(kernel, here, stage, first, store)
 
     # What is reduced at each of the points is no row that is read once.
     blocks = () if stage.reduce else stage.blocks
     results = [block for block in blocks if block.output not in stage.inside and block.output not in row.kept]
-    each_element(kernel, row, chain.inner(stage), blocks, finish, results)
+    emit_element_loop(kernel, row, chain.inner(stage), blocks, finish, results)

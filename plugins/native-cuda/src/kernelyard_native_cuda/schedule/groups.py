@@ -31,15 +31,15 @@ def with_groups(stage: Stage) -> Stage:
     it = contraction_of(stage)
     if it is None or (it.a.own and it.b.own):
         return stage
-    for axis, members in _grouped(stage.first):
-        apart = _taken_apart(stage, axis, members)
+    for axis, members in _find_divided_axes(stage.first):
+        apart = _split_axis(stage, axis, members)
         made = contraction_of(apart)
         if made is not None and made.a.own and made.b.own:
             return apart
     return stage
 
 
-def _grouped(block: ComputeBlock) -> Iterator[tuple[IterVar, int]]:
+def _find_divided_axes(block: ComputeBlock) -> Iterator[tuple[IterVar, int]]:
     """Yield axes with the constant by which an index divides them."""
     axes = {axis.name: axis for axis in block.spatial_axes}
     for expr in walk(block.body):
@@ -50,7 +50,7 @@ def _grouped(block: ComputeBlock) -> Iterator[tuple[IterVar, int]]:
                     yield axes[name], members
 
 
-def _taken_apart(stage: Stage, axis: IterVar, members: int) -> Stage:
+def _split_axis(stage: Stage, axis: IterVar, members: int) -> Stage:
     group = IterVar(f"{axis.name}_group", dims.floordiv(axis.extent, members))
     member = IterVar(f"{axis.name}_member", members)
     place = group.axis * index(members) + member.axis
@@ -58,9 +58,9 @@ def _taken_apart(stage: Stage, axis: IterVar, members: int) -> Stage:
     def visit(expr: Expr) -> Expr:
         return place if expr == axis.axis else expr
 
-    def rewritten(block: ComputeBlock) -> ComputeBlock:
+    def rewrite(block: ComputeBlock) -> ComputeBlock:
         axes = tuple(new for each in block.axes for new in ((group, member) if each == axis else (each,)))
         simplify = Simplifier({each.name: each.extent for each in axes})
         return replace(rewrite_block(rewrite_block(block, ExprRewriter(visit)), simplify), axes=axes)
 
-    return replace(stage, blocks=tuple(map(rewritten, stage.blocks)))
+    return replace(stage, blocks=tuple(map(rewrite, stage.blocks)))

@@ -15,7 +15,7 @@ from kernelyard.plugins.codegen_api import (
 )
 from kernelyard_native_cuda.codegen.expressions import from_stored, to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel
-from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.codegen.types import stored_type
 from kernelyard_native_cuda.schedule.access import access_of, is_multiple, lanes_along, lanes_in
 from kernelyard_native_cuda.schedule.points import finish_point
 
@@ -62,13 +62,13 @@ def finish_lanes(
     for load in _wide_loads(stage, along, lanes, is_first_known=first is not None):
         if load in (known or {}):
             continue
-        type_ = stored(load.dtype)
+        type_ = stored_type(load.dtype)
         offset = outside.offset(load.buffer, load.indices)
         text = f"pack_at<{lanes}, {type_}>({kernel.tensor(load.buffer)}, {offset})"
         packs[load] = writer.define(f"Pack<{type_}, {lanes}>", text)
     results = {block.output: writer.fresh("results") for block in stage.blocks if block.output not in stage.inside}
     for buffer, name in results.items():
-        writer.line(f"Pack<{stored(buffer.dtype)}, {lanes}> {name};")
+        writer.line(f"Pack<{stored_type(buffer.dtype)}, {lanes}> {name};")
     writer.line("#pragma unroll")
     with writer.block(f"for (int lane = 0; lane < {lanes}; ++lane)"):
         at_lane = {load: from_stored(f"{pack}.at[lane]", load.dtype) for load, pack in packs.items()}
@@ -81,7 +81,7 @@ def finish_lanes(
     for block in stage.blocks:
         if block.output in results:
             offset = outside.offset(block.output, block.indices)
-            type_ = stored(block.output.dtype)
+            type_ = stored_type(block.output.dtype)
             results_text = results[block.output]
             writer.line(f"put_pack<{lanes}, {type_}>({kernel.tensor(block.output)}, {offset}, {results_text});")
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from kernelyard import dims
 from kernelyard.plugins.codegen_api import Declined, Stage
-from kernelyard_native_cuda.codegen.kernel import where
+from kernelyard_native_cuda.codegen.kernel import launch_where
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
 from kernelyard_native_cuda.schedule.gemv import (
     MOST_VECTORS,
@@ -20,9 +20,9 @@ from kernelyard_native_cuda.schedule.gemv import (
     write_product,
 )
 from kernelyard_native_cuda.schedule.machine import Machine
-from kernelyard_native_cuda.schedule.matmul import FEWEST, contracted
+from kernelyard_native_cuda.schedule.matmul import FEWEST, write_contraction
 from kernelyard_native_cuda.schedule.rule import Schedule
-from kernelyard_native_cuda.schedule.wgmma import by_warp_groups
+from kernelyard_native_cuda.schedule.wgmma import write_warp_group_contraction
 
 
 def low_batch_gemv(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Declined:
@@ -50,9 +50,9 @@ def _of_unknown(it: Contraction, machine: Machine) -> Product | Declined | None:
 
 def _or_tiles(made: Schedule, product: Product, name: str, machine: Machine) -> Schedule:
     are_many = dims.minimum(1, dims.floordiv(product.few.extent, product.count + 1))
-    rule, tiles = "wgmma", by_warp_groups(product.it, f"{name}_tiles", machine)
+    rule, tiles = "wgmma", write_warp_group_contraction(product.it, f"{name}_tiles", machine)
     if isinstance(tiles, Declined):
-        rule, tiles = "matmul", contracted(product.it, f"{name}_tiles", machine)
+        rule, tiles = "matmul", write_contraction(product.it, f"{name}_tiles", machine)
     more = replace(tiles.kernel, text=f"// {rule}: {tiles.reason}\n{tiles.kernel.text}")
     reason = f"up to {made.reason}; for more {tiles.reason}"
-    return Schedule(1, where(made.kernel, 1 - are_many), reason, (where(more, are_many),))
+    return Schedule(1, launch_where(made.kernel, 1 - are_many), reason, (launch_where(more, are_many),))

@@ -16,7 +16,7 @@ from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
 from kernelyard.plugins.codegen_api import Declined, Stage
 from kernelyard_native_cuda.codegen.kernel import MOST_INT, Kernel, WrittenKernel
-from kernelyard_native_cuda.codegen.types import computed, stored
+from kernelyard_native_cuda.codegen.types import computed_type, stored_type
 from kernelyard_native_cuda.schedule.contraction import Contraction, contraction_of
 from kernelyard_native_cuda.schedule.lanes import lanes_of
 from kernelyard_native_cuda.schedule.machine import Machine
@@ -24,7 +24,7 @@ from kernelyard_native_cuda.schedule.rule import Schedule
 from kernelyard_native_cuda.schedule.tile import (
     Side,
     finish_sums,
-    inside_tiles,
+    inside_condition,
     runs_along_sum,
     write_fill,
     write_place,
@@ -117,10 +117,10 @@ def matmul(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | D
         return Declined("the stage is not a contraction of two operands")
     if not it.a.own or not it.b.own:
         return Declined("an operand has no axis of its own, so that there is no data reuse")
-    return contracted(it, name, machine)
+    return write_contraction(it, name, machine)
 
 
-def contracted(it: Contraction, name: str, machine: Machine, has_few_rows: bool = False) -> Schedule:
+def write_contraction(it: Contraction, name: str, machine: Machine, has_few_rows: bool = False) -> Schedule:
     """Return the kernel of a contraction.
 
     has_few_rows: whether the first operand has no more than the smallest tile, and there are tensor cores for it.
@@ -147,7 +147,7 @@ def tensor_dtype(it: Contraction, machine: Machine) -> str | None:
 
 
 def tiles_of(it: Contraction, machine: Machine, has_few_rows: bool = False) -> int:
-    """Estimate how many thread blocks the contraction occupies. has_few_rows: as of `contracted`."""
+    """Estimate how many thread blocks the contraction occupies. has_few_rows: as of `write_contraction`."""
     is_plain = tensor_dtype(it, machine) is None
     shape = _choose(it, PLAIN_SHAPES, machine) if is_plain else _choose_tensor(it, machine, has_few_rows)
     return -(-usual(it.a.extent) // shape.rows) * -(-usual(it.b.extent) // shape.columns) * usual(it.batches)
@@ -196,7 +196,7 @@ def _write_tensor(it: Contraction, shape: TensorShape, name: str, machine: Machi
     sides: list[Side] = []
     for side, operand, own in (("a", it.a, shape.rows), ("b", it.b, shape.columns)):
         along = dtypes.itemsize(dtype) != 2 or runs_along_sum(operand, it)
-        type_ = f"SwizzledTile<{stored(dtype)}, {own}, {depth}, {'true' if along else 'false'}>"
+        type_ = f"SwizzledTile<{stored_type(dtype)}, {own}, {depth}, {'true' if along else 'false'}>"
         sides.append(Side(side, operand, operand.narrow, own, depth, along, type_))
     a, b = sides
     writer = kernel.writer
@@ -241,7 +241,7 @@ def _write_slabs(kernel: Kernel, it: Contraction, a: Side, b: Side, batch: dict[
         with writer.block(head):
             writer.line(f"const int row = unit / {b.tile // lanes}, column = unit % {b.tile // lanes} * {lanes};")
             writer.line("const long long a_own = a_start + Tile::row_of(slab, row), b_own = b_start + column;")
-            with writer.block(f"if ({inside_tiles(kernel, it, a, b)})"):
+            with writer.block(f"if ({inside_condition(kernel, it, a, b)})"):
                 writer.line(f"const auto sums = Tile::slab_at<{lanes}>(row, column);")
                 finish_sums(kernel, it, batch, lanes, "sums.at[{}]")
         writer.line("__syncthreads();")
@@ -257,7 +257,7 @@ def _write_plain(it: Contraction, shape: PlainShape, name: str, machine: Machine
     stage_nbytes = 0
     for side, operand, own in (("a", it.a, shape.rows), ("b", it.b, shape.columns)):
         stage_nbytes += (own * size + 16) * depth
-        type_ = f"PlainTile<{computed(dtype)}, {own}, {depth}>"
+        type_ = f"PlainTile<{computed_type(dtype)}, {own}, {depth}>"
         sides.append(Side(side, operand, operand.expr, own, depth, False, type_))
     a, b = sides
     stages = min(_stages(stage_nbytes, machine), 3)
@@ -272,7 +272,7 @@ def _write_plain(it: Contraction, shape: PlainShape, name: str, machine: Machine
         writer.line("#pragma unroll")
         with writer.block(f"for (int j = 0; j < {shape.each_across}; j += {lanes})"):
             writer.line("const long long a_own = a_start + Tile::row_of(i), b_own = b_start + Tile::column_of(j);")
-            with writer.block(f"if ({inside_tiles(kernel, it, a, b)})"):
+            with writer.block(f"if ({inside_condition(kernel, it, a, b)})"):
                 finish_sums(kernel, it, batch, lanes, "total[i][j + {}]")
     room = 2 if shape.threads * 128 * 2 <= REGISTERS else 0
     return kernel.finish(name, a.tiles * b.tiles * it.batches, stages * stage_nbytes, room)

@@ -31,7 +31,7 @@ from kernelyard.plugins.codegen_api import (
     simplify_block,
     substitute_axes,
 )
-from kernelyard_native_cuda.schedule.contraction import narrowed
+from kernelyard_native_cuda.schedule.contraction import narrow_expr
 
 CHEAP = 4  # operations that may be repeated rather than stored
 
@@ -53,28 +53,28 @@ def inline_padding(function: PrimFunc) -> PrimFunc:
     """Return the function without the locals that are a tensor with a constant around it."""
     for buffer in function.locals:
         writers = [block for block in function.blocks if block.output == buffer]
-        found = _padded(writers) if len(writers) > 1 else None
+        found = _match_padding(writers) if len(writers) > 1 else None
         if found is None or any(buffer in block.reads for block in writers):
             continue
-        function = _without(function, buffer, *found)
+        function = _remove_local(function, buffer, *found)
     return function
 
 
-def _without(function: PrimFunc, buffer: Buffer, piece: Piece, value: Const) -> PrimFunc:
+def _remove_local(function: PrimFunc, buffer: Buffer, piece: Piece, value: Const) -> PrimFunc:
     """Return the function without a local that is a piece with a constant around it."""
     blocks = [block for block in function.blocks if block.output != buffer or block == piece.block]
     rest = [each for each in function.locals if each != buffer]
     place = blocks.index(piece.block)
     if cost(piece.block.body) > CHEAP:
-        blocks[place], piece = _stored(piece)
+        blocks[place], piece = _store_piece(piece)
         rest.append(blocks[place].output)
     else:
         del blocks[place]
-    rewritten = tuple(_rewritten(block, buffer, piece, value) for block in blocks)
+    rewritten = tuple(_rewrite(block, buffer, piece, value) for block in blocks)
     return PrimFunc(function.params, rewritten, function.num_outputs, tuple(rest), function.attrs)
 
 
-def _padded(writers: Sequence[ComputeBlock]) -> tuple[Piece, Const] | None:
+def _match_padding(writers: Sequence[ComputeBlock]) -> tuple[Piece, Const] | None:
     """Return the piece inside, and the constant of all others; None where it is not so."""
     pieces = [piece for block in writers if (piece := _piece_of(block)) is not None]
     inner = [piece for piece in pieces if not isinstance(piece.block.body, Const)]
@@ -86,9 +86,9 @@ def _padded(writers: Sequence[ComputeBlock]) -> tuple[Piece, Const] | None:
     return (inner[0], value) if apart and isinstance(value, Const) else None
 
 
-def _stored(piece: Piece) -> tuple[ComputeBlock, Piece]:
+def _store_piece(piece: Piece) -> tuple[ComputeBlock, Piece]:
     """Return a block that stores a piece alone, in as few bits as hold it, and the piece as it is read from there."""
-    block, narrow = piece.block, narrowed(piece.block.body)
+    block, narrow = piece.block, narrow_expr(piece.block.body)
     at = tuple(axis.axis for axis in block.axes)
     buffer = Buffer(f"{block.output.name}_inside", extents_of(block.axes), narrow.dtype, "local")
     element = buffer[at] if narrow.dtype == block.output.dtype else Cast(buffer[at], block.output.dtype)
@@ -123,7 +123,7 @@ def _are_apart(one: Piece, other: Piece) -> bool:
     return any(is_known(start_b - end_a) or is_known(start_a - end_b) for start_a, end_a, start_b, end_b in sides)
 
 
-def _rewritten(block: ComputeBlock, buffer: Buffer, inner: Piece, value: Const) -> ComputeBlock:
+def _rewrite(block: ComputeBlock, buffer: Buffer, inner: Piece, value: Const) -> ComputeBlock:
     if buffer not in block.reads:
         return block
 

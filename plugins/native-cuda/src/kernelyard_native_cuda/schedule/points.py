@@ -9,7 +9,7 @@ from kernelyard.plugins.codegen_api import ComputeBlock, IterVar, Stage, element
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions
 from kernelyard_native_cuda.codegen.kernel import Kernel
-from kernelyard_native_cuda.codegen.types import computed
+from kernelyard_native_cuda.codegen.types import computed_type
 
 Store = Callable[[ComputeBlock, str], None]
 
@@ -24,13 +24,13 @@ def loops(kernel: Kernel, axes: Sequence[IterVar]) -> Iterator[None]:
         yield
 
 
-def scoped(kernel: Kernel, outer: Expressions, axes: Sequence[IterVar] = ()) -> Expressions:
+def emit_scoped(kernel: Kernel, outer: Expressions, axes: Sequence[IterVar] = ()) -> Expressions:
     """Return the expressions inside loops over axes: values defined there are dropped outside."""
     inner = {axis.name: axis.name for axis in axes}
     return kernel.expressions({**outer.axes, **inner}, outer.known, outer.kept)
 
 
-def reduced(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
+def emit_reduction(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
     """Return a block's value at one point, by loops over its reduce axes; the name of it."""
     assert block.reducer is not None
     if block.arg is not None:
@@ -38,11 +38,11 @@ def reduced(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
     dtype = block.output.dtype
     total = kernel.writer.fresh("total")
     start = outer.value(block.init) if block.init is not None else operations.neutral(block.reducer, dtype)
-    kernel.writer.line(f"{computed(dtype)} {total} = {start};")
+    kernel.writer.line(f"{computed_type(dtype)} {total} = {start};")
     with loops(kernel, block.reduce_axes):
-        inner = scoped(kernel, outer, block.reduce_axes)
+        inner = emit_scoped(kernel, outer, block.reduce_axes)
         inner.expect(block.body)
-        combined = operations.combined(block.reducer, total, inner.value(block.body), dtype)
+        combined = operations.combine(block.reducer, total, inner.value(block.body), dtype)
         kernel.writer.line(f"{total} = {combined};")
     return total
 
@@ -52,13 +52,13 @@ def _extreme(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
     assert block.arg is not None
     writer = kernel.writer
     best, found, is_first = writer.fresh("best"), writer.fresh("found"), writer.fresh("first")
-    writer.line(f"{computed(block.body.dtype)} {best} = 0;")
+    writer.line(f"{computed_type(block.body.dtype)} {best} = 0;")
     writer.line(f"long long {found} = 0;")
     writer.line(f"bool {is_first} = true;")
     with loops(kernel, block.reduce_axes):
-        inner = scoped(kernel, outer, block.reduce_axes)
+        inner = emit_scoped(kernel, outer, block.reduce_axes)
         inner.expect(block.body, block.arg)
-        value = writer.define(computed(block.body.dtype), inner.value(block.body))
+        value = writer.define(computed_type(block.body.dtype), inner.value(block.body))
         beats = ">" if block.reducer == "argmax" else "<"
         with writer.block(
             f"if ({is_first} || ({best} == {best} && !({value} == {value} && !({value} {beats} {best}))))"
@@ -79,7 +79,7 @@ def finish_point(
     here.expect(*(block.body for block in stage.blocks[start:]))
     for number, block in enumerate(stage.blocks):
         text = first if number < start and first is not None else here.value(block.body)
-        name = text if text.isidentifier() else kernel.writer.define(computed(block.output.dtype), text)
+        name = text if text.isidentifier() else kernel.writer.define(computed_type(block.output.dtype), text)
         here.known[element_at_zeros(block)] = name
         if block.output not in stage.inside:
             store(block, name)

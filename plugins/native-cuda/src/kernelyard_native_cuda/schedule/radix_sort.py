@@ -23,7 +23,7 @@ from kernelyard.plugins.codegen_api import (
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
-from kernelyard_native_cuda.codegen.types import computed, is_narrow_float
+from kernelyard_native_cuda.codegen.types import computed_type, is_narrow_float
 from kernelyard_native_cuda.schedule.points import finish_point
 
 DIGITS = THREADS = 256
@@ -44,9 +44,9 @@ def key_at(kernel: Kernel, stage: Stage, here: Expressions, place: str) -> str:
     inner.expect(stage.first.body)
     value = inner.value(stage.first.body)
     if is_narrow_float(dtype):
-        value = operations.converted(value, "float32", dtype)
+        value = operations.convert(value, "float32", dtype)
     sign = "~" if stage.first.reducer == "argsort_descending" else ""
-    return f"{sign}sort_key(({computed(dtype)}){value})"
+    return f"{sign}sort_key(({computed_type(dtype)}){value})"
 
 
 class RadixSort:

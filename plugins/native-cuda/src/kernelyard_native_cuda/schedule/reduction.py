@@ -9,10 +9,10 @@ from kernelyard.plugins.codegen_api import ComputeBlock, Declined, Stage, extent
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
-from kernelyard_native_cuda.codegen.types import computed
+from kernelyard_native_cuda.codegen.types import computed_type
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import Store, finish_point
-from kernelyard_native_cuda.schedule.row_loop import each_element
+from kernelyard_native_cuda.schedule.row_loop import emit_element_loop
 from kernelyard_native_cuda.schedule.rule import Schedule
 
 EXTREMES = {"argmax": "true", "argmin": "false"}  # whether it is the greatest
@@ -52,31 +52,31 @@ def threads_for(extent: Dim) -> int:
     return threads
 
 
-def shared_out(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
+def emit_block_reduction(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
     """Return a block's value at one point, by all threads; every thread gets it. The name of it."""
     assert block.reducer in operations.REDUCERS
     writer, dtype = kernel.writer, block.output.dtype
     total = writer.fresh("total")
-    writer.line(f"{computed(dtype)} {total} = {operations.neutral(block.reducer, dtype)};")
+    writer.line(f"{computed_type(dtype)} {total} = {operations.neutral(block.reducer, dtype)};")
 
     def add(here: Expressions, place: str, store: Store | None) -> None:
         assert block.reducer is not None
         here.expect(block.body)
-        writer.line(f"{total} = {operations.combined(block.reducer, total, here.value(block.body), dtype)};")
+        writer.line(f"{total} = {operations.combine(block.reducer, total, here.value(block.body), dtype)};")
 
-    each_element(kernel, outer, block.reduce_axes, [block], add)
+    emit_element_loop(kernel, outer, block.reduce_axes, [block], add)
     writer.line(f"{total} = block_reduced<{operations.REDUCERS[block.reducer]}, {kernel.threads}>({total});")
     if block.init is None:
         return total
     start = outer.value(block.init)
-    return writer.define(computed(dtype), operations.combined(block.reducer, start, total, dtype))
+    return writer.define(computed_type(dtype), operations.combine(block.reducer, start, total, dtype))
 
 
-def shared_extreme(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
+def emit_block_extreme(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> str:
     """Return `arg` at a block's first extreme point, found by all threads; every thread gets it. The name of it."""
     assert block.reducer in EXTREMES
     assert block.arg is not None
-    writer, type_ = kernel.writer, computed(block.body.dtype)
+    writer, type_ = kernel.writer, computed_type(block.body.dtype)
     best, place = writer.fresh("best"), writer.fresh("place")
     writer.line(f"{type_} {best} = 0;")
     writer.line(f"long long {place} = -1;")
@@ -88,7 +88,7 @@ def shared_extreme(kernel: Kernel, outer: Expressions, block: ComputeBlock) -> s
         comes_first = f"comes_first<{greatest}, {type_}>({value}, {at}, {best}, {place})"
         writer.line(f"if ({comes_first}) {best} = {value}, {place} = {at};")
 
-    each_element(kernel, outer, block.reduce_axes, [block], compare)
+    emit_element_loop(kernel, outer, block.reduce_axes, [block], compare)
     found = writer.define("long long", f"place_of_first<{greatest}, {kernel.threads}, {type_}>({best}, {place})")
     axes = kernel.axes_at(kernel.define_point(block.reduce_axes, found), block.reduce_axes)
     inner = kernel.expressions({**outer.axes, **axes}, outer.known, outer.kept)
@@ -100,7 +100,7 @@ def _write(stage: Stage, name: str) -> WrittenKernel:
     kernel = Kernel(stage.written, threads_for(extent_of(stage.reduce)))
     point = kernel.define_point(stage.spatial, "blockIdx.x")
     here = kernel.expressions(kernel.axes_at(point, stage.spatial))
-    share = shared_extreme if stage.first.reducer in EXTREMES else shared_out
+    share = emit_block_extreme if stage.first.reducer in EXTREMES else emit_block_reduction
     total = share(kernel, here, stage.first)
     with kernel.writer.block("if (threadIdx.x == 0)"):
         finish_point(kernel, here, stage, total)

@@ -24,7 +24,7 @@ from kernelyard.plugins.codegen_api import (
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import Expressions, from_stored, to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel
-from kernelyard_native_cuda.codegen.types import computed, stored
+from kernelyard_native_cuda.codegen.types import computed_type, stored_type
 from kernelyard_native_cuda.schedule.access import Access, lanes_along, lanes_in
 from kernelyard_native_cuda.schedule.lanes import MOST_LANES, PIECE
 from kernelyard_native_cuda.schedule.points import finish_point
@@ -149,17 +149,19 @@ class RegisterRow:
         kernel, writer, block = self._kernel, self._kernel.writer, stage.first
         assert block.reducer in operations.REDUCERS
         dtype, total = block.output.dtype, kernel.writer.fresh("total")
-        writer.line(f"{computed(dtype)} {total} = {operations.neutral(block.reducer, dtype)};")
+        writer.line(f"{computed_type(dtype)} {total} = {operations.neutral(block.reducer, dtype)};")
         axis = along(stage, ())
         assert axis is not None
         new = self._declare(stage, axis)
         with self._pieces(), self._lanes(row, stage, axis, new) as here:
             here.expect(block.body)
-            writer.line(f"{total} = {operations.combined(block.reducer, total, here.value(block.body), dtype)};")
+            writer.line(f"{total} = {operations.combine(block.reducer, total, here.value(block.body), dtype)};")
         writer.line(f"{total} = block_reduced<{operations.REDUCERS[block.reducer]}, {kernel.threads}>({total});")
         if block.init is None:
             return total
-        return writer.define(computed(dtype), operations.combined(block.reducer, row.value(block.init), total, dtype))
+        return writer.define(
+            computed_type(dtype), operations.combine(block.reducer, row.value(block.init), total, dtype)
+        )
 
     def write(self, row: Expressions, stage: Stage, axis: IterVar) -> None:
         """Write a stage over rows, and keep values that later stages read in registers."""
@@ -168,7 +170,7 @@ class RegisterRow:
         for block in stage.blocks:
             if block.output not in stage.inside:
                 name = kept[block.output] = writer.fresh("row")
-                writer.line(f"{computed(block.output.dtype)} {name}[{shape.pieces}][{shape.lanes}];")
+                writer.line(f"{computed_type(block.output.dtype)} {name}[{shape.pieces}][{shape.lanes}];")
 
         def store(block: ComputeBlock, value: str) -> None:
             writer.line(f"{kept[block.output]}[piece][lane] = {value};")
@@ -187,7 +189,7 @@ class RegisterRow:
                 self._texts[place] = f"{kept[block.output]}[piece][lane]"
 
     def _put(self, start: Expressions, block: ComputeBlock, name: str) -> None:
-        writer, lanes, type_ = self._kernel.writer, self._shape.lanes, stored(block.output.dtype)
+        writer, lanes, type_ = self._kernel.writer, self._shape.lanes, stored_type(block.output.dtype)
         results = writer.fresh("results")
         writer.line(f"Pack<{type_}, {lanes}> {results};")
         writer.line("#pragma unroll")
@@ -215,7 +217,7 @@ class RegisterRow:
             place = place_of(load, axis.name)
             if place is not None and place not in self._texts:
                 name = new[load] = writer.fresh("row")
-                writer.line(f"Pack<{stored(load.dtype)}, {lanes}> {name}[{self._shape.pieces}];")
+                writer.line(f"Pack<{stored_type(load.dtype)}, {lanes}> {name}[{self._shape.pieces}];")
                 self._texts[place] = from_stored(f"{name}[piece].at[lane]", load.dtype)
         return new
 
@@ -232,7 +234,7 @@ class RegisterRow:
             assert place is not None
             known[load] = self._texts[place]
         for load, name in new.items():
-            type_, offset = stored(load.dtype), start.offset(load.buffer, load.indices)
+            type_, offset = stored_type(load.dtype), start.offset(load.buffer, load.indices)
             tensor = kernel.tensor(load.buffer)
             writer.line(f"{name}[piece] = pack_at<{shape.lanes}, {type_}>({tensor}, {offset});")
         writer.line("#pragma unroll")

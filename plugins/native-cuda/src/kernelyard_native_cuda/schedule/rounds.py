@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from kernelyard.plugins.codegen_api import Expr, Load
 from kernelyard_native_cuda.codegen.expressions import Expressions, from_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel
-from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.codegen.types import stored_type
 
 
 def write_load(
@@ -19,12 +19,12 @@ def write_load(
     """
     writer = kernel.writer
     type_, name = writer.fresh("Loaded"), writer.fresh("load")
-    members = (f"Pack<{stored(load.dtype)}, {lanes}> at{number};" for number, load in enumerate(loads))
+    members = (f"Pack<{stored_type(load.dtype)}, {lanes}> at{number};" for number, load in enumerate(loads))
     writer.line(f"struct {type_} {{ {' '.join(members)} }};")
     with writer.block(f"const auto {name} = [&](long long {turn})"):
         here = at()
         packs = [
-            f"pack_at<{lanes}, {stored(load.dtype)}>({kernel.tensor(load.buffer)}, "
+            f"pack_at<{lanes}, {stored_type(load.dtype)}>({kernel.tensor(load.buffer)}, "
             f"{here.offset(load.buffer, load.indices)})"
             for load in loads
         ]
@@ -33,6 +33,6 @@ def write_load(
     return type_, name
 
 
-def loaded_values(loads: Sequence[Load], lane: str) -> dict[Expr, str]:
+def select_loaded(loads: Sequence[Load], lane: str) -> dict[Expr, str]:
     """Return the values of what was loaded, at a lane of `loaded`."""
     return {load: from_stored(f"loaded.at{number}.at[{lane}]", load.dtype) for number, load in enumerate(loads)}

@@ -23,12 +23,12 @@ from kernelyard.plugins.codegen_api import (
 )
 from kernelyard_native_cuda.codegen.expressions import Expressions, from_stored, to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel
-from kernelyard_native_cuda.codegen.types import computed, stored
+from kernelyard_native_cuda.codegen.types import computed_type, stored_type
 from kernelyard_native_cuda.schedule.access import is_multiple, lanes_in, offset_of
 from kernelyard_native_cuda.schedule.lanes import MOST_LANES, PIECE
 from kernelyard_native_cuda.schedule.points import Store
 from kernelyard_native_cuda.schedule.register_row import place_of
-from kernelyard_native_cuda.schedule.rounds import loaded_values, write_load
+from kernelyard_native_cuda.schedule.rounds import select_loaded, write_load
 
 LEAST_EXTENT = 512  # of a row that is worth it
 MOST_AHEAD = 4  # loads of a thread that are on their way at once
@@ -57,7 +57,7 @@ class WideRow:
         return max(MOST_AHEAD // max(len(self.loads), 1), 1)
 
 
-def each_element(
+def emit_element_loop(
     kernel: Kernel,
     outer: Expressions,
     axes: Sequence[IterVar],
@@ -151,14 +151,14 @@ def _write_wide(kernel: Kernel, outer: Expressions, axes: Sequence[IterVar], row
     with writer.block(f"const auto {use} = [&](long long pack, const {type_}& loaded)"):
         writer.line(f"const long long start = {head} + pack * {lanes};")
         for number, block in enumerate(row.results):
-            writer.line(f"Pack<{stored(block.output.dtype)}, {lanes}> result{number};")
+            writer.line(f"Pack<{stored_type(block.output.dtype)}, {lanes}> result{number};")
         writer.line("#pragma unroll")
-        values = list(loaded_values(row.loads, "lane").values())
+        values = list(select_loaded(row.loads, "lane").values())
         taken = [f"result{number}.at[lane]" for number in range(len(row.results))]
         writer.line(f"for (int lane = 0; lane < {lanes}; ++lane) {_call(point, 'start + lane', values, taken)};")
         for number, block in enumerate(row.results):
             where = f"{kernel.tensor(block.output)}, {at('start').offset(block.output, block.indices)}"
-            writer.line(f"put_pack<{lanes}, {stored(block.output.dtype)}>({where}, result{number});")
+            writer.line(f"put_pack<{lanes}, {stored_type(block.output.dtype)}>({where}, result{number});")
     writer.line(";")
     writer.line(f"in_rounds<{row.ahead}, {type_}>(threadIdx.x, {packs}, {kernel.threads}, {load}, {use});")
     writer.line("#pragma unroll 1")
@@ -167,7 +167,7 @@ def _write_wide(kernel: Kernel, outer: Expressions, axes: Sequence[IterVar], row
         place = writer.define("long long", f"edge < {head} ? edge : edge + {packs} * {lanes}")
         here = at(place)
         for number, block in enumerate(row.results):
-            writer.line(f"{stored(block.output.dtype)} result{number};")
+            writer.line(f"{stored_type(block.output.dtype)} result{number};")
         values = [from_stored(here.element(load.buffer, load.indices), load.dtype) for load in row.loads]
         writer.line(f"{_call(point, place, values, [f'result{n}' for n in range(len(row.results))])};")
         for number, block in enumerate(row.results):
@@ -181,8 +181,8 @@ def _call(point: str, place: str, values: Sequence[str], results: Sequence[str])
 def _write_point(kernel: Kernel, row: WideRow, at: Callable[..., Expressions], body: Body) -> str:
     """Write the function for one element, of what is read of it; the name of it."""
     name = kernel.writer.fresh("point")
-    params = ["long long k", *(f"{computed(load.dtype)} value{n}" for n, load in enumerate(row.loads))]
-    params += [f"{stored(block.output.dtype)}& result{n}" for n, block in enumerate(row.results)]
+    params = ["long long k", *(f"{computed_type(load.dtype)} value{n}" for n, load in enumerate(row.loads))]
+    params += [f"{stored_type(block.output.dtype)}& result{n}" for n, block in enumerate(row.results)]
     numbers: dict[Buffer, int] = {block.output: number for number, block in enumerate(row.results)}
     with kernel.writer.block(f"const auto {name} = [&]({', '.join(params)})"):
         here = at("k", {load: f"value{number}" for number, load in enumerate(row.loads)})

@@ -34,7 +34,7 @@ from kernelyard_native_cuda.schedule.rule import Rule
 from kernelyard_native_cuda.schedule.scan import scan
 from kernelyard_native_cuda.schedule.sort import sort
 from kernelyard_native_cuda.schedule.split import split_stage
-from kernelyard_native_cuda.schedule.steps import at_step, fresh_symbol
+from kernelyard_native_cuda.schedule.steps import at_step, create_symbol
 from kernelyard_native_cuda.schedule.transpose import transpose
 from kernelyard_native_cuda.schedule.wgmma import wgmma
 from kernelyard_native_cuda.schedule.wgmma_attention import wgmma_attention
@@ -79,7 +79,7 @@ def schedule(function: PrimFunc, name: str, machine: Machine) -> Scheduled:
         if step is None:
             made.add(list(stages))
         else:
-            info = StepInfo(fresh_symbol("step", prepared.symbols), step.extent)
+            info = StepInfo(create_symbol("step", prepared.symbols), step.extent)
             made.add([at_step(stage, step, info.symbol) for stage in stages], info)
     needed = PrimFunc(
         prepared.params, prepared.blocks, prepared.num_outputs, (*prepared.locals, *made.scratch), prepared.attrs

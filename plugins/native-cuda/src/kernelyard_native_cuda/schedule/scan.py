@@ -17,7 +17,7 @@ from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Buffer, Declined, Recurrence, Stage, recurrence_of, step_along
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
-from kernelyard_native_cuda.codegen.types import computed
+from kernelyard_native_cuda.codegen.types import computed_type
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
 from kernelyard_native_cuda.schedule.rule import Schedule
@@ -113,7 +113,7 @@ class _Scan:
         self.writer = kernel.writer
         self.stage = stage
         self.found = found
-        self.type = computed(dtype)
+        self.type = computed_type(dtype)
         self.operation = operations.REDUCERS[found.reducer]
         self.neutral = operations.neutral(found.reducer, dtype)
         self.length = kernel.dim(stage.reduce[0].extent)
@@ -148,8 +148,8 @@ class _Scan:
             line(f"const long long k = start + i * {WARP};")
             with self.writer.block(f"if (k < {length})"):
                 here = self.kernel.expressions({**axes, self.found.axis: "k"})
-                result = f"({computed(self.found.dtype)}){self.operation}::of(before, values[i])"
-                finish_point(self.kernel, here, self.stage, self.writer.define(computed(self.found.dtype), result))
+                result = f"({computed_type(self.found.dtype)}){self.operation}::of(before, values[i])"
+                finish_point(self.kernel, here, self.stage, self.writer.define(computed_type(self.found.dtype), result))
 
     def _number(self, progress: _Progress | None) -> str:
         if progress is None:

@@ -20,7 +20,7 @@ from kernelyard.plugins.codegen_api import (
     sorts,
 )
 from kernelyard_native_cuda.codegen.expressions import Expressions
-from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel, where
+from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel, launch_where
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
 from kernelyard_native_cuda.schedule.radix_sort import RadixSort, key_at, records_of
@@ -52,9 +52,9 @@ def sort(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | Dec
     scratch = (*records, *by_digits.scratch)
     if are_long == 1:
         return Schedule(1, passes[0], by_digits.reason, passes[1:], scratch)
-    others = tuple(where(kernel, are_long) for kernel in passes)
+    others = tuple(launch_where(kernel, are_long) for kernel in passes)
     reason = f"{reason}; from {LEAST_BY_DIGITS} on {by_digits.reason}"
-    return Schedule(1, where(tiles, 1 - are_long), reason, others, scratch)
+    return Schedule(1, launch_where(tiles, 1 - are_long), reason, others, scratch)
 
 
 def _is_worth_all_blocks(stage: Stage) -> bool:

@@ -26,7 +26,7 @@ def at_step(stage: Stage, step: IterVar, symbol: str) -> Stage:
     return replace(stage, blocks=tuple(blocks))
 
 
-def fresh_symbol(wanted: str, taken: Collection[str]) -> str:
+def create_symbol(wanted: str, taken: Collection[str]) -> str:
     """Return a name that is none of those taken."""
     name, number = wanted, 1
     while name in taken:

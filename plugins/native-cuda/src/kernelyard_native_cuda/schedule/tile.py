@@ -11,7 +11,7 @@ from kernelyard.plugins.codegen_api import Expr, IterVar, step_along
 from kernelyard_native_cuda.codegen import operations
 from kernelyard_native_cuda.codegen.expressions import to_stored
 from kernelyard_native_cuda.codegen.kernel import Kernel
-from kernelyard_native_cuda.codegen.types import computed, is_narrow_float, stored
+from kernelyard_native_cuda.codegen.types import computed_type, is_narrow_float, stored_type
 from kernelyard_native_cuda.schedule.access import access_of, lanes_along, lanes_in
 from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, loads_of
 from kernelyard_native_cuda.schedule.lanes import finish_lanes
@@ -119,7 +119,7 @@ def lanes_of_copies(it: Contraction, side: Side) -> int:
     return _copied_lanes(it, side.operand, side.expr, 1 if is_turned else lanes_in(side.expr.dtype, PIECE))
 
 
-def copied_bytes(it: Contraction, operand: Operand) -> int:
+def copy_width(it: Contraction, operand: Operand) -> int:
     """Return the width of an operand's asynchronous copies to a tile whose lines run as memory does; 0 where copies are
     synchronous.
     """
@@ -150,11 +150,11 @@ def _write_copy(
     offset = kernel.writer.define("long long", here.offset(load.buffer, load.indices))
     nbytes = lanes * dtypes.itemsize(load.dtype)
     source = f"{kernel.tensor(load.buffer)}, {is_inside} ? {offset} : 0, {is_inside}"
-    kernel.writer.line(f"cp_async<{nbytes}, {stored(load.dtype)}>({place}, {source});")
+    kernel.writer.line(f"cp_async<{nbytes}, {stored_type(load.dtype)}>({place}, {source});")
 
 
 def _write_elements(kernel: Kernel, expr: Expr, axes: Mapping[str, str], conditions: list[str], place: str) -> None:
-    writer, type_ = kernel.writer, stored(expr.dtype)
+    writer, type_ = kernel.writer, stored_type(expr.dtype)
     writer.line(f"{type_} element = {{}};")
     with writer.block(f"if ({' && '.join(conditions) or 'true'})"):
         here = kernel.expressions(axes)
@@ -170,7 +170,7 @@ def _write_elements(kernel: Kernel, expr: Expr, axes: Mapping[str, str], conditi
 
 
 # --- epilogues --------------------------------------------------------------------------------------------------------
-def inside_tiles(kernel: Kernel, it: Contraction, a: Side, b: Side) -> str:
+def inside_condition(kernel: Kernel, it: Contraction, a: Side, b: Side) -> str:
     """Return the condition that a result of a tile is there, `a_own` and `b_own` being its rows of both operands."""
     conditions = [*inside(kernel, "a_own", it.a.extent, a.tile), *inside(kernel, "b_own", it.b.extent, b.tile)]
     return " && ".join(conditions) or "true"
@@ -186,10 +186,10 @@ def finish_sums(kernel: Kernel, it: Contraction, batch: dict[str, str], lanes: i
     axes = {**batch, **kernel.axes_at("a_own", it.a.own)}
 
     def first(lane: str) -> str:
-        text = f"({computed(dtype)}){total.format(lane)}"
+        text = f"({computed_type(dtype)}){total.format(lane)}"
         if block.init is None:
             return text
         start = kernel.expressions({**axes, **kernel.axes_at(f"(b_own + {lane})", it.b.own)}).value(block.init)
-        return operations.combined("sum", start, text, dtype)
+        return operations.combine("sum", start, text, dtype)
 
     finish_lanes(kernel, it.stage, axes, it.b.own, "b_own", lanes, first)

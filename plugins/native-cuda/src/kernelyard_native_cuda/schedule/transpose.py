@@ -12,7 +12,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Axis, Const, Declined, IterVar, Load, Select, Stage
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel
-from kernelyard_native_cuda.codegen.types import computed
+from kernelyard_native_cuda.codegen.types import computed_type
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import finish_point
 from kernelyard_native_cuda.schedule.rule import Schedule
@@ -56,7 +56,7 @@ def _crossing(stage: Stage) -> Crossing | None:
     if along is None or not _is_wide(along):
         return None
     for load in stage.input_loads:
-        names = _permuted_axes(load)
+        names = _find_permuted_axes(load)
         if along.name in names[:-1] and names[-1] in wide and _is_read_always(load, stage):
             return Crossing(stage, load, wide[names[-1]], along)
     return None
@@ -66,7 +66,7 @@ def _is_wide(axis: IterVar) -> bool:
     return not isinstance(axis.extent, int) or axis.extent >= LEAST_EXTENT
 
 
-def _permuted_axes(load: Load) -> list[str]:
+def _find_permuted_axes(load: Load) -> list[str]:
     """Return the axes that index a load, the last along its memory; none where it reads no permutation of them."""
     names = [index.name for index in load.indices if isinstance(index, Axis)]
     is_permutation = len(names) == len(set(names)) and all(isinstance(i, (Axis, Const)) for i in load.indices)
@@ -87,7 +87,7 @@ def _write(it: Crossing, name: str) -> WrittenKernel:
     writer.line(f"const long long along_start = blockIdx.x / {across} % {along} * {SIDE};")
     rest = kernel.axes_at(writer.define("long long", f"blockIdx.x / ({across} * {along})"), it.rest)
     writer.line(f"const int lane = threadIdx.x % {SIDE};")
-    writer.line(f"SHARED({computed(it.load.dtype)}, tile, {SIDE * (SIDE + 1)});")
+    writer.line(f"SHARED({computed_type(it.load.dtype)}, tile, {SIDE * (SIDE + 1)});")
     for is_reading in (True, False):
         with writer.block(f"for (int row = threadIdx.x / {SIDE}; row < {SIDE}; row += {ROWS})"):
             fast, slow = ("across", "along") if is_reading else ("along", "across")
@@ -98,7 +98,7 @@ def _write(it: Crossing, name: str) -> WrittenKernel:
                 if is_reading:
                     writer.line(f"tile[row * {SIDE + 1} + lane] = {here.value(it.load)};")
                 else:
-                    here.known[it.load] = writer.define(computed(it.load.dtype), f"tile[lane * {SIDE + 1} + row]")
+                    here.known[it.load] = writer.define(computed_type(it.load.dtype), f"tile[lane * {SIDE + 1} + row]")
                     finish_point(kernel, here, it.stage)
         if is_reading:
             writer.line("__syncthreads();")

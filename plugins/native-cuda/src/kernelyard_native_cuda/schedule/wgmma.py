@@ -30,14 +30,14 @@ from kernelyard.plugins.codegen_api import (
 from kernelyard_cuda.function_info import MAP_DTYPES
 from kernelyard_native_cuda.codegen import wgmma_text
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenKernel, WrittenMap
-from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.codegen.types import stored_type
 from kernelyard_native_cuda.schedule.access import is_multiple
-from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of, merged_axes
+from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of, merge_axes
 from kernelyard_native_cuda.schedule.lanes import lanes_of
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import tensor_dtype, usual
 from kernelyard_native_cuda.schedule.rule import Schedule
-from kernelyard_native_cuda.schedule.tile import Side, finish_sums, inside_tiles, write_place
+from kernelyard_native_cuda.schedule.tile import Side, finish_sums, inside_condition, write_place
 
 WARPGROUPS = Path(wgmma_text.__file__).with_name("warpgroups.cuh")
 GROUP = 128  # threads
@@ -122,10 +122,10 @@ def wgmma(stages: Sequence[Stage], name: str, machine: Machine) -> Schedule | De
     it = contraction_of(stages[0])
     if it is None or not it.a.own or not it.b.own:
         return Declined("the stage is not a contraction of two operands with data reuse")
-    return by_warp_groups(it, name, machine)
+    return write_warp_group_contraction(it, name, machine)
 
 
-def by_warp_groups(it: Contraction, name: str, machine: Machine) -> Schedule | Declined:
+def write_warp_group_contraction(it: Contraction, name: str, machine: Machine) -> Schedule | Declined:
     """Return the kernel of a contraction, or why there is none."""
     declined = why_not_by_warp_groups(it, machine)
     if declined is not None:
@@ -172,7 +172,7 @@ def bulk_operand(operand: Operand, it: Contraction) -> BulkOperand | Declined:
     if not isinstance(load, Load):
         return Declined("an operand is computed as it is read, which TMA cannot")
     offset = offset_of(load.buffer, load.indices)
-    of_sum, of_rows = merged_axes(it.reduce, offset), merged_axes(operand.own, offset)
+    of_sum, of_rows = merge_axes(it.reduce, offset), merge_axes(operand.own, offset)
     if of_sum is None or of_rows is None or 1 not in (of_sum[1], of_rows[1]) or offset.constant != 0:
         return Declined("an operand's elements are not evenly spaced, as TMA reads them")
     along_sum = of_sum[1] == 1
@@ -268,7 +268,7 @@ class MatrixTiling:
     def write_row(self, kernel: Kernel) -> str:
         """See `Tiling`."""
         kernel.writer.line("const long long a_own = a_start + Tile::row_of(down, row);")
-        return inside_tiles(kernel, self.it, self.a, self.b)
+        return inside_condition(kernel, self.it, self.a, self.b)
 
 
 def write_kernel(tiling: Tiling, shape: GroupShape, name: str, machine: Machine) -> WrittenKernel:
@@ -320,7 +320,7 @@ def warp_groups_text() -> str:
 
 def tile_type(operand: BulkOperand, own: int) -> str:
     """Return the type of an operand's tiles in the kernel, of so many rows."""
-    return f"BulkTile<{stored(operand.buffer.dtype)}, {own}, {str(operand.along_sum).lower()}>"
+    return f"BulkTile<{stored_type(operand.buffer.dtype)}, {own}, {str(operand.along_sum).lower()}>"
 
 
 def write_bulk_copies(

@@ -27,9 +27,9 @@ from kernelyard.plugins.codegen_api import (
     offset_of,
 )
 from kernelyard_native_cuda.codegen.kernel import Kernel, WrittenMap
-from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.codegen.types import stored_type
 from kernelyard_native_cuda.schedule.access import Access, access_of, conjuncts, is_multiple
-from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of, merged_axes
+from kernelyard_native_cuda.schedule.contraction import Contraction, Operand, contraction_of, merge_axes
 from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.matmul import usual
 from kernelyard_native_cuda.schedule.rule import Schedule
@@ -265,8 +265,8 @@ def filters_of(operand: Operand, it: Contraction) -> Filters | None:
     if not isinstance(load, Load):
         return None
     offset = offset_of(load.buffer, load.indices)
-    channels, rows = merged_axes(it.reduce[-1:], offset), merged_axes(operand.own, offset)
-    taps = merged_axes(it.reduce[:-1], offset) if len(it.reduce) > 1 else rows and (1, rows[1])
+    channels, rows = merge_axes(it.reduce[-1:], offset), merge_axes(operand.own, offset)
+    taps = merge_axes(it.reduce[:-1], offset) if len(it.reduce) > 1 else rows and (1, rows[1])
     if channels is None or taps is None or rows is None or channels[1] != 1 or offset.constant != 0:
         return None
     sizes, steps = zip(channels, taps, rows, strict=True)
@@ -290,7 +290,7 @@ class WindowTiling:
         self.box = box
         self.counts = [dims.ceildiv(axis.extent, size) for axis, size in zip(it.a.own, box, strict=True)]
         dtype = filters.load.dtype
-        a_type, b_type = (f"BulkTile<{stored(dtype)}, {own}, true>" for own in (shape.rows, shape.columns))
+        a_type, b_type = (f"BulkTile<{stored_type(dtype)}, {own}, true>" for own in (shape.rows, shape.columns))
         count = dims.product(self.counts)
         self.a: Side = BoxSide("a", it.a, it.a.narrow, shape.rows, DEPTH, True, a_type, count)
         self.b = Side("b", it.b, it.b.narrow, shape.columns, DEPTH, True, b_type)

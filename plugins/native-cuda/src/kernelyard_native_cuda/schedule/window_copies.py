@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from kernelyard import dtypes
 from kernelyard.plugins.codegen_api import Affine, Axis, Expr, IterVar, axes_of, offset_of
 from kernelyard_native_cuda.codegen.kernel import MOST_INT, Kernel
-from kernelyard_native_cuda.codegen.types import stored
+from kernelyard_native_cuda.codegen.types import stored_type
 from kernelyard_native_cuda.schedule.access import Access, access_of, conjuncts
-from kernelyard_native_cuda.schedule.contraction import Contraction, merged_axes, names_of
+from kernelyard_native_cuda.schedule.contraction import Contraction, merge_axes, names_of
 from kernelyard_native_cuda.schedule.tile import Side, inside, lanes_of_copies, runs_along_sum
 
 BITS = 32  # of the mask of a row
@@ -102,7 +102,7 @@ class WindowCopies:
             load = self.access.load
             nbytes = self.lanes * dtypes.itemsize(load.dtype)
             source = f"{kernel.tensor(load.buffer)}, {side.name}_from[j] + of_sum, inside"
-            writer.line(f"cp_async<{nbytes}, {stored(load.dtype)}>({place}, {source});")
+            writer.line(f"cp_async<{nbytes}, {stored_type(load.dtype)}>({place}, {source});")
 
     @property
     def _index_type(self) -> str:
@@ -111,7 +111,7 @@ class WindowCopies:
 
     def _part(self, kernel: Kernel, axes: Sequence[IterVar], texts: Mapping[str, str], point: str) -> str:
         """Return the text of the part of the offset that depends on some axes, at a point of them."""
-        merged = merged_axes(axes, self.offset) if point else None
+        merged = merge_axes(axes, self.offset) if point else None
         if merged is not None:
             return f"{point} * {kernel.dim(merged[1])}"
         here, names = kernel.expressions(texts), names_of(axes)
