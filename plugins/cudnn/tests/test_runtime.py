@@ -201,7 +201,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, version: int = 92800) -> tuple[CudnnGp
         pygraph=lambda **_: FakeGraph(log),
         cudnnGraphNotSupportedError=RuntimeError,
     )
-    monkeypatch.setattr(planning, "proposed", lambda *_: FakeGraph(log))
+    monkeypatch.setattr(planning, "propose_plans", lambda *_: FakeGraph(log))
     return CudnnGpu(module, FakeDevice()), log  # pyright: ignore[reportArgumentType]
 
 

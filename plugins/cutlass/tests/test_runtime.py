@@ -307,7 +307,7 @@ def test_an_nvrtc_that_cannot_compile(nothing_found, tmp_path):
     nothing_found.setenv("CUTLASS_PATH", str(cutlass_at(tmp_path)))
     (tmp_path / "libnvrtc.so.13").touch()
     nothing_found.setenv("KERNELYARD_NVRTC_LIBRARY", str(tmp_path / "libnvrtc.so.13"))
-    nothing_found.setattr(cuda_libraries, "loaded", list)
+    nothing_found.setattr(cuda_libraries, "find_loaded_libraries", list)
     with pytest.raises(BackendUnavailableError, match="NVRTC cannot be loaded") as caught:
         toolchain.find_toolchain()
     assert caught.value.where == str(tmp_path / "libnvrtc.so.13")
