@@ -411,6 +411,9 @@ REFUSALS = {
     "scales along the rows of the weights": (
         "attribute", lambda b, x: product(b, decoded(b, x, SCALES["x"], 7), weight(b, W, axis=0)),
     ),
+    "scales along a vector": (
+        "attribute", lambda b, x: product(b, decoded(b, x, SCALES["x"], 7), weight(b, W[:, 0], axis=0)),
+    ),
     "scales along the rows of the data": (
         "attribute",
         lambda b, x: product(

@@ -121,11 +121,13 @@ def _window(composite: Composite, encoder: Call) -> Refusal | None:
 OTHERS = {"binary": _arithmetic, "pool": _window, "reduce": _window}
 
 
-def _channels(composite: Composite, weight: Expr) -> int:
-    """Return the axis of the stored weights that the result's channels lie along."""
+def _channels(composite: Composite, weight: Expr) -> int | None:
+    """Return the axis of the stored weights that the result's channels lie along; None for a vector, all summed."""
     if composite.kind.bias_axis == 1:
         return 1 if composite.kind.node == "conv_transpose" else 0
     rank = weight.tensor_type.rank
+    if rank == 1:
+        return None
     return rank - 2 if WEIGHT in composite.readers else rank - 1
 
 
