@@ -28,7 +28,7 @@ from kernelyard_fuzz.errors import FuzzError
 from kernelyard_fuzz.graphs import Graph, Recipe, random_graph
 from kernelyard_fuzz.oracles import FoundError, Taken, check
 
-BATCH = 200  # graphs of one worker process, which loads the compiler and opens its libraries again
+BATCH = 500  # graphs of one worker process, which loads the compiler and opens its libraries again
 SECONDS = 60  # of processor time for one graph; more is a hang
 SLEEP = 600  # seconds for one graph; more is a deadlock
 MEMORY = 8 << 30  # bytes that a worker may map beside what it begins with; more is a find, too
