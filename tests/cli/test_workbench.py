@@ -56,6 +56,7 @@ def test_caches_are_listed_and_cleared(caches: Path) -> None:
 
 def test_no_cache_and_a_wrong_name(caches: Path) -> None:
     assert "nothing is cached" in run("cache")
+    assert "nothing is cached" in run("cache", "--only", "placements")
     result = CliRunner().invoke(main, ["cache", "--clear", "--only", "three"])
     assert result.exit_code == 2
     assert "three" in result.output

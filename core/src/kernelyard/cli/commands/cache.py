@@ -147,8 +147,8 @@ def _purpose(folder: Path) -> str:
 def _folders(only: Sequence[str]) -> dict[str, Path]:
     """Return the folders of the caches of these names, of all for none. Raises: BadParameter."""
     found = {folder.name: folder for folder in cache_folders()}
-    unknown = [name for name in only if name not in found]
+    known = sorted({*PURPOSES, *found})  # those of the core, even where nothing is in them yet
+    unknown = [name for name in only if name not in known]
     if unknown:
-        known = ", ".join(found) or "there is none"
-        raise click.BadParameter(f"no cache is called {unknown[0]!r}; known: {known}", param_hint="--only")
+        raise click.BadParameter(f"no cache is called {unknown[0]!r}; known: {', '.join(known)}", param_hint="--only")
     return {name: folder for name, folder in found.items() if not only or name in only}
