@@ -43,6 +43,22 @@ def shared(
     return [default, *(others[first::count] if names is None else (each for each in others if each.name in names))]
 
 
+def nearest_first(
+    candidates: Sequence[PlacementDecision], coverage: Mapping[str, Mapping[str, float]], generator: str
+) -> list[PlacementDecision]:
+    """Sort candidates by the share of the default's arithmetic that their first backend, or the generator, runs there.
+
+    coverage: `Report.coverage` of the default, whose costs expect these to be the fastest.
+
+    Example:
+        >>> made = [PlacementDecision("generated alone", ()), PlacementDecision("a first", ("a",))]
+        >>> [each.name for each in nearest_first(made, {"a": {"flops_fraction": 0.9}}, "native-cpu")]
+        ['a first', 'generated alone']
+    """
+    owners = {each.name: each.backends[0] if each.backends else generator for each in candidates}
+    return sorted(candidates, key=lambda each: -coverage.get(owners[each.name], {}).get("flops_fraction", 0.0))
+
+
 def likely_first(
     candidates: Sequence[PlacementDecision], earlier: Iterable[PlacementDecision], facts: Mapping[str, str]
 ) -> list[PlacementDecision]:

@@ -21,7 +21,7 @@ from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard.runtime.placement_decision import PlacementDecision, Timing
 from kernelyard_tune.budget import Budget
-from kernelyard_tune.candidates import DEFAULT, likely_first, whole_candidates
+from kernelyard_tune.candidates import DEFAULT, likely_first, nearest_first, whole_candidates
 from kernelyard_tune.errors import TuneError
 from kernelyard_tune.feeds import made_feeds, measured_sizes, text_of_sizes
 from kernelyard_tune.fewest import fewest
@@ -106,7 +106,7 @@ class _Tuner:
             self.add(default)
             self.runs = [self._run_at(sizes) for sizes in measured_sizes(self.request.module, self.request.tuning)]
             self.budget.calls = [run.seconds for run in self.runs]
-            self._try_all(likely_first(others, iterate_remembered(), self.facts))
+            self._try_all(likely_first(self._nearest_first(others), iterate_remembered(), self.facts))
             with self.ended_by_interrupt():
                 if mixes and not self.is_interrupted:
                     self._mix()
@@ -115,6 +115,11 @@ class _Tuner:
         if len(races) == 1:
             return self.decision(races[0], races[0].winner().name)
         return self._by_size([run.sizes for run in self.runs], races)
+
+    def _nearest_first(self, candidates: Sequence[PlacementDecision]) -> list[PlacementDecision]:
+        generator = self.request.session.generator
+        coverage = self.compiled[DEFAULT].executable.report.coverage
+        return nearest_first(candidates, coverage, "" if generator is None else generator.name)
 
     def _rank(self, name: str) -> int:
         """Return the place of a candidate from simple to complex; mixtures are behind the whole ones."""
