@@ -150,6 +150,7 @@ OURS = {
     "an image, 2 filters": convolution(32, (9, 8), filters=2),
     "an image, 6 filters": convolution(32, (9, 8), filters=6),
     "an image, 8 filters, a large window over few channels": convolution(8, (9, 80), window=(3, 39)),
+    "an image of 8 channels": convolution(8, (64, 64), filters=16),
     "an image, depthwise, 2 filters for each channel": convolution(32, (9, 8), filters=64, groups=32),
     "an image, depthwise, reordered at both borders": convolution(32, (9, 8), groups=32),
     "2 filters of one element, reordered": convolution(32, (9, 8), filters=2, window=1),
@@ -280,7 +281,7 @@ def test_reductions_are_ours(op, axes):
 @pytest.mark.parametrize("op", ["sum", "mean"])
 def test_sums_and_means_over_an_image_are_poolings(op):
     b = FunctionBuilder()
-    y = b.op("nn.relu", b.op("nn.conv2d", b.input("x", (1, 8, 6, 6)), weight(16, 8, 3, 3)))
+    y = b.op("nn.relu", b.op("nn.conv2d", b.input("x", (1, 32, 6, 6)), weight(16, 32, 3, 3)))
     module = IRModule({"main": b.function(b.op(op, y, axes=(2, 3)))})
     assert runners(module) == {"dnnl"}
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from kernelyard import dims
 from kernelyard.plugins.api import Call, Region, bytes_of, composites_of, flops_of, nbytes_of
 
-# Operations per second; of few channels, unless a window makes the sums long; of one place, the weights are read once.
-DIRECT, FEW_CHANNELS, LONG_SUMS = 8.5e10, 6.5e10, 8.8e10
+# Operations per second; of few channels: sums that a window makes long, windows that move by one, all others; of one
+# place, the weights are read once.
+DIRECT, LONG_SUMS, WINDOWS_OF_FEW, FEW_CHANNELS = 8.5e10, 8.8e10, 7.8e10, 6.5e10
 DEPTHWISE, TRANSPOSED, ONE_PLACE = 4e10, 5e10, 1e10
 MOST_CHANNELS, LONG, LANES = 32, 128, 16
 # Bytes per second of a pooling or a resampling, of what is fused with its neighbours, and of a permutation, which these
@@ -68,7 +69,9 @@ def _rate(call: Call) -> float:
     summed = dims.product((channels, *window))
     if isinstance(summed, int) and summed >= LONG and set(window) != {1}:
         return LONG_SUMS
-    return FEW_CHANNELS if isinstance(channels, int) and channels < MOST_CHANNELS else DIRECT
+    if not isinstance(channels, int) or channels >= MOST_CHANNELS:
+        return DIRECT
+    return FEW_CHANNELS if set(window) == {1} or set(call.attrs["strides"]) != {1} else WINDOWS_OF_FEW
 
 
 def _transposed_rate(call: Call) -> float:
