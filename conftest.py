@@ -15,9 +15,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 GOLDEN = Path(__file__).parent / "tests" / "golden"
 SETTINGS = "_hypothesis_internal_use_settings"  # of a property test
+SOURCE_CONSTANTS = "_get_local_constants"  # of all modules of ours that are loaded, which Hypothesis tries as examples
 GENERATORS: dict[Path, list[tuple[np.random.BitGenerator, Any]]] = {}  # and their states at first, by folder of tests
 
 
@@ -42,6 +45,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--campaign", type=int, metavar="N", help="run property tests alone, with N times the examples, at random"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the same examples whichever modules are loaded, and search none for constants, but in a campaign."""
+    if not config.getoption("--campaign"):
+        setattr(providers, SOURCE_CONSTANTS, Constants)
 
 
 @pytest.hookimpl(wrapper=True)
