@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from contextlib import suppress
 
 import ml_dtypes
@@ -27,6 +28,7 @@ from kernelyard_fuzz.bound import expected
 from kernelyard_fuzz.campaign import all_patterns, try_seeds
 from kernelyard_fuzz.chooser import SeededChooser
 from kernelyard_fuzz.configuration import SHARES, Configuration, random_configuration
+from kernelyard_fuzz.coverage import never_taken, steered
 from kernelyard_fuzz.drawn_patterns import check_drawn
 from kernelyard_fuzz.errors import FoundError
 from kernelyard_fuzz.graphs import Graph, Recipe, graph_of_seed, graphs
@@ -518,6 +520,14 @@ def test_the_command_counts_and_writes_finds(tmp_path):
 
     case = load_case(tmp_path / "seed_5")
     assert run(case.module, case.feeds)
+
+
+def test_operators_that_no_kernel_can_have_are_not_asked_for():
+    """Else they would take the places of what is rare: references run them."""
+    none = Counter[tuple[str, str]]()
+    missing = never_taken(none, RECIPE)["kernel"]
+    assert {"exp", "nn.conv2d", "topk"} <= set(missing)
+    assert not {"det", "round_to_format"} & {*missing, *steered(none, RECIPE)}
 
 
 # --- backends ---------------------------------------------------------------------------------------------------------

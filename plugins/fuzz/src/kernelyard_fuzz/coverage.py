@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from kernelyard.legalize.registry import has_rule
 from kernelyard.transform.compile_pipeline import default_pipeline
 from kernelyard_fuzz.graphs import Recipe
 from kernelyard_fuzz.twins import RULES
@@ -22,7 +23,7 @@ def never_taken(taken: Counter[tuple[str, str]], recipe: Recipe) -> Mapping[str,
     all_of = {
         "pass": passes - UNSEEN,
         "pattern": {pattern.name for pattern in recipe.patterns},
-        "kernel": {op.name for op in recipe.ops},
+        "kernel": _generated(recipe),
         "twin": set(RULES),
     }
     return {kind: tuple(sorted(name for name in names if not taken[kind, name])) for kind, names in all_of.items()}
@@ -32,6 +33,12 @@ def steered(taken: Counter[tuple[str, str]], recipe: Recipe) -> frozenset[str]:
     """Return names of patterns and operators that graphs should have more of: those that never took part, then the
     rarest.
     """
-    names = [("pattern", pattern.name) for pattern in recipe.patterns] + [("kernel", op.name) for op in recipe.ops]
+    names = [("pattern", pattern.name) for pattern in recipe.patterns]
+    names += [("kernel", name) for name in sorted(_generated(recipe))]
     names.sort(key=lambda name: taken[name])
     return frozenset(name for _, name in names[: max(len(names) // 10, 1)])
+
+
+def _generated(recipe: Recipe) -> set[str]:
+    """Return the operators that can be in a generated kernel; others are run by their references."""
+    return {op.name for op in recipe.ops if has_rule(op.name)}
