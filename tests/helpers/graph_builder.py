@@ -20,7 +20,7 @@ from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import FunctionBuilder, IRModule, Var, get_op, to_text
-from kernelyard.ops.samples import floats, numbers
+from kernelyard.ops.samples import draw_numbers, floats
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 MOST_ELEMENTS = 20_000  # of one value
@@ -115,7 +115,7 @@ class GraphBuilder:
     def input(self, shape: Sequence[Dim], dtype: str) -> Value:
         seed = self.number(0, 99)
         arrays = [
-            numbers(*(dims.evaluate(dim, sizes) for dim in shape), dtype=dtype, seed=seed) for sizes in self.sizes
+            draw_numbers(*(dims.evaluate(dim, sizes) for dim in shape), dtype=dtype, seed=seed) for sizes in self.sizes
         ]
         value = Value(self.builder.input(f"x{len(self.inputs)}", list(shape), dtype), arrays, 0.0)
         self.inputs.append(value)
@@ -125,7 +125,7 @@ class GraphBuilder:
     def constant(self, shape: Sequence[int], dtype: str, scale: float = 1.0) -> np.ndarray:
         if dtypes.is_float(dtype):
             return floats(*shape, dtype=dtype, low=-scale, high=scale, seed=self.number(0, 9))
-        return numbers(*shape, dtype=dtype, seed=self.number(0, 9))
+        return draw_numbers(*shape, dtype=dtype, seed=self.number(0, 9))
 
     def call(self, name: str, *args: Value | np.ndarray, exact: bool = False, gain: float = 1.0, **attrs: Any) -> None:
         """Append a call. exact: no implementation rounds. gain: how much an operand's error may grow.

@@ -13,7 +13,7 @@ from kernelyard.dims import Dim
 from kernelyard.errors import TypeInferenceError
 from kernelyard.ir import TensorType, get_op
 from kernelyard.ir.types import tensors_of
-from kernelyard.ops.type_rules import are_different, assumptions, clamped_size, is_nonnegative, unify
+from kernelyard.ops.type_rules import are_different, assumptions, clamp_size, is_nonnegative, unify
 from kernelyard.testing.strategies import symbolic_dims
 
 n, m = dims.symbol("n"), dims.symbol("m")
@@ -171,7 +171,7 @@ def test_what_is_proved_different_is(left: Dim, right: Dim) -> None:
 @settings(max_examples=100, deadline=None)
 @given(symbolic_dims())
 def test_a_clamped_size_is_never_negative(dim: Dim) -> None:
-    clamped = clamped_size(dim)
+    clamped = clamp_size(dim)
     assert all(dims.evaluate(clamped, sizes) == max(dims.evaluate(dim, sizes), 0) for sizes in SIZES)
 
 
@@ -190,7 +190,7 @@ def test_a_clamped_size_is_never_negative(dim: Dim) -> None:
 )
 def test_proofs_that_slices_and_paddings_need(dim: Dim) -> None:
     assert is_nonnegative(dim)
-    assert clamped_size(dim) == dim
+    assert clamp_size(dim) == dim
 
 
 @pytest.mark.parametrize("dim", [n - 2, n - m, 3 - n, n // 2 - 1])

@@ -24,7 +24,7 @@ from kernelyard.ir import (
     with_operands,
 )
 from kernelyard.ir.types import symbols_of
-from kernelyard.ops.samples import numbers
+from kernelyard.ops.samples import draw_numbers
 from kernelyard.testing.reference import assert_same_meaning
 from kernelyard.transform.interprocedural.inline_private_functions import InlinePrivateFunctions
 from kernelyard.transform.pass_infra.pass_base import Pass
@@ -68,7 +68,7 @@ def _inputs(function: Function) -> list[np.ndarray]:
     arrays = []
     for seed, param in enumerate(function.params):
         shape = [dims.evaluate(dim, sizes) for dim in param.tensor_type.shape]
-        arrays.append(numbers(*shape, dtype=param.tensor_type.dtype, seed=seed))
+        arrays.append(draw_numbers(*shape, dtype=param.tensor_type.dtype, seed=seed))
     return arrays
 
 

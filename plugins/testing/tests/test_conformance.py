@@ -21,7 +21,7 @@ from kernelyard.testing import assert_offloaded
 from kernelyard.testing.conformance.bench import Bench, Differs
 from kernelyard.testing.conformance.cases import LEVELS, all_cases
 from kernelyard.testing.conformance.claims import Gap, parse_claims, read_claims
-from kernelyard.testing.conformance.gaps import gap_tables, gaps_of, without_idle
+from kernelyard.testing.conformance.gaps import drop_idle, gap_tables, gaps_of
 from kernelyard.testing.conformance.place import device_for, plugins_for
 from kernelyard.testing.conformance.scorecard import Line
 
@@ -260,7 +260,7 @@ def test_one_gap_serves_a_sample_and_chains_need_none() -> None:
     ]
     gaps = gaps_of(lines)
     assert [gap.cases for gap in gaps] == ["L? matmul: vectors (*", "L2 matmul, nn.relu: vectors (float32, fused)"]
-    assert [gap.cases for gap in without_idle(gaps, "acme", claims)] == ["L? matmul: vectors (*"]
+    assert [gap.cases for gap in drop_idle(gaps, "acme", claims)] == ["L? matmul: vectors (*"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from kernelyard.ir import Call
 from kernelyard.testing import assert_allclose, evaluate, op_cases
 from kernelyard.testing.conformance.cases import all_cases
 from kernelyard.testing.conformance.claims import parse_claims
-from kernelyard.testing.conformance.layouts import IN_GRAPH, IN_MEMORY, LAYOUTS, changes, in_graph, in_memory
+from kernelyard.testing.conformance.layouts import IN_GRAPH, IN_MEMORY, LAYOUTS, changes, insert_into_graph, lay_out
 
 ARRAY = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 # What of a layout NumPy can tell of the array.
@@ -27,7 +27,7 @@ SEEN = {
 
 @pytest.mark.parametrize("layout", IN_MEMORY)
 def test_in_memory(layout: str) -> None:
-    (laid_out,) = in_memory(layout, [ARRAY])
+    (laid_out,) = lay_out(layout, [ARRAY])
     assert laid_out.tolist() == ARRAY.tolist()
     assert SEEN[layout](laid_out)
     assert changes(layout, [ARRAY])
@@ -46,7 +46,7 @@ def test_in_graph(op: str, layout: str) -> None:
     """The operator's operands come from another one, which gives what the sample's operands are."""
     found = 0
     for case in op_cases([op]):
-        laid_out = in_graph(layout, case)
+        laid_out = insert_into_graph(layout, case)
         if laid_out is None:
             continue
         found += 1
@@ -60,9 +60,9 @@ def test_in_graph(op: str, layout: str) -> None:
 
 def test_no_operand_of_too_low_a_rank_is_reordered() -> None:
     (vector,) = [case for case in op_cases(["nn.relu"]) if case.sample.inputs[0].ndim == 1][:1]
-    assert in_graph("permuted", vector) is None
-    assert in_graph("transposed", vector) is None
-    assert in_graph("sliced", vector) is not None
+    assert insert_into_graph("permuted", vector) is None
+    assert insert_into_graph("transposed", vector) is None
+    assert insert_into_graph("sliced", vector) is not None
 
 
 @pytest.mark.parametrize("layout", IN_MEMORY)
@@ -76,7 +76,7 @@ def test_programs_take_feeds_in_any_layout(layout: str, dtype: str) -> None:
         IRModule({"main": b.function(b.op("permute_dims", b.input("x", ARRAY.shape, dtype), axes=(2, 0, 1)))})
     )
     given = (ARRAY % 5).astype(dtype)
-    assert exe(*in_memory(layout, [given])).numpy().tolist() == given.transpose(2, 0, 1).tolist()
+    assert exe(*lay_out(layout, [given])).numpy().tolist() == given.transpose(2, 0, 1).tolist()
 
 
 def test_all_layouts_are_claimed_unless_they_are_named() -> None:

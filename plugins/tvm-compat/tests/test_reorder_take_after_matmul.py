@@ -7,7 +7,7 @@ import pytest
 
 from kernelyard import dims
 from kernelyard.ir import Function, FunctionBuilder, IRModule
-from kernelyard.ops.samples import numbers
+from kernelyard.ops.samples import draw_numbers
 from kernelyard_tvm_compat.reorder_take_after_matmul import ReorderTakeAfterMatmul
 
 REORDER = ReorderTakeAfterMatmul()
@@ -24,7 +24,7 @@ def inputs_of(function: Function, **sizes: int) -> list[np.ndarray]:
     x, weights, indices = ([dims.evaluate(d, sizes) for d in p.tensor_type.shape] for p in function.params)
     table = weights[-1] if len(weights) == 2 else weights[0]
     chosen = np.random.default_rng(0).integers(-table, table, indices)
-    return [numbers(*x, seed=1), numbers(*weights, seed=2), chosen]
+    return [draw_numbers(*x, seed=1), draw_numbers(*weights, seed=2), chosen]
 
 
 @pytest.mark.parametrize("x", [(1, 16), (16,)])

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from kernelyard import dims
 from kernelyard.ir import Call, Expr, FunctionBuilder, GlobalVar, IRModule, Var, parse_module, to_text, verify
 from kernelyard.ops.interpreter import run
-from kernelyard.ops.samples import numbers
+from kernelyard.ops.samples import draw_numbers
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.verify import verify as verify_primfunc
 from kernelyard.transform import FuseSiblings, PassContext
@@ -36,7 +36,9 @@ def legal(builder: FunctionBuilder, *results: Expr) -> IRModule:
             verify_primfunc(function)
     params = module.graph_functions()["main"].params
     inputs = [
-        numbers(*(dims.evaluate(dim, {"n": 3}) for dim in p.tensor_type.shape), dtype=p.tensor_type.dtype, seed=seed)
+        draw_numbers(
+            *(dims.evaluate(dim, {"n": 3}) for dim in p.tensor_type.shape), dtype=p.tensor_type.dtype, seed=seed
+        )
         for seed, p in enumerate(params)
     ]
     for found, wanted in zip(run(module, inputs), run(before, inputs), strict=True):
@@ -106,7 +108,7 @@ def test_value_that_only_siblings_read_is_never_stored():
 
 def test_small_kernels_that_have_nothing_in_common():
     b = FunctionBuilder()
-    biases = [b.op("add", b.input(f"x{i}", (4, 8)), numbers(8, dtype="float32", seed=i)) for i in range(3)]
+    biases = [b.op("add", b.input(f"x{i}", (4, 8)), draw_numbers(8, dtype="float32", seed=i)) for i in range(3)]
     module = legal(b, *biases)
     assert len(kernels(module)) == 1
     assert outputs(module) == [3]
@@ -160,7 +162,7 @@ def test_sum_that_a_norm_reads_and_others_need():
     b = FunctionBuilder()
     x, residual = b.input("x", (64, 96)), b.input("residual", (64, 96))
     y = b.op("add", x, residual)
-    scale = numbers(96, dtype="float32")
+    scale = draw_numbers(96, dtype="float32")
     module = legal(b, y, b.op("nn.rms_norm", y, scale, axes=(1,), epsilon=1e-5))
     assert kernels(module) == [{"add", "nn.rms_norm"}]
 

@@ -15,7 +15,7 @@ def _softplus(x: Expr) -> Expr:
     return maximum(x, 0) + unary("log1p", unary("exp", -unary("abs", x)))
 
 
-def _clipped_line(x: Expr, alpha: float, beta: float) -> Expr:
+def _clip_line(x: Expr, alpha: float, beta: float) -> Expr:
     return minimum(maximum(alpha * x + beta, 0), 1)
 
 
@@ -49,8 +49,8 @@ ACTIVATIONS: dict[str, Callable[..., Expr]] = {
     "nn.gelu_tanh": _gelu_tanh,
     "nn.silu": lambda x: x * unary("sigmoid", x),
     "nn.mish": _mish,
-    "nn.hard_sigmoid": _clipped_line,
-    "nn.hard_swish": lambda x, alpha, beta: x * _clipped_line(x, alpha, beta),
+    "nn.hard_sigmoid": _clip_line,
+    "nn.hard_swish": lambda x, alpha, beta: x * _clip_line(x, alpha, beta),
     "nn.softplus": _softplus,
     "nn.softsign": lambda x: x / (1 + unary("abs", x)),
     "nn.thresholded_relu": lambda x, alpha: select(x > alpha, x, 0),

@@ -94,24 +94,24 @@ def _attend_cache(
 ) -> Buffer:
     """Emit one softmax over the cached and the new rows, without a copy that joins them."""
 
-    def capped(score: Expr) -> Expr:
+    def cap(score: Expr) -> Expr:
         return score if softcap is None else unary("tanh", score / softcap) * softcap
 
     def old(score: Expr, batch: Expr, head: Expr, row: Expr, column: Expr) -> Expr:
         length = cast(lengths[batch], "int64")
         near = () if window is None else (length + row - column < window,)
-        return select(fold(operator.and_, near, column < length), capped(score), const(-math.inf, score.dtype))
+        return select(fold(operator.and_, near, column < length), cap(score), const(-math.inf, score.dtype))
 
     def new(score: Expr, batch: Expr, head: Expr, row: Expr, column: Expr) -> Expr:
         near = () if window is None else (row - column < window,)
-        return select(fold(operator.and_, near, column <= row), capped(score), const(-math.inf, score.dtype))
+        return select(fold(operator.and_, near, column <= row), cap(score), const(-math.inf, score.dtype))
 
     parts = [_scores(b, q, keys, scale, finished) for keys, finished in ((cached_k, old), (k, new))]
-    maxima = [_over_columns(b, "max", part) for part in parts]
+    maxima = [_reduce_over_columns(b, "max", part) for part in parts]
     largest = b.compute(maxima[0].shape, lambda *at: binary("max", maxima[0][at], maxima[1][at]), "largest")
     powers = [_powers(b, part, largest) for part in parts]
-    totals = [_over_columns(b, "sum", part) for part in powers]
-    weighted = [_weighted(b, part, values) for part, values in zip(powers, (cached_v, v), strict=True)]
+    totals = [_reduce_over_columns(b, "sum", part) for part in powers]
+    weighted = [_weight_values(b, part, values) for part, values in zip(powers, (cached_v, v), strict=True)]
 
     def average(i: Expr, s: Expr, n: Expr, d: Expr) -> Expr:
         return (weighted[0][i, s, n, d] + weighted[1][i, s, n, d]) / (totals[0][i, n, s] + totals[1][i, n, s])
@@ -191,9 +191,9 @@ def _sequence_of(b: RuleBuilder, starts: Operand, length: Dim) -> Buffer:
 
 def _attend(b: RuleBuilder, q: Operand, k: Operand, v: Operand, scale: float | None, finished: Score) -> Buffer:
     scores = _scores(b, q, k, scale, finished)
-    powers = _powers(b, scores, _over_columns(b, "max", scores))
-    total = _over_columns(b, "sum", powers)
-    weighted = _weighted(b, powers, v)
+    powers = _powers(b, scores, _reduce_over_columns(b, "max", scores))
+    total = _reduce_over_columns(b, "sum", powers)
+    weighted = _weight_values(b, powers, v)
     return b.compute(weighted.shape, lambda i, s, n, d: weighted[i, s, n, d] / total[i, n, s])
 
 
@@ -201,7 +201,7 @@ def _scores(b: RuleBuilder, q: Operand, k: Operand | _Cached | _Paged, scale: fl
     """Return the scores (batch, heads, rows, columns)."""
     _, rows, heads, size = q.shape
     shape = (unify(q.shape[0], k.shape[0], "the batches"), heads, rows, k.shape[1])
-    shared = _shared(heads, k.shape[2])
+    shared = _find_kv_head(heads, k.shape[2])
     products = b.reduce(
         "sum",
         shape,
@@ -213,13 +213,13 @@ def _scores(b: RuleBuilder, q: Operand, k: Operand | _Cached | _Paged, scale: fl
     return b.compute(shape, lambda *at: finished(products[at] * factor, *at), "scores")
 
 
-def _shared(heads: Dim, of_keys: Dim) -> Callable[[Expr], Expr]:
+def _find_kv_head(heads: Dim, of_keys: Dim) -> Callable[[Expr], Expr]:
     """Return the function from a head of queries to the head of keys that it reads."""
     group = dims.floordiv(heads, of_keys)
     return lambda head: head if group == 1 else head // index(group)
 
 
-def _over_columns(b: RuleBuilder, reducer: str, scores: Buffer) -> Buffer:
+def _reduce_over_columns(b: RuleBuilder, reducer: str, scores: Buffer) -> Buffer:
     name = {"max": "largest", "sum": "total"}[reducer]
     return b.reduce(reducer, scores.shape[:3], scores.shape[3:], lambda at, p: scores[(*at, *p)], name=name)
 
@@ -228,10 +228,10 @@ def _powers(b: RuleBuilder, scores: Buffer, largest: Buffer) -> Buffer:
     return b.compute(scores.shape, lambda *at: unary("exp", scores[at] - largest[at[:3]]), "powers")
 
 
-def _weighted(b: RuleBuilder, powers: Buffer, v: Operand | _Cached | _Paged) -> Buffer:
+def _weight_values(b: RuleBuilder, powers: Buffer, v: Operand | _Cached | _Paged) -> Buffer:
     """Return the sums of values by their powers (batch, rows, heads, size)."""
     batch, heads, rows, columns = powers.shape
-    shared = _shared(heads, v.shape[2])
+    shared = _find_kv_head(heads, v.shape[2])
     return b.reduce(
         "sum",
         (unify(batch, v.shape[0], "the batches"), rows, heads, v.shape[3]),

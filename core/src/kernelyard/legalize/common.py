@@ -40,7 +40,7 @@ def merge_axes(rank: int, axes: Sequence[int], outer: Sequence[Expr], inner: Seq
     return tuple(next(inner_values if n in axes else outer_values) for n in range(rank))
 
 
-def kept_index(axes: Sequence[int], at: Sequence[Expr]) -> tuple[Expr, ...]:
+def drop_reduced_axes(axes: Sequence[int], at: Sequence[Expr]) -> tuple[Expr, ...]:
     """Return an index with the reduced `axes` left out."""
     return tuple(value for n, value in enumerate(at) if n not in axes)
 

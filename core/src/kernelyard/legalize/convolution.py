@@ -11,7 +11,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.legalize.common import Source
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
-from kernelyard.legalize.shape import padded
+from kernelyard.legalize.shape import pad_tensor
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Expr, const, equal, index, select
 
@@ -22,7 +22,7 @@ def pad_spatial(b: RuleBuilder, x: Source, begins: Sequence[Dim], ends: Sequence
     """Pad the spatial axes of `x` (N, C, spatial...), so that loops need no bounds checks."""
     if all(size == 0 for size in (*begins, *ends)):
         return x
-    return padded(b, x, (0, 0, *begins), (0, 0, *ends), "constant", value)
+    return pad_tensor(b, x, (0, 0, *begins), (0, 0, *ends), "constant", value)
 
 
 @legalize("nn.conv1d", "nn.conv2d", "nn.conv3d", widen=True)
@@ -101,7 +101,7 @@ def conv_transpose(
     """
     kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
     if len(kernel) < weight.rank - 2:
-        return _gathered_transpose(b, x, weight, strides, padding, dilation, groups)
+        return _gather_transposed(b, x, weight, strides, padding, dilation, groups)
     sizes, begins_of_output = b.result.shape[2:], padding[: len(kernel)]
     axes = [
         _phases(size, taps, stride, begin, spread)
@@ -144,7 +144,7 @@ def _phase_of_transpose(
     return b.reduce("sum", shape, (from_group, *(phase.steps for phase in phases)), body, name="phase")
 
 
-def _gathered_transpose(
+def _gather_transposed(
     b: RuleBuilder, x: Operand, weight: Operand, strides: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Buffer:
     """Compute a transposed convolution of unknown kernel size: each output element gathers the taps that reach it."""

@@ -64,7 +64,7 @@ def roi_align(
 
     def terms(at: tuple[Expr, ...], point: tuple[Expr, ...]) -> list[Expr]:
         region, channel, row, column = at
-        image = _within(cast(batch_indices[region], INDEX), x.shape[0])
+        image = _clamp_index(cast(batch_indices[region], INDEX), x.shape[0])
         return [
             x[image, channel, y, z] * (row_weight * column_weight)
             for y, row_weight in rows.terms((region, row, point[0]))
@@ -82,14 +82,14 @@ def _samples_at(b: RuleBuilder, positions: Buffer, size: Dim, dtype: str) -> _Sa
     """Return the samples at some positions of an axis with `size` elements, the weights in a dtype."""
     last = cast(index(size), _WIDE) - 1
 
-    def clipped(at: tuple[Expr, ...]) -> Expr:
+    def clip(at: tuple[Expr, ...]) -> Expr:
         return minimum(maximum(positions[at], 0), last)
 
     def element(at: tuple[Expr, ...], step: int) -> Expr:
-        return _within(cast(unary("floor", clipped(at)), INDEX) + step, size)
+        return _clamp_index(cast(unary("floor", clip(at)), INDEX) + step, size)
 
     def weight(at: tuple[Expr, ...], *, is_high: bool) -> Expr:
-        share = clipped(at) - unary("floor", clipped(at))
+        share = clip(at) - unary("floor", clip(at))
         is_inside = (positions[at] >= -1) & (positions[at] <= last + 1)
         return cast(select(is_inside, share if is_high else 1 - share, 0), dtype)
 
@@ -101,7 +101,7 @@ def _samples_at(b: RuleBuilder, positions: Buffer, size: Dim, dtype: str) -> _Sa
     )
 
 
-def _within(place: Expr, size: Dim) -> Expr:
+def _clamp_index(place: Expr, size: Dim) -> Expr:
     """Return an index that touches no other memory, whatever it is computed from."""
     return minimum(maximum(place, 0), index(size) - 1)
 
@@ -139,20 +139,20 @@ def suppress_boxes(b: RuleBuilder, boxes: Operand, groups: Operand, most: Operan
 
         def previous(place: Expr) -> Expr:
             goes_on = select(is_of_group(place), ~overlaps(maximum(place, 0), here), const(False, "bool"))
-            return select(goes_on, _place(before(place)), place)
+            return select(goes_on, _selected_box(before(place)), place)
 
         last = before(here)
-        number = select(is_of_group(_place(last)), _count(last), 0)
+        number = select(is_of_group(_selected_box(last)), _count(last), 0)
         is_wanted = number < most[()]
-        found = iterate("place", select(is_wanted, _place(last), -1), _ALL, previous)
+        found = iterate("place", select(is_wanted, _selected_box(last), -1), _ALL, previous)
         is_kept = is_wanted & ~is_of_group(found)
         return select(is_kept, (number + 1) * index(1 << _COUNT) + here + 1, last)
 
     kept = b.scan((count,), 0, body, INDEX, name="kept")
-    return b.compute((count,), lambda i: equal(_place(kept[i]), i))
+    return b.compute((count,), lambda i: equal(_selected_box(kept[i]), i))
 
 
-def _place(element: Expr) -> Expr:
+def _selected_box(element: Expr) -> Expr:
     """Return the box that an element of the scan names; -1 for none."""
     return element % index(1 << _COUNT) - 1
 

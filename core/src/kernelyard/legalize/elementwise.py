@@ -79,13 +79,13 @@ def astype(b: RuleBuilder, x: Operand, *, dtype: str) -> Buffer:
 def clip(b: RuleBuilder, x: Operand, *, min: float | None, max: float | None) -> Buffer:  # noqa: A002
     def body(v: Expr) -> Expr:
         if min is not None:
-            v = maximum(v, _bound(min, x.dtype))
-        return v if max is None else minimum(v, _bound(max, x.dtype))
+            v = maximum(v, _clip_bound(min, x.dtype))
+        return v if max is None else minimum(v, _clip_bound(max, x.dtype))
 
     return elementwise(b, x.shape, body, x)
 
 
-def _bound(value: float, dtype: str) -> Expr:
+def _clip_bound(value: float, dtype: str) -> Expr:
     if dtypes.is_float(dtype):
         return const(value, dtype)
     limits = np.iinfo(dtype)

@@ -84,7 +84,7 @@ def scatter_elements(
         return (*at[:axis], safe_index(indices[at], data.shape[axis]), *at[axis + 1 :])
 
     # Different values of the other axes write different elements.
-    b.store(result, indices.shape, place, _accumulated(result, place, updates, reduction), ordered=(axis,))
+    b.store(result, indices.shape, place, _accumulate(result, place, updates, reduction), ordered=(axis,))
     return result
 
 
@@ -96,12 +96,12 @@ def scatter_nd(b: RuleBuilder, data: Operand, indices: Operand, updates: Operand
     def place(*at: Axis) -> tuple[Expr, ...]:
         return (*_index_vector(indices, at[:outer], data.shape), *at[outer:])
 
-    body = _accumulated(result, place, updates, reduction)
+    body = _accumulate(result, place, updates, reduction)
     b.store(result, updates.shape, place, body, ordered=range(outer))
     return result
 
 
-def _accumulated(
+def _accumulate(
     result: Buffer, place: Callable[..., tuple[Expr, ...]], updates: Operand, reduction: str
 ) -> Callable[..., Expr]:
     def body(*at: Axis) -> Expr:

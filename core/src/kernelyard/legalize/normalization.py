@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kernelyard import dims
 from kernelyard.dims import Dim, Shape
-from kernelyard.legalize.common import kept_index, merge_axes, split_shape
+from kernelyard.legalize.common import drop_reduced_axes, merge_axes, split_shape
 from kernelyard.legalize.reduction import divide_by_count, reduce_axes
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
 from kernelyard.tir.buffer import Buffer
@@ -60,7 +60,7 @@ def _reciprocal_root(b: RuleBuilder, rows: Shape, inner: Sequence[Dim], element:
     return b.compute(rows, lambda *at: 1 / unary("sqrt", divide_by_count(total[at], count) + epsilon), "scale")
 
 
-def _over(x: Operand, axes: Ints) -> Element:
+def _broadcast_over(x: Operand, axes: Ints) -> Element:
     return lambda at, point: x[merge_axes(x.rank, axes, at, point)]
 
 
@@ -68,10 +68,10 @@ def _over(x: Operand, axes: Ints) -> Element:
 def layer_norm(b: RuleBuilder, x: Operand, gamma: Operand, beta: Operand, *, axes: Ints, epsilon: float) -> Buffer:
     axes = tuple(axis % x.rank for axis in axes)
     rows, inner = split_shape(x.shape, axes)
-    mean, scale = _statistics(b, rows, inner, _over(x, axes), epsilon)
+    mean, scale = _statistics(b, rows, inner, _broadcast_over(x, axes), epsilon)
 
     def body(*at: Axis) -> Expr:
-        row, parameter = kept_index(axes, at), tuple(at[axis] for axis in axes)
+        row, parameter = drop_reduced_axes(axes, at), tuple(at[axis] for axis in axes)
         return (x[at] - mean[row]) * scale[row] * gamma[parameter] + beta[parameter]
 
     return b.compute(x.shape, body)
@@ -81,14 +81,16 @@ def layer_norm(b: RuleBuilder, x: Operand, gamma: Operand, beta: Operand, *, axe
 def rms_norm(b: RuleBuilder, x: Operand, gamma: Operand, *, axes: Ints, epsilon: float) -> Buffer:
     axes = tuple(axis % x.rank for axis in axes)
     rows, inner = split_shape(x.shape, axes)
-    element = _over(x, axes)
+    element = _broadcast_over(x, axes)
     scale = _reciprocal_root(b, rows, inner, lambda at, p: element(at, p) * element(at, p), epsilon)
-    return b.compute(x.shape, lambda *at: x[at] * scale[kept_index(axes, at)] * gamma[tuple(at[a] for a in axes)])
+    return b.compute(
+        x.shape, lambda *at: x[at] * scale[drop_reduced_axes(axes, at)] * gamma[tuple(at[a] for a in axes)]
+    )
 
 
 @legalize("nn.instance_norm", widen=True)
 def instance_norm(b: RuleBuilder, x: Operand, gamma: Operand, beta: Operand, *, epsilon: float) -> Buffer:
-    element = _over(x, tuple(range(2, x.rank)))
+    element = _broadcast_over(x, tuple(range(2, x.rank)))
     mean, scale = _statistics(b, x.shape[:2], x.shape[2:], element, epsilon)
 
     def body(*at: Axis) -> Expr:
@@ -119,9 +121,9 @@ def group_norm(b: RuleBuilder, x: Operand, gamma: Operand, beta: Operand, *, num
 def softmax(b: RuleBuilder, x: Operand, *, axis: int) -> Buffer:
     axes = (axis % x.rank,)
     largest = reduce_axes(b, "max", x, axes, name="largest")
-    powers = b.compute(x.shape, lambda *at: unary("exp", x[at] - largest[kept_index(axes, at)]), "powers")
+    powers = b.compute(x.shape, lambda *at: unary("exp", x[at] - largest[drop_reduced_axes(axes, at)]), "powers")
     total = reduce_axes(b, "sum", powers, axes, name="total")
-    return b.compute(x.shape, lambda *at: powers[at] / total[kept_index(axes, at)])
+    return b.compute(x.shape, lambda *at: powers[at] / total[drop_reduced_axes(axes, at)])
 
 
 @legalize("nn.log_softmax", widen=True)
@@ -129,12 +131,12 @@ def log_softmax(b: RuleBuilder, x: Operand, *, axis: int) -> Buffer:
     axes = (axis % x.rank,)
     largest = reduce_axes(b, "max", x, axes, name="largest")
     rows, inner = split_shape(x.shape, axes)
-    element = _over(x, axes)
+    element = _broadcast_over(x, axes)
     total = b.reduce("sum", rows, inner, lambda at, p: unary("exp", element(at, p) - largest[at]), name="total")
     log_total = b.compute(rows, lambda *at: unary("log", total[at]), "log_total")
 
     def body(*at: Axis) -> Expr:
-        row = kept_index(axes, at)
+        row = drop_reduced_axes(axes, at)
         return x[at] - largest[row] - log_total[row]
 
     return b.compute(x.shape, body)

@@ -70,7 +70,7 @@ def avg_pool(
     def count(n: int, at: Expr) -> Expr:
         before, after = (padding[n], padding[rank + n]) if count_include_pad else (0, 0)
         start = at * strides[n] - padding[n]
-        return _inside(start, pool_size[n], dilation[n], -before, x.shape[2 + n] + after)
+        return _count_taps_inside(start, pool_size[n], dilation[n], -before, x.shape[2 + n] + after)
 
     def body(*at: Axis) -> Expr:
         number = index(1)
@@ -81,7 +81,7 @@ def avg_pool(
     return b.compute(b.result.shape, body)
 
 
-def _inside(start: Expr, taps: int, dilation: int, low: int, high: Dim) -> Expr:
+def _count_taps_inside(start: Expr, taps: int, dilation: int, low: int, high: Dim) -> Expr:
     """Count the taps (`start`, `start + dilation`, ..., `taps` of them) in [low, high)."""
     first = maximum((index(low) - start + (dilation - 1)) // dilation, 0)
     end = minimum((index(high) - start + (dilation - 1)) // dilation, taps)

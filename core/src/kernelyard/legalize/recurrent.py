@@ -74,14 +74,14 @@ class _Layer:
                 hidden,
                 shape,
                 lambda i, j: (t, i, j),
-                lambda i, j: self._masked(t, i, new[0][i, j], zero),
+                lambda i, j: self._mask(t, i, new[0][i, j], zero),
             )
             for state, after in zip(states, new, strict=True):
                 b.store(
                     state,
                     shape,
                     lambda i, j: (i, j),
-                    lambda i, j, state=state, after=after: self._masked(t, i, after[i, j], state[i, j]),
+                    lambda i, j, state=state, after=after: self._mask(t, i, after[i, j], state[i, j]),
                 )
         return (hidden, *states)
 
@@ -109,7 +109,7 @@ class _Layer:
 
         return real
 
-    def _masked(self, t: Expr, sequence: Expr, inside: Expr, beyond: Expr) -> Expr:
+    def _mask(self, t: Expr, sequence: Expr, inside: Expr, beyond: Expr) -> Expr:
         if self.lengths is None:
             return inside
         return select(t < cast(self.lengths[sequence], "int64"), inside, beyond)

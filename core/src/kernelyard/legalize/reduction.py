@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dims, dtypes
 from kernelyard.dims import Dim
-from kernelyard.legalize.common import kept_index, merge_axes, split_shape
+from kernelyard.legalize.common import drop_reduced_axes, merge_axes, split_shape
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, DimValue, Expr, binary, cast, index
@@ -20,7 +20,7 @@ def reduce_axes(
     shape = tuple(1 if n in axes else dim for n, dim in enumerate(x.shape)) if keepdims else outer
 
     def body(at: tuple[Axis, ...], point: tuple[Axis, ...]) -> Expr:
-        return x[merge_axes(x.rank, axes, kept_index(axes, at) if keepdims else at, point)]
+        return x[merge_axes(x.rank, axes, drop_reduced_axes(axes, at) if keepdims else at, point)]
 
     return b.reduce(reducer, shape, inner, body, name=name)
 

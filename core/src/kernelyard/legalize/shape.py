@@ -8,7 +8,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.legalize.common import Source, broadcast_index
 from kernelyard.legalize.registry import Operand, RuleBuilder, legalize
-from kernelyard.ops.type_rules import clamped_size, is_nonnegative
+from kernelyard.ops.type_rules import clamp_size, is_nonnegative
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Expr, const, index, maximum, minimum, select
 
@@ -118,10 +118,10 @@ def trilu(b: RuleBuilder, x: Operand, *, k: int, upper: bool) -> Buffer:
 # --- pad ------------------------------------------------------------------------------------------------------------
 @legalize("pad")
 def pad(b: RuleBuilder, x: Operand, *, pads: tuple[Dim, ...], mode: str, value: float) -> Buffer:
-    return padded(b, x, pads[: x.rank], pads[x.rank :], mode, value)
+    return pad_tensor(b, x, pads[: x.rank], pads[x.rank :], mode, value)
 
 
-def padded(
+def pad_tensor(
     b: RuleBuilder, x: Source, begins: Sequence[Dim], ends: Sequence[Dim], mode: str, value: float | int | bool
 ) -> Buffer:
     """Pad `x`; every element is written once, without a choice in the inner loop.
@@ -129,12 +129,12 @@ def padded(
     The middle is copied; then, axis by axis, the strips before and after it: axes to the left of the strip's run over
     the middle alone, axes to its right over everything.
     """
-    shape = tuple(clamped_size(d + p + q) for d, p, q in zip(x.shape, begins, ends, strict=True))
+    shape = tuple(clamp_size(d + p + q) for d, p, q in zip(x.shape, begins, ends, strict=True))
     result = b.buffer(shape, x.dtype, "padded")
     crops = [dims.maximum(-p, 0) for p in begins]
     starts = [dims.maximum(p, 0) for p in begins]
     middle = [
-        clamped_size(d - crop - dims.maximum(-q, 0)) if p != 0 or q != 0 else d
+        clamp_size(d - crop - dims.maximum(-q, 0)) if p != 0 or q != 0 else d
         for d, crop, p, q in zip(x.shape, crops, begins, ends, strict=True)
     ]
     b.store(

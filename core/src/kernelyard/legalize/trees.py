@@ -28,7 +28,7 @@ def tree_ensemble(
     nodes, width = values.shape
     last = index(nodes) - 1
 
-    def within(found: Expr) -> Expr:
+    def clamp_index(found: Expr) -> Expr:
         """Return an index that touches no memory but the tables', whatever they hold."""
         return cast(minimum(cast(found, "uint32"), cast(last, "uint32")), "int32")
 
@@ -39,9 +39,9 @@ def tree_ensemble(
             place = minimum(cast(select(feature < 0, unary("bitnot", feature), feature), INDEX), index(columns) - 1)
             seen = x[row, place]
             is_second = (seen <= thresholds[at]) | ((feature < 0) & unary("isnan", seen))
-            return within(children[at] + cast(is_second, "int32"))
+            return clamp_index(children[at] + cast(is_second, "int32"))
 
-        return iterate("node", within(roots[tree]), depth, step)
+        return iterate("node", clamp_index(roots[tree]), depth, step)
 
     leaves = b.compute((rows, trees), leaf, "leaves")
     each = dims.floordiv(trees, groups)

@@ -15,7 +15,7 @@ from kernelyard.ir.types import TensorType, Type
 from kernelyard.ops.declaration import declare, flops_per_output
 from kernelyard.ops.elementwise import SIGNED_NUMBERS, SPECIAL
 from kernelyard.ops.numeric import erf, sigmoid
-from kernelyard.ops.samples import floats, numbers
+from kernelyard.ops.samples import draw_numbers, floats
 from kernelyard.ops.type_rules import elementwise, require_broadcastable, require_dtype, require_same_dtype
 
 
@@ -103,7 +103,7 @@ def _samples(name: str) -> Iterator[Sample]:
             (floats(2, 9, low=-5, high=5),), attributes, ", ".join(f"{k}={v:.3g}" for k, v in attributes.items())
         )
     if name in INTEGER_ACTIVATIONS:
-        yield Sample((numbers(2, 7, dtype="int32"),), label="int32")
+        yield Sample((draw_numbers(2, 7, dtype="int32"),), label="int32")
 
 
 for _name, (_reference, _defaults, _cost, _summary) in ACTIVATIONS.items():

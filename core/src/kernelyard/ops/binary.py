@@ -11,7 +11,7 @@ from kernelyard.errors import TypeInferenceError
 from kernelyard.ir.op import Attributes, Sample
 from kernelyard.ir.types import TensorType, Type
 from kernelyard.ops.declaration import declare, no_flops
-from kernelyard.ops.samples import booleans, floats, integers, numbers
+from kernelyard.ops.samples import booleans, draw_numbers, floats, integers
 from kernelyard.ops.type_rules import (
     ANY,
     BOOL,
@@ -89,7 +89,7 @@ BROADCASTS = (
 
 def _operand(shape: tuple[int, ...], dtype: str, positive: bool, seed: int) -> np.ndarray:
     if not positive:
-        return numbers(*shape, dtype=dtype, seed=seed)
+        return draw_numbers(*shape, dtype=dtype, seed=seed)
     if "int" in dtype:
         return integers(*shape, dtype=dtype, low=1, high=5, seed=seed)
     return floats(*shape, dtype=dtype, low=0.2, high=3, seed=seed)
@@ -156,7 +156,9 @@ def _where_samples() -> Iterator[Sample]:
     yield Sample((booleans(3, 1), floats(5), floats(seed=1)), label="broadcast")
     yield Sample((booleans(), floats(2, 3), floats(2, 3, seed=1)), label="rank 0 condition")
     for dtype in ("int64", "bool", "float16"):
-        yield Sample((booleans(2, 7), numbers(2, 7, dtype=dtype), numbers(7, dtype=dtype, seed=1)), label=dtype)
+        yield Sample(
+            (booleans(2, 7), draw_numbers(2, 7, dtype=dtype), draw_numbers(7, dtype=dtype, seed=1)), label=dtype
+        )
 
 
 declare(

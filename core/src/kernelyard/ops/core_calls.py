@@ -13,7 +13,7 @@ from kernelyard.ir.op import Attribute, Attributes, Op, register_op
 from kernelyard.ir.types import TensorType, Type
 
 
-def stated(types: Sequence[TensorType], attrs: Attributes) -> Type:
+def require_stated_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     """Return the type rule of operators whose type is stated. Raises: TypeInferenceError."""
     raise TypeInferenceError("the result type of this call must be stated when it is created; it cannot be inferred")
 
@@ -22,7 +22,7 @@ CALL_TIR = register_op(
     Op(
         "call_tir",
         ("function", "args*"),
-        stated,
+        require_stated_type,
         opaque_type=True,
         summary="a PrimFunc of the module, called with inputs; its outputs are the result",
     )
@@ -31,7 +31,7 @@ CALL_DPS_PACKED = register_op(
     Op(
         "call_dps_packed",
         ("function", "args*"),
-        stated,
+        require_stated_type,
         opaque_type=True,
         summary="a function of an attached RuntimeModule, called with inputs and then the outputs that it fills",
     )
@@ -40,7 +40,7 @@ IF_OP = register_op(
     Op(
         IF,
         ("then_branch", "else_branch", "condition", "args*"),
-        stated,
+        require_stated_type,
         opaque_type=True,
         introduces_symbols=True,
         summary="the result of one of two functions of the module, chosen by a bool condition",
@@ -50,7 +50,7 @@ WHILE_OP = register_op(
     Op(
         WHILE,
         ("condition", "body", "args*"),
-        stated,
+        require_stated_type,
         attributes={COLLECTED: Attribute("int", 0)},
         opaque_type=True,
         introduces_symbols=True,
@@ -62,7 +62,7 @@ MAKE_CLOSURE_OP = register_op(
     Op(
         MAKE_CLOSURE,
         ("function", "captured*"),
-        stated,
+        require_stated_type,
         opaque_type=True,
         summary="a private function of the module with its first arguments given, as a value",
     )
@@ -71,7 +71,7 @@ INVOKE_CLOSURE_OP = register_op(
     Op(
         INVOKE_CLOSURE,
         ("closure", "args*"),
-        stated,
+        require_stated_type,
         opaque_type=True,
         introduces_symbols=True,
         pure=False,  # which function it is, is not known before
@@ -80,7 +80,7 @@ INVOKE_CLOSURE_OP = register_op(
 )
 
 
-def _allocated(*, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def _allocate(*, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return np.zeros(shape, to_numpy(dtype))
 
 
@@ -88,8 +88,8 @@ ALLOC_TENSOR = register_op(
     Op(
         "alloc_tensor",
         (),
-        stated,
-        reference=_allocated,
+        require_stated_type,
+        reference=_allocate,
         attributes={"shape": Attribute("dims"), "dtype": Attribute("dtype")},
         pure=False,  # two calls give two buffers, which their consumers may write to
         opaque_type=True,

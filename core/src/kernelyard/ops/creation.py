@@ -11,10 +11,10 @@ from kernelyard.dtypes import to_numpy
 from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, Type
 from kernelyard.ops.declaration import declare, no_flops
-from kernelyard.ops.samples import floats, integers, numbers
+from kernelyard.ops.samples import draw_numbers, floats, integers
 from kernelyard.ops.type_rules import (
     INTEGERS,
-    clamped_size,
+    clamp_size,
     is_nonnegative,
     require,
     require_axis,
@@ -30,7 +30,7 @@ def _pad_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     x, pads = types[0], attrs["pads"]
     require_length(pads, 2 * x.rank, "pads (all begins, then all ends)")
     sizes = zip(x.shape, pads[: x.rank], pads[x.rank :], strict=True)
-    shape = tuple(clamped_size(dim + begin + end) for dim, begin, end in sizes)
+    shape = tuple(clamp_size(dim + begin + end) for dim, begin, end in sizes)
     if attrs["mode"] != "constant":
         negative = [pad for pad in pads if not is_nonnegative(pad)]
         require(
@@ -57,7 +57,7 @@ def _pad_samples() -> Iterator[Sample]:
     yield Sample((floats(2, 3),), {"pads": (-3, 4, 5, -6), "value": 2.5}, "crop more than there is")
     for mode in ("reflect", "edge", "wrap"):
         yield Sample((floats(4, 5),), {"pads": (2, 1, 1, 3), "mode": mode}, mode)
-    yield Sample((numbers(2, 3, dtype="int64"),), {"pads": (0, 1, 0, 1), "value": 7.0}, "int64")
+    yield Sample((draw_numbers(2, 3, dtype="int64"),), {"pads": (0, 1, 0, 1), "value": 7.0}, "int64")
 
 
 declare(

@@ -9,7 +9,7 @@ import numpy as np
 
 from kernelyard.errors import ExecutionError
 from kernelyard.ir.op import Attribute, Op, register_op
-from kernelyard.ops.core_calls import stated
+from kernelyard.ops.core_calls import require_stated_type
 
 
 def _tensor_to_shape(x: np.ndarray) -> np.ndarray:
@@ -24,7 +24,7 @@ TENSOR_TO_SHAPE = register_op(
     Op(
         "tensor_to_shape",
         ("x",),
-        stated,
+        require_stated_type,
         reference=_tensor_to_shape,
         opaque_type=True,
         introduces_symbols=True,
@@ -41,7 +41,7 @@ NONZERO = register_op(
     Op(
         "nonzero",
         ("x",),
-        stated,
+        require_stated_type,
         reference=_nonzero,
         opaque_type=True,
         introduces_symbols=True,
@@ -71,7 +71,7 @@ UNIQUE = register_op(
     Op(
         "unique",
         ("x",),
-        stated,
+        require_stated_type,
         reference=_unique,
         attributes={"axis": Attribute("int", None), "sorted": Attribute("bool", True)},
         opaque_type=True,

@@ -13,7 +13,7 @@ from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError, TypeInferenceError
 from kernelyard.ir.op import REQUIRED, Attribute, Attributes, Op, Sample, TypeRule, register_op
 from kernelyard.ir.types import TensorType, Type, tensors_of
-from kernelyard.ops.numeric import widened
+from kernelyard.ops.numeric import compute_widened
 
 Reference = Callable[..., Any]
 FlopsRule = Callable[[Sequence[TensorType], Type, Attributes], Dim]
@@ -44,8 +44,8 @@ def declare(
         Op(
             name=name,
             inputs=inputs,
-            infer_type=_named(name, rule),
-            reference=_completed(widened(reference) if widen else reference, attributes or {}),
+            infer_type=_name_errors(name, rule),
+            reference=_fill_defaults(compute_widened(reference) if widen else reference, attributes or {}),
             attributes=dict(attributes or {}),
             samples=samples,
             flops=flops,
@@ -57,7 +57,7 @@ def declare(
     )
 
 
-def _named(name: str, rule: TypeRule) -> TypeRule:
+def _name_errors(name: str, rule: TypeRule) -> TypeRule:
     @functools.wraps(rule)
     def infer(types: Sequence[TensorType], attrs: Attributes) -> Type:
         try:
@@ -74,7 +74,7 @@ def _named(name: str, rule: TypeRule) -> TypeRule:
     return infer
 
 
-def _completed(reference: Reference, attributes: Mapping[str, Attribute]) -> Reference:
+def _fill_defaults(reference: Reference, attributes: Mapping[str, Attribute]) -> Reference:
     defaults = {name: attribute.default for name, attribute in attributes.items() if attribute.default is not REQUIRED}
 
     @functools.wraps(reference)

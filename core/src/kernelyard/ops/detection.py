@@ -12,7 +12,7 @@ import numpy as np
 
 from kernelyard.ir.op import Attribute, Attributes, Op, Sample, register_op
 from kernelyard.ir.types import TensorType, Type
-from kernelyard.ops.core_calls import stated
+from kernelyard.ops.core_calls import require_stated_type
 from kernelyard.ops.declaration import declare
 from kernelyard.ops.samples import floats
 from kernelyard.ops.type_rules import FLOATS, require_dtype, require_rank, unify
@@ -30,7 +30,7 @@ BOX_CANDIDATES = register_op(
     Op(
         "image.box_candidates",
         ("scores", "score_threshold"),
-        stated,
+        require_stated_type,
         reference=_box_candidates,
         opaque_type=True,
         introduces_symbols=True,
@@ -120,7 +120,7 @@ NON_MAX_SUPPRESSION = register_op(
     Op(
         "image.non_max_suppression",
         ("boxes", "scores", "max_output_boxes_per_class", "iou_threshold", "score_threshold"),
-        stated,
+        require_stated_type,
         reference=_non_max_suppression,
         attributes={"center_point_box": Attribute("bool", False)},
         opaque_type=True,

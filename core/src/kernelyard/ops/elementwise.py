@@ -12,7 +12,7 @@ from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, Type
 from kernelyard.ops import numeric
 from kernelyard.ops.declaration import declare, no_flops
-from kernelyard.ops.samples import floats, numbers
+from kernelyard.ops.samples import draw_numbers, floats
 from kernelyard.ops.type_rules import BOOL, INTEGERS, NUMBERS, elementwise, require_dtype
 
 # name: (reference, operand dtypes, interval that samples are drawn from, what it computes)
@@ -72,7 +72,7 @@ def _unary_samples(name: str, allowed: Sequence[str], low: float, high: float) -
         yield Sample((SPECIAL,), label="special values")
     for dtype in ("int32", "int64", "int8", "uint8"):
         if dtype in allowed:
-            yield Sample((numbers(2, 7, dtype=dtype),), label=dtype)
+            yield Sample((draw_numbers(2, 7, dtype=dtype),), label=dtype)
 
 
 for _name, (_reference, _allowed, _interval, _summary) in UNARY.items():
@@ -98,7 +98,7 @@ for _name, (_reference, _summary) in TESTS.items():
 
 
 def _logical_not_samples() -> Iterator[Sample]:
-    yield Sample((numbers(3, 5, dtype="bool"),), label="matrix")
+    yield Sample((draw_numbers(3, 5, dtype="bool"),), label="matrix")
     yield Sample((np.array(True),), label="rank 0")
 
 
@@ -118,8 +118,8 @@ def _astype_samples() -> Iterator[Sample]:
     for dtype in ("int32", "int64", "float64", "float16", "bfloat16", "bool"):
         yield Sample((floats(3, 5),), {"dtype": dtype}, f"float32 to {dtype}")
     for dtype in ("int64", "bool", "bfloat16", "float16", "uint8"):
-        yield Sample((numbers(2, 7, dtype=dtype),), {"dtype": "float32"}, f"{dtype} to float32")
-    yield Sample((numbers(2, 7, dtype="int64"),), {"dtype": "int32"}, "int64 to int32")
+        yield Sample((draw_numbers(2, 7, dtype=dtype),), {"dtype": "float32"}, f"{dtype} to float32")
+    yield Sample((draw_numbers(2, 7, dtype="int64"),), {"dtype": "int32"}, "int64 to int32")
     yield Sample((floats(),), {"dtype": "int64"}, "rank 0")
 
 
@@ -168,7 +168,7 @@ def _clip_samples() -> Iterator[Sample]:
     yield Sample((floats(),), {"min": -0.5, "max": 0.5}, "rank 0")
     yield Sample((floats(3, 4, dtype="float16"),), {"min": -1.0, "max": 1.0}, "float16")
     yield Sample((SPECIAL,), {"min": -1.0, "max": 1.0}, "special values")
-    yield Sample((numbers(2, 7, dtype="int32"),), {"min": -3.0, "max": 3.0}, "int32")
+    yield Sample((draw_numbers(2, 7, dtype="int32"),), {"min": -3.0, "max": 3.0}, "int32")
 
 
 declare(

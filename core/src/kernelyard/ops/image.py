@@ -19,7 +19,7 @@ from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, Type, tensors_of
 from kernelyard.ops.declaration import declare
 from kernelyard.ops.numeric import in_float64
-from kernelyard.ops.samples import floats, numbers
+from kernelyard.ops.samples import draw_numbers, floats
 from kernelyard.ops.type_rules import ANY, require, require_dtype, require_length
 
 TRANSFORMATIONS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric")
@@ -167,7 +167,7 @@ def _samples() -> Iterator[Sample]:
     yield Sample((floats(2, 3, 7),), {"sizes": (11,), "method": "linear"}, "one spatial axis")
     yield Sample((floats(1, 1, 3, 4, 2),), {"sizes": (5, 4, 3), "method": "linear"}, "three spatial axes")
     yield Sample((floats(1, 2, 3, 4, dtype="float16"),), {"sizes": (6, 6), "method": "linear"}, "float16")
-    yield Sample((numbers(1, 2, 3, 4, dtype="uint8"),), {"sizes": (6, 8)}, "uint8, nearest")
+    yield Sample((draw_numbers(1, 2, 3, 4, dtype="uint8"),), {"sizes": (6, 8)}, "uint8, nearest")
 
 
 declare(

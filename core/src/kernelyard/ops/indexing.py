@@ -16,7 +16,7 @@ from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, TupleType, Type
 from kernelyard.ops.declaration import declare, flops_per_input, no_flops
 from kernelyard.ops.numeric import in_float64
-from kernelyard.ops.samples import booleans, floats, integers, numbers
+from kernelyard.ops.samples import booleans, draw_numbers, floats, integers
 from kernelyard.ops.type_rules import (
     INTEGERS,
     NUMBERS,
@@ -49,7 +49,7 @@ def _take_samples() -> Iterator[Sample]:
     yield Sample((floats(2, 7, 3), integers(4, low=0, high=7)), {"axis": 1}, "middle axis")
     yield Sample((floats(5, 3), np.array([-1, 0, -5], np.int64)), {}, "negative indices")
     yield Sample((floats(2, 6), np.array(3, np.int64)), {"axis": 1}, "rank 0 index")
-    yield Sample((numbers(5, dtype="int64"), integers(3, low=0, high=5, dtype="int32")), {}, "int64 by int32")
+    yield Sample((draw_numbers(5, dtype="int64"), integers(3, low=0, high=5, dtype="int32")), {}, "int64 by int32")
 
 
 declare(
@@ -84,7 +84,7 @@ def _elements_index(indices: np.ndarray, axis: int) -> tuple[np.ndarray, ...]:
 def _gather_elements_samples() -> Iterator[Sample]:
     yield Sample((floats(4, 5), integers(4, 3, low=0, high=5)), {"axis": 1}, "columns")
     yield Sample((floats(4, 5), integers(2, 5, low=-4, high=4)), {"axis": 0}, "rows, negative indices")
-    yield Sample((numbers(2, 3, 4, dtype="int64"), integers(2, 3, 4, low=0, high=3)), {"axis": 1}, "int64")
+    yield Sample((draw_numbers(2, 3, 4, dtype="int64"), integers(2, 3, 4, low=0, high=3)), {"axis": 1}, "int64")
 
 
 declare(
@@ -197,7 +197,7 @@ def _scatter_elements_samples() -> Iterator[Sample]:
     yield Sample(
         (floats(1, 5), repeated, floats(1, 3, seed=1)), {"axis": 1, "reduction": "add"}, "add twice to one place"
     )
-    yield Sample((numbers(4, dtype="int64"), np.array([2, 0]), np.array([7, 8])), {"axis": 0}, "int64")
+    yield Sample((draw_numbers(4, dtype="int64"), np.array([2, 0]), np.array([7, 8])), {"axis": 0}, "int64")
 
 
 SCATTER_REDUCTION = Attribute("str", "none", REDUCTIONS)
@@ -308,7 +308,7 @@ def _cumsum_samples() -> Iterator[Sample]:
     yield Sample((floats(4, 3),), {"axis": 0, "exclusive": True}, "exclusive")
     yield Sample((floats(2, 3, 4),), {"axis": 1, "reverse": True}, "reverse")
     yield Sample((floats(2, 0),), {"axis": 1, "exclusive": True}, "empty")
-    yield Sample((numbers(2, 7, dtype="int64"),), {"axis": 1, "exclusive": True, "reverse": True}, "int64, both")
+    yield Sample((draw_numbers(2, 7, dtype="int64"),), {"axis": 1, "exclusive": True, "reverse": True}, "int64, both")
 
 
 declare(

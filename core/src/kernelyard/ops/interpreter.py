@@ -72,7 +72,7 @@ def run(
     """
     entry = module[function]
     if isinstance(inputs, Mapping):
-        inputs = _in_order(entry, inputs)
+        inputs = _order_bindings(entry, inputs)
     return _flatten(call_function(entry, tuple(map(np.asarray, inputs)), module, {}))
 
 
@@ -81,13 +81,13 @@ def evaluate_attributes(attrs: Attributes, symbols: Mapping[str, int]) -> dict[s
 
     Raises: ShapeError when a symbol has no value.
     """
-    return {name: _evaluated(value, symbols) for name, value in attrs.items()}
+    return {name: _evaluate(value, symbols) for name, value in attrs.items()}
 
 
-def _evaluated(value: Any, symbols: Mapping[str, int]) -> Any:
+def _evaluate(value: Any, symbols: Mapping[str, int]) -> Any:
     if isinstance(value, SymbolicDim):
         return dims.evaluate(value, symbols)
-    return tuple(_evaluated(item, symbols) for item in value) if isinstance(value, tuple) else value
+    return tuple(_evaluate(item, symbols) for item in value) if isinstance(value, tuple) else value
 
 
 @singledispatch
@@ -106,7 +106,7 @@ def _(function: Function, args: Sequence[Value], module: IRModule, symbols: Symb
     symbols = dict(symbols)
     _bind_parameters(function, args, symbols)
     frame = _Frame(module, symbols, dict(zip(function.params, args, strict=True)))
-    last_use = _last_uses(function)
+    last_use = _find_last_uses(function)
     for index, binding in enumerate(function.bindings):
         frame.values[binding.var] = frame.evaluate(binding.value, binding.var)
         for var in last_use.get(index, ()):
@@ -114,7 +114,7 @@ def _(function: Function, args: Sequence[Value], module: IRModule, symbols: Symb
     return frame.operand(function.result)
 
 
-def _in_order(entry: BaseFunction, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def _order_bindings(entry: BaseFunction, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     params = entry.params if isinstance(entry, Function) else ()
     names = entry.attrs.get("input_names") or [param.name for param in params]
     if set(names) != set(inputs):
@@ -138,7 +138,7 @@ def _bind_parameters(function: Function, args: Sequence[Value], symbols: Symbols
     solve_symbols(specs, [array.shape for array in arrays], symbols)
 
 
-def _last_uses(function: Function) -> dict[int, list[Var]]:
+def _find_last_uses(function: Function) -> dict[int, list[Var]]:
     """Return, for each binding, the variables that nothing after it needs."""
     last: dict[Var, int] = {}
     for index, binding in enumerate(function.bindings):

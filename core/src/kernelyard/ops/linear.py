@@ -11,7 +11,7 @@ from kernelyard.dims import Dim
 from kernelyard.ir.op import Attributes, Sample
 from kernelyard.ir.types import TensorType, Type, tensors_of
 from kernelyard.ops.declaration import declare, flops_per_input
-from kernelyard.ops.samples import floats, numbers
+from kernelyard.ops.samples import draw_numbers, floats
 from kernelyard.ops.type_rules import (
     FLOATS,
     NUMBERS,
@@ -48,7 +48,7 @@ def _matmul_samples() -> Iterator[Sample]:
     yield Sample((floats(5), floats(5, seed=1)), label="vectors")
     yield Sample((floats(2, 64), floats(64, 33, seed=1)), label="larger")
     for dtype in ("float64", "float16", "bfloat16", "int32"):
-        yield Sample((numbers(3, 6, dtype=dtype), numbers(6, 4, dtype=dtype, seed=1)), label=dtype)
+        yield Sample((draw_numbers(3, 6, dtype=dtype), draw_numbers(6, 4, dtype=dtype, seed=1)), label=dtype)
 
 
 declare(

@@ -37,11 +37,11 @@ def _check_vectors(types: Sequence[TensorType], size: Dim, names: Sequence[str])
         unify_shapes(type_.shape, (size,), f"{name} and the channels")
 
 
-def _along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
+def _broadcast_along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
     return vector.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
-def _normalized(x: np.ndarray, axes: Axes, epsilon: float) -> np.ndarray:
+def _normalize(x: np.ndarray, axes: Axes, epsilon: float) -> np.ndarray:
     centred = x - x.mean(axes, keepdims=True)
     return centred / np.sqrt((centred * centred).mean(axes, keepdims=True) + epsilon)
 
@@ -64,7 +64,9 @@ def _batch_norm(
     axis: int,
 ) -> np.ndarray:
     scale = gamma / np.sqrt(variance + epsilon)
-    return (x - _along(mean, axis, x.ndim)) * _along(scale, axis, x.ndim) + _along(beta, axis, x.ndim)
+    return (x - _broadcast_along(mean, axis, x.ndim)) * _broadcast_along(scale, axis, x.ndim) + _broadcast_along(
+        beta, axis, x.ndim
+    )
 
 
 def _batch_norm_samples() -> Iterator[Sample]:
@@ -104,17 +106,17 @@ def _check_over_axes(types: Sequence[TensorType], attrs: Attributes) -> None:
         unify_shapes(type_.shape, normalized, f"{name} and the normalised axes")
 
 
-def _over_axes(parameter: np.ndarray, axes: Axes, shape: Sequence[int]) -> np.ndarray:
+def _broadcast_over(parameter: np.ndarray, axes: Axes, shape: Sequence[int]) -> np.ndarray:
     return parameter.reshape([size if i in axes else 1 for i, size in enumerate(shape)])
 
 
 def _layer_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, axes: Axes, epsilon: float) -> np.ndarray:
-    normal = _normalized(x, axes, epsilon)
-    return normal * _over_axes(gamma, axes, x.shape) + _over_axes(beta, axes, x.shape)
+    normal = _normalize(x, axes, epsilon)
+    return normal * _broadcast_over(gamma, axes, x.shape) + _broadcast_over(beta, axes, x.shape)
 
 
 def _rms_norm(x: np.ndarray, gamma: np.ndarray, *, axes: Axes, epsilon: float) -> np.ndarray:
-    return x / np.sqrt((x * x).mean(axes, keepdims=True) + epsilon) * _over_axes(gamma, axes, x.shape)
+    return x / np.sqrt((x * x).mean(axes, keepdims=True) + epsilon) * _broadcast_over(gamma, axes, x.shape)
 
 
 # shape, axes, label, dtype
@@ -170,8 +172,8 @@ def _check_instance_norm(types: Sequence[TensorType], attrs: Attributes) -> None
 
 
 def _instance_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, epsilon: float) -> np.ndarray:
-    normal = _normalized(x, tuple(range(2, x.ndim)), epsilon)
-    return normal * _along(gamma, 1, x.ndim) + _along(beta, 1, x.ndim)
+    normal = _normalize(x, tuple(range(2, x.ndim)), epsilon)
+    return normal * _broadcast_along(gamma, 1, x.ndim) + _broadcast_along(beta, 1, x.ndim)
 
 
 def _check_group_norm(types: Sequence[TensorType], attrs: Attributes) -> None:
@@ -186,8 +188,8 @@ def _check_group_norm(types: Sequence[TensorType], attrs: Attributes) -> None:
 
 def _group_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, num_groups: int, epsilon: float) -> np.ndarray:
     grouped = x.reshape(x.shape[0], num_groups, -1)
-    normal = _normalized(grouped, (2,), epsilon).reshape(x.shape)
-    return normal * _along(gamma, 1, x.ndim) + _along(beta, 1, x.ndim)
+    normal = _normalize(grouped, (2,), epsilon).reshape(x.shape)
+    return normal * _broadcast_along(gamma, 1, x.ndim) + _broadcast_along(beta, 1, x.ndim)
 
 
 def _instance_norm_samples() -> Iterator[Sample]:

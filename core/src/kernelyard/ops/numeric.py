@@ -14,7 +14,7 @@ from kernelyard.dtypes import to_numpy
 NARROW_FLOATS = tuple(to_numpy(name) for name in ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"))
 
 
-def widened(function: Callable[..., Any]) -> Callable[..., Any]:
+def compute_widened(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `function` so that narrow floats are computed in float32 and rounded once at the end."""
 
     @functools.wraps(function)
@@ -23,16 +23,12 @@ def widened(function: Callable[..., Any]) -> Callable[..., Any]:
         if narrow is None:
             return function(*arrays, **attrs)
         result = function(*(a.astype(np.float32) if a.dtype == narrow else a for a in arrays), **attrs)
-        return (
-            tuple(_narrowed(part, narrow) for part in result)
-            if isinstance(result, tuple)
-            else _narrowed(result, narrow)
-        )
+        return tuple(_narrow(part, narrow) for part in result) if isinstance(result, tuple) else _narrow(result, narrow)
 
     return run
 
 
-def _narrowed(result: Any, dtype: np.dtype) -> np.ndarray:
+def _narrow(result: Any, dtype: np.dtype) -> np.ndarray:
     array = np.asarray(result)
     return array.astype(dtype) if array.dtype in (np.float32, np.float64) else array
 

@@ -13,7 +13,7 @@ from kernelyard.dtypes import FLOATS
 from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, Type
 from kernelyard.ops.declaration import declare, sum_of_elements
-from kernelyard.ops.samples import floats, numbers
+from kernelyard.ops.samples import draw_numbers, floats
 from kernelyard.ops.type_rules import NUMBERS, require, require_dtype, require_length, require_rank
 from kernelyard.ops.windows import Ints, check_window, padded, taps, window_attributes, window_sizes
 
@@ -77,7 +77,7 @@ def _avg_pool(
     if count_include_pad:  # what ceil_mode reaches beyond the padding is never counted
         counted = padded(counted, padding, 1)
         padding = (0,) * len(padding)
-    counted = _embedded(counted, padding, whole.shape[2:])
+    counted = _embed(counted, padding, whole.shape[2:])
     total = np.zeros((*x.shape[:2], *out), x.dtype)
     count = np.zeros((1, 1, *out), x.dtype)
     for (_, part), (_, ones) in zip(
@@ -88,7 +88,7 @@ def _avg_pool(
     return total / count
 
 
-def _embedded(counted: np.ndarray, padding: Ints, spatial: Sequence[int]) -> np.ndarray:
+def _embed(counted: np.ndarray, padding: Ints, spatial: Sequence[int]) -> np.ndarray:
     """Return `counted` with zeros around it, up to the size of the padded input."""
     rank = len(spatial)
     back = tuple(spatial[i] - counted.shape[2 + i] - padding[i] for i in range(rank))
@@ -117,7 +117,7 @@ def _samples(rank: int, average: bool) -> Iterator[Sample]:
         yield Sample((floats(1, 2, *spatial),), counted, "padding counted")
         yield Sample((floats(1, 2, *spatial),), {**counted, **ceil}, "padding counted, ceil mode")
     for dtype in ("float64", "float16") if average else ("float64", "float16", "int8", "uint8"):
-        yield Sample((numbers(1, 2, *spatial, dtype=dtype),), {"pool_size": two}, dtype)
+        yield Sample((draw_numbers(1, 2, *spatial, dtype=dtype),), {"pool_size": two}, dtype)
 
 
 for _rank in (1, 2, 3):

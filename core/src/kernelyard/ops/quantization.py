@@ -67,21 +67,21 @@ def _lookup_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     return TensorType(x.shape, table.dtype)
 
 
-def _along(parameter: np.ndarray, axis: int | None, rank: int) -> np.ndarray:
+def _broadcast_along(parameter: np.ndarray, axis: int | None, rank: int) -> np.ndarray:
     return parameter.reshape([-1 if n == axis else 1 for n in range(rank)]) if parameter.ndim else parameter
 
 
 def _quantize(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, *, axis: int | None, dtype: str) -> np.ndarray:
-    scaled = x.astype(np.float32) / _along(scale, axis, x.ndim).astype(np.float32)
+    scaled = x.astype(np.float32) / _broadcast_along(scale, axis, x.ndim).astype(np.float32)
     limits = np.iinfo(to_numpy(dtype))
-    shifted = np.rint(scaled).astype(np.float64) + _along(zero, axis, x.ndim)
+    shifted = np.rint(scaled).astype(np.float64) + _broadcast_along(zero, axis, x.ndim)
     return np.clip(shifted, limits.min, limits.max).astype(to_numpy(dtype))
 
 
 def _dequantize(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, *, axis: int | None, dtype: str) -> np.ndarray:
     wide = np.int32 if max(x.dtype.itemsize, zero.dtype.itemsize) < 4 else np.int64
-    whole = x.astype(wide) - _along(zero, axis, x.ndim).astype(wide)
-    return (whole.astype(np.float32) * _along(scale, axis, x.ndim).astype(np.float32)).astype(to_numpy(dtype))
+    whole = x.astype(wide) - _broadcast_along(zero, axis, x.ndim).astype(wide)
+    return (whole.astype(np.float32) * _broadcast_along(scale, axis, x.ndim).astype(np.float32)).astype(to_numpy(dtype))
 
 
 def _fake_quantize(x: np.ndarray, *, block: int, bits: int) -> np.ndarray:

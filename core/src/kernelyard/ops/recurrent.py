@@ -154,7 +154,7 @@ def _functions(attrs: Attributes) -> list[Function]:
     return [function(*each) for each in activations_of(attrs)]
 
 
-def _clipped(x: np.ndarray, attrs: Attributes) -> np.ndarray:
+def _clip(x: np.ndarray, attrs: Attributes) -> np.ndarray:
     return x if attrs["clip"] is None else np.clip(x, -attrs["clip"], attrs["clip"])
 
 
@@ -204,13 +204,13 @@ def run_lstm(
     f, g, h = _functions(attrs)
 
     def gate(x: np.ndarray, number: int, seen: np.ndarray) -> np.ndarray:
-        return f(_clipped(x if peepholes is None else x + peepholes[number] * seen, attrs))
+        return f(_clip(x if peepholes is None else x + peepholes[number] * seen, attrs))
 
     def cell(given: np.ndarray, state: np.ndarray, memory: np.ndarray) -> States:
         taken, kept, candidate, shown = np.split(given + product(state), 4, axis=1)
         take = gate(taken, 0, memory)
         keep = 1 - take if attrs["input_forget"] else gate(kept, 1, memory)
-        fresh = keep * memory + take * g(_clipped(candidate, attrs))
+        fresh = keep * memory + take * g(_clip(candidate, attrs))
         return gate(shown, 2, fresh) * h(fresh), fresh
 
     return _run(cell, gates, states, lengths, attrs)
@@ -229,12 +229,12 @@ def _gru(
     size = 2 * hidden.shape[1]
 
     def cell(given: np.ndarray, state: np.ndarray) -> States:
-        update, reset = np.split(f(_clipped(given[:, :size] + state @ recurrent, attrs)), 2, axis=1)
+        update, reset = np.split(f(_clip(given[:, :size] + state @ recurrent, attrs)), 2, axis=1)
         if attrs["linear_before_reset"]:
             inner = reset * (state @ candidate + bias)
         else:
             inner = (reset * state) @ candidate + bias
-        return (update * state + (1 - update) * g(_clipped(given[:, size:] + inner, attrs)),)
+        return (update * state + (1 - update) * g(_clip(given[:, size:] + inner, attrs)),)
 
     return _run(cell, gates, (hidden,), lengths, attrs)
 
@@ -245,7 +245,7 @@ def _rnn(
     (f,) = _functions(attrs)
 
     def cell(given: np.ndarray, state: np.ndarray) -> States:
-        return (f(_clipped(given + state @ recurrent, attrs)),)
+        return (f(_clip(given + state @ recurrent, attrs)),)
 
     return _run(cell, gates, (hidden,), lengths, attrs)
 

@@ -12,13 +12,13 @@ from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, Type
 from kernelyard.ops.declaration import declare, flops_per_input
 from kernelyard.ops.numeric import in_float64
-from kernelyard.ops.samples import booleans, floats, numbers
+from kernelyard.ops.samples import booleans, draw_numbers, floats
 from kernelyard.ops.type_rules import BOOL, NUMBERS, require_axes, require_axis, require_dtype
 
 Axes = tuple[int, ...]
 
 
-def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
+def reduce_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
     """Return `shape` with some axes dropped, or kept with size 1."""
     return tuple(1 if i in axes else dim for i, dim in enumerate(shape) if keepdims or i not in axes)
 
@@ -28,7 +28,7 @@ def _rule(allowed: Sequence[str]) -> Callable[[Sequence[TensorType], Attributes]
         x = types[0]
         require_dtype(x, allowed)
         axes = require_axes(attrs["axes"], x.rank) or tuple(range(x.rank))
-        return TensorType(reduced_shape(x.shape, axes, attrs["keepdims"]), x.dtype)
+        return TensorType(reduce_shape(x.shape, axes, attrs["keepdims"]), x.dtype)
 
     return infer
 
@@ -96,7 +96,7 @@ def _samples(allowed: Sequence[str]) -> Iterator[Sample]:
         yield Sample((array,), attributes, label)
     if allowed is not BOOL:
         for dtype in ("float64", "float16", "bfloat16", "int32", "int64"):
-            yield Sample((numbers(3, 4, dtype=dtype),), {"axes": (1,)}, dtype)
+            yield Sample((draw_numbers(3, 4, dtype=dtype),), {"axes": (1,)}, dtype)
 
 
 def _mean_samples() -> Iterator[Sample]:
@@ -122,7 +122,7 @@ def _arg_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     x = types[0]
     require_dtype(x, NUMBERS)
     axis = require_axis(attrs["axis"], x.rank)
-    return TensorType(reduced_shape(x.shape, (axis,), attrs["keepdims"]), "int64")
+    return TensorType(reduce_shape(x.shape, (axis,), attrs["keepdims"]), "int64")
 
 
 def _arg(
@@ -140,7 +140,7 @@ def _arg_samples() -> Iterator[Sample]:
     yield Sample((ties,), {"axis": 1}, "ties: the first")
     yield Sample((ties,), {"axis": 1, "select_last_index": True}, "ties: the last")
     for dtype in ("float16", "int32"):
-        yield Sample((numbers(3, 7, dtype=dtype),), {"axis": 0}, dtype)
+        yield Sample((draw_numbers(3, 7, dtype=dtype),), {"axis": 0}, dtype)
 
 
 for _name, _function in (("argmax", np.argmax), ("argmin", np.argmin)):

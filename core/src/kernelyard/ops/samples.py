@@ -28,7 +28,7 @@ def booleans(*shape: int, seed: int = 0) -> np.ndarray:
     return np.asarray(_generator(shape, seed).integers(0, 2, shape)).astype(bool)
 
 
-def numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
+def draw_numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
     """Draw values of any dtype: floats in [-3, 3), small integers (non-negative where unsigned), booleans."""
     if dtype == "bool":
         return booleans(*shape, seed=seed)

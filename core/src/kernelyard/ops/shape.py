@@ -11,10 +11,10 @@ from kernelyard.dims import Dim
 from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, TupleType, Type
 from kernelyard.ops.declaration import declare, no_flops
-from kernelyard.ops.samples import floats, numbers
+from kernelyard.ops.samples import draw_numbers, floats
 from kernelyard.ops.type_rules import (
     are_different,
-    clamped_size,
+    clamp_size,
     require,
     require_axes,
     require_axis,
@@ -58,7 +58,7 @@ def _reshape_samples() -> Iterator[Sample]:
     yield Sample((floats(6, 4),), {"shape": (2, 3, 1, 4)}, "split")
     yield Sample((floats(1, 1),), {"shape": ()}, "to rank 0")
     yield Sample((floats(),), {"shape": (1,)}, "from rank 0")
-    yield Sample((numbers(2, 6, dtype="int64"),), {"shape": (3, 4)}, "int64")
+    yield Sample((draw_numbers(2, 6, dtype="int64"),), {"shape": (3, 4)}, "int64")
 
 
 declare(
@@ -87,7 +87,7 @@ def _permute_samples() -> Iterator[Sample]:
     yield Sample((floats(2, 3, 4, 5),), {"axes": (0, 2, 1, 3)}, "heads")
     yield Sample((floats(1, 7, 3),), {"axes": (2, 0, 1)}, "rotate")
     yield Sample((floats(),), {"axes": ()}, "rank 0")
-    yield Sample((numbers(2, 5, dtype="bool"),), {"axes": (1, 0)}, "bool")
+    yield Sample((draw_numbers(2, 5, dtype="bool"),), {"axes": (1, 0)}, "bool")
 
 
 declare(
@@ -114,7 +114,7 @@ def _broadcast_to_samples() -> Iterator[Sample]:
     yield Sample((floats(3, 1),), {"shape": (2, 3, 5)}, "new axis and stretched axis")
     yield Sample((floats(),), {"shape": (2, 3)}, "rank 0")
     yield Sample((floats(2, 3),), {"shape": (2, 3)}, "same shape")
-    yield Sample((numbers(1, 7, dtype="int64"),), {"shape": (3, 7)}, "int64")
+    yield Sample((draw_numbers(1, 7, dtype="int64"),), {"shape": (3, 7)}, "int64")
 
 
 declare(
@@ -147,7 +147,7 @@ def _concat_samples() -> Iterator[Sample]:
     yield Sample((floats(1, 3, 4, 5), floats(1, 2, 4, 5), floats(1, 1, 4, 5)), {"axis": 1}, "three, channels")
     yield Sample((floats(2, 3, 7), floats(2, 3, 1)), {"axis": 2}, "last axis")
     yield Sample((floats(3),), {"axis": 0}, "one operand")
-    yield Sample((numbers(2, 2, dtype="int64"), numbers(2, 3, dtype="int64")), {"axis": 1}, "int64")
+    yield Sample((draw_numbers(2, 2, dtype="int64"), draw_numbers(2, 3, dtype="int64")), {"axis": 1}, "int64")
 
 
 declare(
@@ -181,7 +181,7 @@ def _split_samples() -> Iterator[Sample]:
     yield Sample((floats(6, 4),), {"axis": 0, "sections": (2, 4)}, "rows")
     yield Sample((floats(2, 9, 3),), {"axis": 1, "sections": (3, 3, 3)}, "equal parts")
     yield Sample((floats(1, 7),), {"axis": 1, "sections": (7,)}, "one section")
-    yield Sample((numbers(2, 5, dtype="int64"),), {"axis": 1, "sections": (1, 4)}, "int64")
+    yield Sample((draw_numbers(2, 5, dtype="int64"),), {"axis": 1, "sections": (1, 4)}, "int64")
 
 
 declare(
@@ -214,8 +214,8 @@ def _slice_size(size: Dim, begin: Dim, end: Dim, stride: int, axis: int) -> Dim:
     for name, bound in (("begin", begin), ("end", end)):
         require_within(bound, first, last, f"{name} of axis {axis}")
     if stride > 0:
-        return clamped_size(dims.ceildiv(end - begin, stride)) if stride > 1 else clamped_size(end - begin)
-    return clamped_size(dims.ceildiv(begin - end, -stride))
+        return clamp_size(dims.ceildiv(end - begin, stride)) if stride > 1 else clamp_size(end - begin)
+    return clamp_size(dims.ceildiv(begin - end, -stride))
 
 
 def _strided_slice(x: np.ndarray, *, axes: Ints, begin: Ints, end: Ints, strides: Ints) -> np.ndarray:
@@ -237,7 +237,9 @@ def _strided_slice_samples() -> Iterator[Sample]:
     yield row((7, 3), (0,), (5,), (0,), (-2,), "backwards by two")
     yield row((2, 9, 3), (1,), (8,), (9,), (1,), "last element")
     yield row((1, 17), (1,), (0,), (17,), (3,), "odd shape")
-    yield Sample((numbers(5, dtype="int64"),), {"axes": (0,), "begin": (1,), "end": (4,), "strides": (1,)}, "int64")
+    yield Sample(
+        (draw_numbers(5, dtype="int64"),), {"axes": (0,), "begin": (1,), "end": (4,), "strides": (1,)}, "int64"
+    )
 
 
 declare(
@@ -290,7 +292,7 @@ def _tile_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
 def _tile_samples() -> Iterator[Sample]:
     yield Sample((floats(2, 3),), {"repeats": (2, 2)}, "both axes")
     yield Sample((floats(1, 3, 1),), {"repeats": (1, 1, 5)}, "one axis")
-    yield Sample((numbers(3, dtype="int64"),), {"repeats": (3,)}, "int64")
+    yield Sample((draw_numbers(3, dtype="int64"),), {"repeats": (3,)}, "int64")
 
 
 declare(
@@ -318,7 +320,7 @@ def _trilu_samples() -> Iterator[Sample]:
     yield Sample((floats(4, 4),), {}, "upper")
     yield Sample((floats(4, 4),), {"upper": False}, "lower")
     yield Sample((floats(2, 3, 5),), {"k": 1}, "above the diagonal, batched")
-    yield Sample((numbers(5, 3, dtype="int64"),), {"k": -1, "upper": False}, "below the diagonal, int64")
+    yield Sample((draw_numbers(5, 3, dtype="int64"),), {"k": -1, "upper": False}, "below the diagonal, int64")
 
 
 declare(

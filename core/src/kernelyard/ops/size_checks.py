@@ -13,7 +13,7 @@ from kernelyard.dims import Bounds, Dim, SymbolicDim
 from kernelyard.ir import Call, Function, GlobalVar, IRModule, Op, Var
 from kernelyard.ir.size_bounds import size_bounds
 from kernelyard.ir.types import tensors_of
-from kernelyard.ops.type_rules import assumptions, clamped_size
+from kernelyard.ops.type_rules import assumptions, clamp_size
 from kernelyard.runtime.program.program import SizeCheck
 
 
@@ -74,7 +74,7 @@ def _requirements(call: Call) -> Iterator[tuple[Dim, Dim]]:
     yield from pairs
     for tensor in tensors_of(call.type):
         for dim in tensor.shape:
-            clamped = clamped_size(dim)
+            clamped = clamp_size(dim)
             # A size must not be negative, and a broadcast in it must be possible: its evaluation fails otherwise.
             if clamped != dim or _has_broadcast(dim):
                 yield dim, clamped

@@ -185,7 +185,7 @@ def is_nonnegative(dim: Dim, depth: int = 4) -> bool:
     return _is_plain_polynomial(dim) and (_is_positive(dim + 1))
 
 
-def clamped_size(dim: Dim) -> Dim:
+def clamp_size(dim: Dim) -> Dim:
     """Return `max(dim, 0)`, or `dim` if it is provably non-negative."""
     return dim if is_nonnegative(dim) else dims.maximum(dim, 0)
 

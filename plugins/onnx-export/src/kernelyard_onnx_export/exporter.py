@@ -68,11 +68,11 @@ class _Exporter:
         self._function = function
         self._metadata = metadata
         self._results = function.result.fields if isinstance(function.result, Tuple) else (function.result,)
-        self._inputs = self._stated("input_names", [param.name for param in function.params])
-        self._outputs = self._stated("output_names", [f"output_{n}" for n in range(len(self._results))])
+        self._inputs = self._read_names("input_names", [param.name for param in function.params])
+        self._outputs = self._read_names("output_names", [f"output_{n}" for n in range(len(self._results))])
         self._writer = GraphWriter(function, [*self._inputs, *self._outputs], external)
 
-    def _stated(self, attribute: str, otherwise: Sequence[str]) -> Sequence[str]:
+    def _read_names(self, attribute: str, otherwise: Sequence[str]) -> Sequence[str]:
         names = self._function.attrs.get(attribute, ())
         return names if len(names) == len(otherwise) else otherwise
 
@@ -80,7 +80,7 @@ class _Exporter:
         """Return the whole model."""
         for param, name in zip(self._function.params, self._inputs, strict=True):
             self._writer.name_input(param, name)
-        fused = quantized.fused_biases(self._function)
+        fused = quantized.find_fused_biases(self._function)
         for binding in self._function.bindings:
             if binding.var not in fused.absorbed:
                 self._writer.bind(binding.var, self._names_of(binding.var, binding.value, fused))
@@ -90,7 +90,7 @@ class _Exporter:
 
     def _names_of(self, var: Var, value: Expr, fused: quantized.Biases) -> Sequence[str]:
         try:
-            return self._written(var, value, fused)
+            return self._write(var, value, fused)
         except KeyError as error:
             raise ExportError(
                 "a size is not known from the sizes of inputs", where=f"{var!r} {var.origin}".strip(), found=error
@@ -102,13 +102,13 @@ class _Exporter:
             where = f"{var!r} {var.origin}".strip()
             raise ExportError("ONNX's operator would compute something else", where=where, found=error) from error
 
-    def _written(self, var: Var, value: Expr, fused: quantized.Biases) -> Sequence[str]:
+    def _write(self, var: Var, value: Expr, fused: quantized.Biases) -> Sequence[str]:
         writer = self._writer
         if isinstance(value, Call):
             product = fused.products.get(var)
             if product is not None:
                 return [quantized.with_bias(writer, *product)]
-            found = quantized.blocked_weight(writer, value) or CONVERTERS[value.op_name](writer, value)
+            found = quantized.write_blocked_weight(writer, value) or CONVERTERS[value.op_name](writer, value)
             return [found] if isinstance(found, str) else found
         if isinstance(value, Tuple):
             return [writer.name(field) for field in value.fields]
@@ -118,7 +118,7 @@ class _Exporter:
 
     def _model(self) -> onnx.ModelProto:
         graph = helper.make_graph(
-            _needed(self._writer.nodes, self._outputs),
+            _find_needed(self._writer.nodes, self._outputs),
             "kernelyard",
             [_info(n, p.tensor_type) for n, p in zip(self._inputs, self._function.params, strict=True)],
             [_info(n, r.tensor_type) for n, r in zip(self._outputs, self._results, strict=True)],
@@ -136,7 +136,7 @@ class _Exporter:
         return model
 
 
-def _needed(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
+def _find_needed(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
     """Return the nodes that the outputs need, in order."""
     needed, kept = set(outputs), []
     for node in reversed(nodes):

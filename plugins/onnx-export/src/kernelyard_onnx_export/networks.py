@@ -20,17 +20,17 @@ def _window(call: Call) -> dict[str, Any]:
 
 @converter(*(f"nn.conv{rank}d" for rank in (1, 2, 3)))
 def _convolution(writer: GraphWriter, call: Call) -> str:
-    kernel = _known_kernel(call)
+    kernel = _require_kernel(call)
     return writer.node("Conv", *inputs_of(writer, call), **_window(call), **kernel, group=call.attrs["groups"])
 
 
 @converter(*(f"nn.conv{rank}d_transpose" for rank in (1, 2, 3)))
 def _transposed_convolution(writer: GraphWriter, call: Call) -> str:
-    attrs = {"group": call.attrs["groups"], "output_padding": call.attrs["output_padding"], **_known_kernel(call)}
+    attrs = {"group": call.attrs["groups"], "output_padding": call.attrs["output_padding"], **_require_kernel(call)}
     return writer.node("ConvTranspose", *inputs_of(writer, call), **_window(call), **attrs)
 
 
-def _known_kernel(call: Call) -> dict[str, Any]:
+def _require_kernel(call: Call) -> dict[str, Any]:
     sizes = call.args[1].tensor_type.shape[2:]
     return {"kernel_shape": sizes} if all(isinstance(size, int) for size in sizes) else {}
 
@@ -76,23 +76,25 @@ def _layer_norm(writer: GraphWriter, call: Call) -> str:
         return writer.node("LayerNormalization", *inputs_of(writer, call), axis=axes[0], epsilon=call.attrs["epsilon"])
     x = writer.name(call.args[0])
     centred = writer.node("Sub", x, writer.node("ReduceMean", x, writer.integers(axes)))
-    gamma, beta = (_over_axes(writer, call, place) for place in (1, 2))
-    return writer.node("Add", writer.node("Mul", _scaled_to_one(writer, call, centred), gamma), beta)
+    gamma, beta = (_broadcast_over(writer, call, place) for place in (1, 2))
+    return writer.node("Add", writer.node("Mul", _normalize_mean_square(writer, call, centred), gamma), beta)
 
 
 @converter("nn.rms_norm")
 def _rms_norm(writer: GraphWriter, call: Call) -> str:
-    return writer.node("Mul", _scaled_to_one(writer, call, writer.name(call.args[0])), _over_axes(writer, call, 1))
+    return writer.node(
+        "Mul", _normalize_mean_square(writer, call, writer.name(call.args[0])), _broadcast_over(writer, call, 1)
+    )
 
 
-def _scaled_to_one(writer: GraphWriter, call: Call, x: str) -> str:
+def _normalize_mean_square(writer: GraphWriter, call: Call, x: str) -> str:
     """Divide by the root of the mean square and epsilon."""
     mean = writer.node("ReduceMean", writer.node("Mul", x, x), writer.integers(call.attrs["axes"]))
     epsilon = writer.number(call.attrs["epsilon"], call.tensor_type.dtype)
     return writer.node("Div", x, writer.node("Sqrt", writer.node("Add", mean, epsilon)))
 
 
-def _over_axes(writer: GraphWriter, call: Call, place: int) -> str:
+def _broadcast_over(writer: GraphWriter, call: Call, place: int) -> str:
     """Return a parameter of a norm, laid out to broadcast."""
     shape = [size if axis in call.attrs["axes"] else 1 for axis, size in enumerate(call.args[0].tensor_type.shape)]
     return writer.node("Reshape", writer.name(call.args[place]), writer.shape(shape))

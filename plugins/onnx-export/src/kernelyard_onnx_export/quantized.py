@@ -24,7 +24,7 @@ def _quantize(writer: GraphWriter, call: Call) -> str:
     x, scale, zero = call.args
     if not _is_in_range(zero, call.attrs["dtype"]):
         return _quantize_in_steps(writer, call)
-    scale, zero = _one_number(scale), _one_number(zero)
+    scale, zero = _as_scalar(scale), _as_scalar(zero)
     zero_name = _zero_point(writer, zero, call.attrs["dtype"])
     name, dtype = writer.name(x), scale.tensor_type.dtype
     name = name if x.tensor_type.dtype == dtype else writer.cast(name, dtype)
@@ -37,13 +37,13 @@ def _dequantize(writer: GraphWriter, call: Call) -> str:
     axis, dtype = call.attrs["axis"], call.attrs["dtype"]
     if not _is_in_range(zero, x.tensor_type.dtype):
         return _dequantize_in_steps(writer, call)
-    scale, zero = _one_number(scale), _one_number(zero)
+    scale, zero = _as_scalar(scale), _as_scalar(zero)
     zero_name = _zero_point(writer, zero, x.tensor_type.dtype, like=scale.tensor_type)
     real = writer.node("DequantizeLinear", writer.name(x), writer.name(scale), zero_name, axis=axis)
     return real if dtype == scale.tensor_type.dtype else writer.cast(real, dtype)
 
 
-def _one_number(parameter: Expr) -> Expr:
+def _as_scalar(parameter: Expr) -> Expr:
     """Return a parameter; a vector of one number as the number, as quantized forms of engines have it."""
     if isinstance(parameter, Constant) and parameter.data.shape == (1,):
         return Constant(parameter.data.reshape(()))
@@ -106,7 +106,7 @@ class Biases:
     absorbed: frozenset[Var]
 
 
-def fused_biases(function: Function) -> Biases:
+def find_fused_biases(function: Function) -> Biases:
     """Return the sums of a convolution that nothing else reads and a constant for each channel."""
     values = {binding.var: binding.value for binding in function.bindings}
     readers = Counter(arg for value in values.values() for arg in operands(value))
@@ -163,7 +163,7 @@ def _unit(writer: GraphWriter, call: Call) -> np.ndarray | None:
 
 
 # --- 4-bit weights ----------------------------------------------------------------------------------------------------
-def blocked_weight(writer: GraphWriter, call: Call) -> str | None:
+def write_blocked_weight(writer: GraphWriter, call: Call) -> str | None:
     """Write 4-bit integers in blocks, that a product with the scales restores, as one DequantizeLinear."""
     real = writer.call_of(call.args[0], "multiply") if call.op_name == "reshape" else None
     wide = writer.call_of(real.args[0], "astype") if real is not None else None

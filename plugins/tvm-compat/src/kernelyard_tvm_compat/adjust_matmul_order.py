@@ -85,7 +85,7 @@ def _chain(match: Match) -> _Chain | None:
     if "transposed" in match:  # the transpose of a product is the product of the transposes, the other way round
         if min(first.tensor_type.rank, second.tensor_type.rank) < 2:
             return None
-        first, second = _transposed(second), _transposed(first)
+        first, second = _transpose(second), _transpose(first)
     is_left_first = "last" in match
     outer = match["last" if is_left_first else "front"]
     chain = _Chain(first, second, outer, True) if is_left_first else _Chain(outer, first, second, False)
@@ -94,7 +94,7 @@ def _chain(match: Match) -> _Chain | None:
     return chain if min(ranks) > 1 or (ranks[1] == 2 and max(ranks) == 2) else None
 
 
-def _transposed(x: Expr) -> Call:
+def _transpose(x: Expr) -> Call:
     rank = x.tensor_type.rank
     return op.permute_dims(x, axes=(*range(rank - 2), rank - 1, rank - 2))
 

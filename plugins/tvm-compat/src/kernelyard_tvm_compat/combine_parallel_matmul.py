@@ -73,7 +73,7 @@ class _Combining:
         bindings: list[Binding] = []
         for binding in self.function.bindings:
             if binding.var in first:
-                bindings += _combined(first[binding.var])
+                bindings += _combine(first[binding.var])
             elif binding.var not in gone:
                 bindings.append(binding)
         return Function(self.function.params, bindings, self.function.result, self.function.attrs)
@@ -118,7 +118,7 @@ class _Combining:
         return not isinstance(operand, Var) or self.dataflow.position.get(operand, -1) < position
 
 
-def _combined(group: list[_Branch]) -> list[Binding]:
+def _combine(group: list[_Branch]) -> list[Binding]:
     bindings: list[Binding] = []
     origin = group[0].steps[0].origin
 

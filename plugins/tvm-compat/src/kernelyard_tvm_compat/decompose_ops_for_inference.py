@@ -59,21 +59,21 @@ class _Decomposer(FunctionMutator):
 def _layer_norm(d: _Decomposer, call: Call) -> Expr:
     x, gamma, beta = call.args
     axes = call.attrs["axes"]
-    scaled = d.op("multiply", _normalized(d, x, axes, call.attrs["epsilon"]), _over(d, gamma, x, axes))
-    return d.op("add", scaled, _over(d, beta, x, axes))
+    scaled = d.op("multiply", _normalize(d, x, axes, call.attrs["epsilon"]), _broadcast_over(d, gamma, x, axes))
+    return d.op("add", scaled, _broadcast_over(d, beta, x, axes))
 
 
 def _rms_norm(d: _Decomposer, call: Call) -> Expr:
     x, gamma = call.args
     axes = call.attrs["axes"]
     normal = d.op("divide", x, _deviation(d, x, axes, call.attrs["epsilon"]))
-    return d.op("multiply", normal, _over(d, gamma, x, axes))
+    return d.op("multiply", normal, _broadcast_over(d, gamma, x, axes))
 
 
 def _instance_norm(d: _Decomposer, call: Call) -> Expr:
     x, gamma, beta = call.args
-    normal = _normalized(d, x, tuple(range(2, x.tensor_type.rank)), call.attrs["epsilon"])
-    return d.op("add", d.op("multiply", normal, _over(d, gamma, x, (1,))), _over(d, beta, x, (1,)))
+    normal = _normalize(d, x, tuple(range(2, x.tensor_type.rank)), call.attrs["epsilon"])
+    return d.op("add", d.op("multiply", normal, _broadcast_over(d, gamma, x, (1,))), _broadcast_over(d, beta, x, (1,)))
 
 
 def _group_norm(d: _Decomposer, call: Call) -> Expr | None:
@@ -83,12 +83,12 @@ def _group_norm(d: _Decomposer, call: Call) -> Expr | None:
     if not isinstance(channels, int):
         return None
     grouped = d.op("reshape", x, shape=(batch, groups, channels // groups, *spatial))
-    normal = _normalized(d, grouped, tuple(range(2, grouped.tensor_type.rank)), call.attrs["epsilon"])
+    normal = _normalize(d, grouped, tuple(range(2, grouped.tensor_type.rank)), call.attrs["epsilon"])
     normal = d.op("reshape", normal, shape=x.tensor_type.shape)
-    return d.op("add", d.op("multiply", normal, _over(d, gamma, x, (1,))), _over(d, beta, x, (1,)))
+    return d.op("add", d.op("multiply", normal, _broadcast_over(d, gamma, x, (1,))), _broadcast_over(d, beta, x, (1,)))
 
 
-def _normalized(d: _Decomposer, x: Expr, axes: Axes, epsilon: float) -> Expr:
+def _normalize(d: _Decomposer, x: Expr, axes: Axes, epsilon: float) -> Expr:
     centred = d.op("subtract", x, d.op("mean", x, axes=axes, keepdims=True))
     return d.op("divide", centred, _deviation(d, centred, axes, epsilon))
 
@@ -100,7 +100,7 @@ def _deviation(d: _Decomposer, x: Expr, axes: Axes, epsilon: float) -> Expr:
     return d.op("sqrt", d.op("add", mean, Constant(small)))
 
 
-def _over(d: _Decomposer, parameter: Expr, x: Expr, axes: Axes) -> Expr:
+def _broadcast_over(d: _Decomposer, parameter: Expr, x: Expr, axes: Axes) -> Expr:
     """Return a parameter with one element for each place along `axes`, so that it broadcasts to `x`."""
     shape = tuple(dim if i in axes else 1 for i, dim in enumerate(x.tensor_type.shape))
     return parameter if parameter.tensor_type.shape == shape else d.op("reshape", parameter, shape=shape)

@@ -33,10 +33,10 @@ class ExpandMatmulOfSum(FunctionPass):
         total = op.add(wildcard().capture("a"), wildcard().capture("b")).capture("sum")
         operand = total | op.permute_dims(total).capture("permuted")
         pattern = op.matmul(wildcard().capture("x"), operand)
-        return rewrite(function, [RewriteRule(pattern, lambda match, _: _expanded(match, known))], module)
+        return rewrite(function, [RewriteRule(pattern, lambda match, _: _expand(match, known))], module)
 
 
-def _expanded(match: Match, known: ConstantValues) -> Expr | None:
+def _expand(match: Match, known: ConstantValues) -> Expr | None:
     summands, total = (match["a"], match["b"]), match["sum"].tensor_type
     if known.are(match.dataflow, *summands) or leaking_intermediates(match):
         return None

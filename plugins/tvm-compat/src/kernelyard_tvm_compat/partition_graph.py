@@ -109,7 +109,7 @@ class _Partition:
                 first[key] = param
                 arguments.append(arg)
         if same:
-            region = _renamed(region, same)
+            region = _drop_aliases(region, same)
         return (bind_function(region, {}, constants) if constants else region), arguments
 
     def _name(self, region: Function, target: str, entry: str) -> str:
@@ -126,7 +126,7 @@ def _differ(new: Binding, old: Binding) -> bool:
     return new is not old
 
 
-def _renamed(function: Function, same: Mapping[Expr, Expr]) -> Function:
+def _drop_aliases(function: Function, same: Mapping[Expr, Expr]) -> Function:
     """Drop parameters that alias another parameter."""
     bindings = [Binding(b.var, replace_operands(b.value, same)) for b in function.bindings]
     params = [param for param in function.params if param not in same]

@@ -31,7 +31,7 @@ class ReorderTakeAfterMatmul(FunctionPass):
         return _REORDER(function)
 
 
-def _taken_later(match: Match, x: Expr, weights: Expr, indices: Expr) -> Expr | None:
+def _take_later(match: Match, x: Expr, weights: Expr, indices: Expr) -> Expr | None:
     if leaking_intermediates(match) or indices.tensor_type.rank != 1:
         return None
     axis, rank = match.call_of("taken").attrs["axis"], weights.tensor_type.rank
@@ -39,11 +39,11 @@ def _taken_later(match: Match, x: Expr, weights: Expr, indices: Expr) -> Expr | 
         return op.take(op.matmul(x, weights), indices, axis=match.root.tensor_type.rank - 1)
     is_batched = axis == 0 and rank == 3 and x.tensor_type.rank == 3
     if is_batched and x.tensor_type.shape[0] == indices.tensor_type.shape[0]:
-        return _taken_by_batch(x, weights, indices)
+        return _take_by_batch(x, weights, indices)
     return None
 
 
-def _taken_by_batch(x: Expr, weights: Expr, indices: Expr) -> Expr:
+def _take_by_batch(x: Expr, weights: Expr, indices: Expr) -> Expr:
     """Return all products of each batch, of shape (batches, tables, rows, columns), and of these the batch's own."""
     batches, rows, inner = x.tensor_type.shape
     tables, _, columns = weights.tensor_type.shape
@@ -54,5 +54,5 @@ def _taken_by_batch(x: Expr, weights: Expr, indices: Expr) -> Expr:
 
 
 _REORDER = rewriter_of(
-    lambda x, weights, indices: op.matmul(x, op.take(weights, indices).capture("taken")), _taken_later
+    lambda x, weights, indices: op.matmul(x, op.take(weights, indices).capture("taken")), _take_later
 )

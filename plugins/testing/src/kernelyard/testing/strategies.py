@@ -13,7 +13,7 @@ import kernelyard.ops  # noqa: F401  # declares the operators
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.ir import FunctionBuilder, IRModule, Var
-from kernelyard.ops.samples import numbers
+from kernelyard.ops.samples import draw_numbers
 
 T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -37,7 +37,7 @@ def broadcastable_shapes(draw: Draw, count: int = 2, max_rank: int = 4, max_size
 
 def tensors(shape: Sequence[int], dtype: str = "float32") -> st.SearchStrategy[np.ndarray]:
     """Draw arrays of that shape with elements of moderate size."""
-    return st.integers(0, 1 << 16).map(lambda seed: numbers(*shape, dtype=dtype, seed=seed))
+    return st.integers(0, 1 << 16).map(lambda seed: draw_numbers(*shape, dtype=dtype, seed=seed))
 
 
 def symbolic_dims(names: Sequence[str] = ("n", "m"), max_leaves: int = 6) -> st.SearchStrategy[Dim]:
@@ -120,7 +120,7 @@ def _axis(choose: Choose, symbolic: bool) -> Dim:
 
 
 def _numbers(choose: Choose, shape: Sequence[int]) -> np.ndarray:
-    return numbers(*shape, dtype="float32", seed=choose(range(1 << 16)))
+    return draw_numbers(*shape, dtype="float32", seed=choose(range(1 << 16)))
 
 
 Step = Callable[[Choose, FunctionBuilder, Var], Var]

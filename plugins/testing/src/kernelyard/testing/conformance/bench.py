@@ -20,7 +20,7 @@ from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.report import Report
 from kernelyard.runtime.report_words import VIEW
 from kernelyard.testing.assertions import assert_allclose
-from kernelyard.testing.conformance.layouts import in_memory
+from kernelyard.testing.conformance.layouts import lay_out
 from kernelyard.testing.conformance.place import device_of
 from kernelyard.testing.conformance.rerun import RERUN, from_json, to_json
 from kernelyard.testing.reference import evaluate
@@ -134,7 +134,7 @@ class Bench:
 
         Raises: Differs.
         """
-        given = feeds if layout == DENSE else in_memory(layout, feeds)
+        given = feeds if layout == DENSE else lay_out(layout, feeds)
         self.compare(self.outputs(exe, given), evaluate(module, feeds))
 
     def outputs(self, exe: Executable, feeds: Feeds) -> list[np.ndarray]:

@@ -21,11 +21,11 @@ from kernelyard.testing.conformance.chains import (
     ChainBuilder,
     Claimed,
     QuantizedChainBuilder,
-    claimed_samples,
+    find_claimed_samples,
     power_of_two,
 )
 from kernelyard.testing.conformance.claims import Claims
-from kernelyard.testing.conformance.layouts import IN_GRAPH, IN_MEMORY, LaidOut, changes, in_graph
+from kernelyard.testing.conformance.layouts import IN_GRAPH, IN_MEMORY, LaidOut, changes, insert_into_graph
 from kernelyard.testing.conformance.random_graphs import random_cases
 from kernelyard.testing.op_cases import one_symbol_per_size
 from kernelyard.testing.reference import evaluate
@@ -65,100 +65,100 @@ def all_cases(backend: str, claims: Claims) -> dict[str, Case]:
         cases[case.name] = case
     unmatched = [gap.cases for gap in claims.gaps if not any(claims.gap_of(name) is gap for name in cases)]
     name = "L0 every gap is about a case"
-    return {name: Case(name, partial(_no_idle_gaps, unmatched)), **cases}
+    return {name: Case(name, partial(_check_idle_gaps, unmatched)), **cases}
 
 
 def _cases(claims: Claims) -> Iterator[Case]:
     for name, check in loading.CHECKS.items():
         yield Case(f"L0 {name}", partial(check, claims=claims))
-    by_op = [list(claimed_samples(op, claimed)) for op, claimed in claims.ops.items()]
+    by_op = [list(find_claimed_samples(op, claimed)) for op, claimed in claims.ops.items()]
     samples = [sample for of_op in by_op for sample in of_op]
-    yield Case("L0 every claim is about a sample", partial(_no_idle_claims, samples, claims))
+    yield Case("L0 every claim is about a sample", partial(_check_idle_claims, samples, claims))
     for sample in samples:
-        yield from _single(sample, claims.layouts)
-    for make, chains in ((_fused, claims.fused), (_quantized, claims.quantized)):
+        yield from _single_cases(sample, claims.layouts)
+    for make, chains in ((_fused_cases, claims.fused), (_quantized_cases, claims.quantized)):
         yield from (case for chain in chains for case in make(chain, claims))
     for sample in samples:
-        yield from _symbolic(sample, claims)
-    firsts = [sample for of_op in by_op for sample in _without_gaps(of_op, claims)[:1]]
+        yield from _symbolic_cases(sample, claims)
+    firsts = [sample for of_op in by_op for sample in _drop_gaps(of_op, claims)[:1]]
     for sample in firsts:
-        yield _of(sample, f"L3 {sample.name('threads')}", partial(_threads, sample))
+        yield _case_of(sample, f"L3 {sample.name('threads')}", partial(_check_threads, sample))
     for sample in firsts:
-        yield _of(sample, f"L4 {sample.name('saved')}", partial(_saved, sample))
+        yield _case_of(sample, f"L4 {sample.name('saved')}", partial(_check_saved, sample))
     for name, run in random_cases(claims):
         yield Case(name, run)
 
 
-def _no_idle_gaps(unmatched: Sequence[str], bench: Bench) -> None:
+def _check_idle_gaps(unmatched: Sequence[str], bench: Bench) -> None:
     assert not unmatched, f"no case matches {unmatched[0]!r}"
 
 
-def _no_idle_claims(samples: Sequence[Claimed], claims: Claims, bench: Bench) -> None:
+def _check_idle_claims(samples: Sequence[Claimed], claims: Claims, bench: Bench) -> None:
     tried = {(sample.case.op.name, sample.dtype) for sample in samples}
     idle = [f"{op} in {dtype}" for op, claimed in claims.ops.items() for dtype in claimed if (op, dtype) not in tried]
     assert not idle, f"there is no sample of {', '.join(idle)}: leave it out, as nothing would test it"
 
 
-def _of(sample: Claimed, name: str, run: Run) -> Case:
+def _case_of(sample: Claimed, name: str, run: Run) -> Case:
     return Case(name, run, sample.case.op.name, sample.dtype)
 
 
-def _without_gaps(samples: Sequence[Claimed], claims: Claims) -> list[Claimed]:
+def _drop_gaps(samples: Sequence[Claimed], claims: Claims) -> list[Claimed]:
     """Return the samples that the backend takes with parameters and with constant operands."""
     forms = ("parameters", "constants")
     return [s for s in samples if not any(claims.gap_of(f"L1 {s.name(form)}") for form in forms)]
 
 
-def _others(sample: Claimed) -> range:
+def _other_operands(sample: Claimed) -> range:
     """Return all operands but the first."""
     return range(1, len(sample.case.sample.inputs))
 
 
 # --- L1 ---------------------------------------------------------------------------------------------------------------
-def _single(sample: Claimed, layouts: Sequence[str]) -> Iterator[Case]:
+def _single_cases(sample: Claimed, layouts: Sequence[str]) -> Iterator[Case]:
     """Yield cases with operands as parameters, in each memory layout, and as constants."""
 
     def case(form: str, run: Run) -> Case:
-        return _of(sample, f"L1 {sample.name(form)}", run)
+        return _case_of(sample, f"L1 {sample.name(form)}", run)
 
-    yield case("parameters", partial(_fed, sample, DENSE))
+    yield case("parameters", partial(_check_fed, sample, DENSE))
     for form in IN_MEMORY:
         if form in layouts and changes(form, sample.case.inputs()):
-            yield case(form, partial(_fed, sample, form))
+            yield case(form, partial(_check_fed, sample, form))
     for form in IN_GRAPH:
-        laid_out = in_graph(form, sample.case) if form in layouts else None
+        laid_out = insert_into_graph(form, sample.case) if form in layouts else None
         if laid_out is not None:
-            yield case(form, partial(_laid_out, laid_out))
-    if _others(sample):
-        yield case("constants", partial(_with_constants, sample))
+            yield case(form, partial(_check_laid_out, laid_out))
+    if _other_operands(sample):
+        yield case("constants", partial(_check_with_constants, sample))
 
 
-def _fed(sample: Claimed, layout: str, bench: Bench) -> None:
+def _check_fed(sample: Claimed, layout: str, bench: Bench) -> None:
     exe, module = bench.taken_again(sample.name("parameters"), sample.case.module)
     bench.right(exe, module, sample.case.inputs(), layout)
 
 
-def _laid_out(given: LaidOut, bench: Bench) -> None:
+def _check_laid_out(given: LaidOut, bench: Bench) -> None:
     bench.right(bench.taken(given.module, given.added), given.module, given.feeds)
 
 
-def _with_constants(sample: Claimed, bench: Bench) -> None:
-    constants = tuple(_others(sample))
+def _check_with_constants(sample: Claimed, bench: Bench) -> None:
+    constants = tuple(_other_operands(sample))
     module = sample.case.module(constants)
     bench.right(bench.taken(module), module, sample.case.inputs(constants))
 
 
 # --- L2 ---------------------------------------------------------------------------------------------------------------
-def _fused(chain: Chain, claims: Claims) -> Iterator[Case]:
+def _fused_cases(chain: Chain, claims: Claims) -> Iterator[Case]:
     """Yield a chain as one composite; then its forms in a larger graph, for the first sample."""
-    samples = list(claimed_samples(chain[0], claims.ops.get(chain[0], (RECAST_FROM,))))
-    usable = [s for s in _without_gaps(samples, claims) if isinstance(_result_type(s), TensorType)]
+    samples = list(find_claimed_samples(chain[0], claims.ops.get(chain[0], (RECAST_FROM,))))
+    usable = [s for s in _drop_gaps(samples, claims) if isinstance(_result_type(s), TensorType)]
     for sample in usable:
-        yield _of(sample, f"L2 {sample.name('fused', chain)}", partial(_as_one, sample, chain))
+        yield _case_of(sample, f"L2 {sample.name('fused', chain)}", partial(_check_as_one, sample, chain))
     for sample in usable[:1]:
-        yield _of(sample, f"L2 {sample.name('read by others', chain)}", partial(_observed, sample, chain))
-        yield _of(sample, f"L2 {sample.name('twins', chain)}", partial(_twins, sample, chain))
-        yield _of(sample, f"L4 {sample.name('saved', chain)}", partial(_saved_chain, sample, chain))
+        yield _case_of(sample, f"L2 {sample.name('read by others', chain)}", partial(_check_observed, sample, chain))
+        yield _case_of(sample, f"L2 {sample.name('twins', chain)}", partial(_check_twins, sample, chain))
+        yield _case_of(sample, f"L4 {sample.name('saved', chain)}", partial(_check_saved_chain, sample, chain))
 
 
 def _result_type(sample: Claimed) -> object:
@@ -171,12 +171,12 @@ def _chain_module(sample: Claimed, chain: Chain) -> tuple[IRModule, list[np.ndar
     return made.module(result), made.feeds
 
 
-def _as_one(sample: Claimed, chain: Chain, bench: Bench) -> None:
+def _check_as_one(sample: Claimed, chain: Chain, bench: Bench) -> None:
     module, feeds = _chain_module(sample, chain)
     bench.right(bench.taken_as_one(module), module, feeds)
 
 
-def _observed(sample: Claimed, chain: Chain, bench: Bench) -> None:
+def _check_observed(sample: Claimed, chain: Chain, bench: Bench) -> None:
     """Check a chain whose anchor is an output too, so that it must not vanish in a composite."""
     made = ChainBuilder(sample)
     anchor = made.anchor()
@@ -184,15 +184,15 @@ def _observed(sample: Claimed, chain: Chain, bench: Bench) -> None:
     bench.right(bench.taken_among_others(module, [sample.case.op.name]), module, made.feeds)
 
 
-def _twins(sample: Claimed, chain: Chain, bench: Bench) -> None:
+def _check_twins(sample: Claimed, chain: Chain, bench: Bench) -> None:
     """Check that two chains of one input that differ in their constants alone stay two."""
     made = ChainBuilder(sample)
-    results = [made.extend(made.anchor(factor), chain[1:]) for factor in ((1, 2) if _others(sample) else (1,))]
+    results = [made.extend(made.anchor(factor), chain[1:]) for factor in ((1, 2) if _other_operands(sample) else (1,))]
     module = made.module(*results)
     bench.right(bench.taken(module), module, made.feeds)
 
 
-def _saved_chain(sample: Claimed, chain: Chain, bench: Bench) -> None:
+def _check_saved_chain(sample: Claimed, chain: Chain, bench: Bench) -> None:
     module, feeds = _chain_module(sample, chain)
     bench.right_after_saving(bench.taken_as_one(module), module, feeds)
 
@@ -201,19 +201,21 @@ def _saved_chain(sample: Claimed, chain: Chain, bench: Bench) -> None:
 MOST_OFF = 0.05  # of the integers of a result, as halves may be rounded either way
 
 
-def _quantized(chain: Chain, claims: Claims) -> Iterator[Case]:
+def _quantized_cases(chain: Chain, claims: Claims) -> Iterator[Case]:
     """Yield a chain of stored integers as one composite, for each dtype that they are stored in."""
     for dtype in claims.stored:
-        for sample in (replace(each, dtype=dtype) for each in claimed_samples(chain[0], (RECAST_FROM,))):
+        for sample in (replace(each, dtype=dtype) for each in find_claimed_samples(chain[0], (RECAST_FROM,))):
             alone, name = (f"L2 {sample.name('quantized', part)}" for part in (chain[:1], chain))
             if not isinstance(_result_type(sample), TensorType) or (alone != name and claims.gap_of(alone)):
                 continue
-            yield _of(sample, name, partial(_quantized_as_one, sample, chain))
+            yield _case_of(sample, name, partial(_check_quantized, sample, chain))
             if not claims.gap_of(name):
-                yield _of(sample, f"L4 {sample.name('quantized', chain)}", partial(_saved_quantized, sample, chain))
+                yield _case_of(
+                    sample, f"L4 {sample.name('quantized', chain)}", partial(_check_saved_quantized, sample, chain)
+                )
 
 
-def _quantized_module(sample: Claimed, chain: Chain) -> tuple[IRModule, list[np.ndarray]]:
+def _build_quantized_module(sample: Claimed, chain: Chain) -> tuple[IRModule, list[np.ndarray]]:
     floats = QuantizedChainBuilder(sample, sample.dtype)
     module = floats.module(floats.extend(floats.anchor(), chain[1:]))
     scale = power_of_two(evaluate(module, floats.feeds)[0], 100)
@@ -221,13 +223,13 @@ def _quantized_module(sample: Claimed, chain: Chain) -> tuple[IRModule, list[np.
     return made.module(made.quantized(made.extend(made.anchor(), chain[1:]), scale)), made.feeds
 
 
-def _quantized_as_one(sample: Claimed, chain: Chain, bench: Bench) -> None:
-    module, feeds = _quantized_module(sample, chain)
+def _check_quantized(sample: Claimed, chain: Chain, bench: Bench) -> None:
+    module, feeds = _build_quantized_module(sample, chain)
     bench.right_but_for_halves(bench.taken_as_one(module), module, feeds, MOST_OFF)
 
 
-def _saved_quantized(sample: Claimed, chain: Chain, bench: Bench) -> None:
-    module, feeds = _quantized_module(sample, chain)
+def _check_saved_quantized(sample: Claimed, chain: Chain, bench: Bench) -> None:
+    module, feeds = _build_quantized_module(sample, chain)
     exe = bench.taken_as_one(module)
     bench.right_after_saving(exe, module, feeds, bench.outputs(exe, feeds))
 
@@ -237,9 +239,9 @@ def _leading(operand: int, axis: int, size: int) -> Dim:
     return dims.symbol("n") if (operand, axis) == (0, 0) and size > 1 else size
 
 
-def _symbolic(sample: Claimed, claims: Claims) -> Iterator[Case]:
+def _symbolic_cases(sample: Claimed, claims: Claims) -> Iterator[Case]:
     """Yield cases with sizes that are symbolic at compile time, where the operator allows that."""
-    forms = {"leading": (_leading, tuple(_others(sample))), "all": (one_symbol_per_size, ())}
+    forms = {"leading": (_leading, tuple(_other_operands(sample))), "all": (one_symbol_per_size, ())}
     for form in claims.symbolic:
         dim_of, constants = forms[form]
         try:
@@ -248,11 +250,11 @@ def _symbolic(sample: Claimed, claims: Claims) -> Iterator[Case]:
             continue  # the operator must know these sizes
         params = module.graph_functions()["main"].params
         if any(not isinstance(dim, int) for param in params for dim in param.tensor_type.shape):
-            run = partial(_unknown_sizes, sample, module, constants)
-            yield _of(sample, f"L3 {sample.name(f'symbolic {form}')}", run)
+            run = partial(_check_unknown_sizes, sample, module, constants)
+            yield _case_of(sample, f"L3 {sample.name(f'symbolic {form}')}", run)
 
 
-def _unknown_sizes(sample: Claimed, module: IRModule, constants: Sequence[int], bench: Bench) -> None:
+def _check_unknown_sizes(sample: Claimed, module: IRModule, constants: Sequence[int], bench: Bench) -> None:
     """Check one program for the sample's sizes and, where these go together, for twice as many rows."""
     exe, feeds = bench.taken(module), sample.case.inputs(constants)
     bench.right(exe, module, feeds)
@@ -266,12 +268,12 @@ def _unknown_sizes(sample: Claimed, module: IRModule, constants: Sequence[int], 
         bench.right(exe, module, feeds)
 
 
-def _threads(sample: Claimed, bench: Bench) -> None:
+def _check_threads(sample: Claimed, bench: Bench) -> None:
     module = sample.case.module()
     bench.right_with_threads(bench.taken(module), module, sample.case.inputs())
 
 
-def _saved(sample: Claimed, bench: Bench) -> None:
-    constants = tuple(_others(sample))
+def _check_saved(sample: Claimed, bench: Bench) -> None:
+    constants = tuple(_other_operands(sample))
     module = sample.case.module(constants)
     bench.right_after_saving(bench.taken(module), module, sample.case.inputs(constants))

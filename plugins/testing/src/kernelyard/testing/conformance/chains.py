@@ -10,7 +10,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import Constant, FunctionBuilder, IRModule, Sample, Var
-from kernelyard.ops.samples import numbers
+from kernelyard.ops.samples import draw_numbers
 from kernelyard.testing.op_cases import OpCase, op_cases
 
 RECAST_FROM = "float32"  # samples of this dtype serve for dtypes that have none
@@ -30,7 +30,7 @@ class Claimed:
         return f"{ops}: {self.case.sample.label} ({self.dtype}, {form})"
 
 
-def claimed_samples(op: str, claimed: Sequence[str]) -> Iterator[Claimed]:
+def find_claimed_samples(op: str, claimed: Sequence[str]) -> Iterator[Claimed]:
     """Yield the samples of these dtypes; a dtype with no samples of its own gets those of float32 that it can have."""
     cases = op_cases([op])
     for dtype in claimed:
@@ -106,7 +106,7 @@ class ChainBuilder:
             "scalar": [],
             "residual": sizes,
         }
-        array = numbers(*of_kind[kind], dtype=dtype, seed=number)
+        array = draw_numbers(*of_kind[kind], dtype=dtype, seed=number)
         if kind != "residual":
             return Constant(array)
         self.feeds.append(array)
@@ -158,7 +158,7 @@ class QuantizedChainBuilder(ChainBuilder):
 
     def _operand(self, value: Var, kind: str, number: int) -> Var | Constant:
         if kind == "residual":
-            return self._stored(numbers(*_sizes(value), seed=number))
+            return self._stored(draw_numbers(*_sizes(value), seed=number))
         given = super()._operand(value, kind, number)
         assert isinstance(given, Constant)
         return Constant(np.round(given.data * 256) / np.float32(256))  # a multiple of all products' steps

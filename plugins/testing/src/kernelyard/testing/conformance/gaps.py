@@ -32,7 +32,7 @@ def gaps_of(lines: Sequence[Line]) -> list[Gap]:
     ]
 
 
-def without_idle(gaps: Sequence[Gap], backend: str, claims: Claims) -> list[Gap]:
+def drop_idle(gaps: Sequence[Gap], backend: str, claims: Claims) -> list[Gap]:
     """Return the gaps that are about a case once all of them are claimed: chains are tried on samples that hold."""
     claimed = replace(claims, gaps=(*claims.gaps, *gaps))
     found = [claimed.gap_of(case) for case in all_cases(backend, claimed)]
@@ -90,5 +90,5 @@ class GapsPlugin(ScorecardPlugin):
         lines, backend = self.card.lines, self.card.backend
         if not lines:  # nothing ran: claims that cannot be read, or no backend, which pytest has said
             return
-        gaps = without_idle(gaps_of(lines), backend, read_claims(backend))
+        gaps = drop_idle(gaps_of(lines), backend, read_claims(backend))
         Path(self._file).write_text(gap_tables(gaps, lines), encoding="utf-8")

@@ -31,7 +31,7 @@ class LaidOut:
 
 
 # --- in memory: what a caller hands over ------------------------------------------------------------------------------
-def _strided(array: np.ndarray) -> np.ndarray:
+def _make_strided(array: np.ndarray) -> np.ndarray:
     """With gaps between the elements, the axes reversed in memory."""
     memory = np.empty([2 * size for size in reversed(array.shape)], array.dtype)
     view = memory.T[tuple(slice(None, None, 2) for _ in array.shape)]
@@ -39,7 +39,7 @@ def _strided(array: np.ndarray) -> np.ndarray:
     return view
 
 
-def _reversed(array: np.ndarray) -> np.ndarray:
+def _make_reversed(array: np.ndarray) -> np.ndarray:
     """Return the last element first in memory, as `x[::-1]` leaves it."""
     backwards = tuple(slice(None, None, -1) for _ in array.shape)
     return array[backwards].copy()[backwards]
@@ -50,7 +50,7 @@ def _byte_swapped(array: np.ndarray) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder()) if array.dtype.isbuiltin == 1 else array
 
 
-def _misaligned(array: np.ndarray) -> np.ndarray:
+def _make_misaligned(array: np.ndarray) -> np.ndarray:
     """At an odd address, as in the middle of a file."""
     memory = np.empty(array.nbytes + 1, np.uint8)[1:]
     memory[...] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -64,23 +64,23 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 
 IN_MEMORY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "strided": _strided,
+    "strided": _make_strided,
     "fortran": np.asfortranarray,
-    "reversed": _reversed,
+    "reversed": _make_reversed,
     "byte-swapped": _byte_swapped,
-    "misaligned": _misaligned,
+    "misaligned": _make_misaligned,
     "read-only": _read_only,
 }
 
 
-def in_memory(layout: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def lay_out(layout: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the same tensors, laid out otherwise; what has but one element or none stays as it is."""
     return [IN_MEMORY[layout](array) if array.size > 1 else array for array in arrays]
 
 
 def changes(layout: str, arrays: Sequence[np.ndarray]) -> bool:
     """Return True where any of these tensors does not lie as it would anyway."""
-    return not all(map(_is_plain, in_memory(layout, arrays)))
+    return not all(map(_is_plain, lay_out(layout, arrays)))
 
 
 def _is_plain(array: np.ndarray) -> bool:
@@ -88,25 +88,25 @@ def _is_plain(array: np.ndarray) -> bool:
 
 
 # --- in the graph: what another operator leaves -----------------------------------------------------------------------
-def _permuted(builder: FunctionBuilder, name: str, array: np.ndarray) -> tuple[Var, np.ndarray] | None:
+def _permute(builder: FunctionBuilder, name: str, array: np.ndarray) -> tuple[Var, np.ndarray] | None:
     """Return the operand with axis 1 last in memory: a transposed matrix, a channels-last image."""
-    return _reordered(builder, name, array, [0, *range(2, array.ndim), 1]) if array.ndim > 1 else None
+    return _reorder(builder, name, array, [0, *range(2, array.ndim), 1]) if array.ndim > 1 else None
 
 
-def _transposed(builder: FunctionBuilder, name: str, array: np.ndarray) -> tuple[Var, np.ndarray] | None:
+def _is_transposed(builder: FunctionBuilder, name: str, array: np.ndarray) -> tuple[Var, np.ndarray] | None:
     """Return True when the last two axes, of more than two, are transposed in memory."""
     rank = array.ndim
-    return _reordered(builder, name, array, [*range(rank - 2), rank - 1, rank - 2]) if rank > 2 else None
+    return _reorder(builder, name, array, [*range(rank - 2), rank - 1, rank - 2]) if rank > 2 else None
 
 
-def _reordered(builder: FunctionBuilder, name: str, array: np.ndarray, order: Sequence[int]) -> tuple[Var, np.ndarray]:
+def _reorder(builder: FunctionBuilder, name: str, array: np.ndarray, order: Sequence[int]) -> tuple[Var, np.ndarray]:
     """`order`: the operand's axes as they lie in memory."""
     given = np.ascontiguousarray(array.transpose(order))
     value = builder.input(name, given.shape, dtypes.from_numpy(array.dtype))
     return builder.op("permute_dims", value, axes=tuple(int(axis) for axis in np.argsort(order))), given
 
 
-def _sliced(builder: FunctionBuilder, name: str, array: np.ndarray) -> tuple[Var, np.ndarray] | None:
+def _slice(builder: FunctionBuilder, name: str, array: np.ndarray) -> tuple[Var, np.ndarray] | None:
     """Return a part of a larger tensor, away from all its edges."""
     if not array.ndim:
         return None
@@ -123,15 +123,15 @@ def _sliced(builder: FunctionBuilder, name: str, array: np.ndarray) -> tuple[Var
 
 
 _IN_GRAPH: dict[str, tuple[str, Callable[[FunctionBuilder, str, np.ndarray], tuple[Var, np.ndarray] | None]]] = {
-    "permuted": ("permute_dims", _permuted),
-    "transposed": ("permute_dims", _transposed),
-    "sliced": ("strided_slice", _sliced),
+    "permuted": ("permute_dims", _permute),
+    "transposed": ("permute_dims", _is_transposed),
+    "sliced": ("strided_slice", _slice),
 }
 IN_GRAPH = tuple(_IN_GRAPH)
 LAYOUTS = (*IN_MEMORY, *IN_GRAPH)
 
 
-def in_graph(layout: str, case: OpCase) -> LaidOut | None:
+def insert_into_graph(layout: str, case: OpCase) -> LaidOut | None:
     """Return the case with every operand that can come about so; None where there is no such operand."""
     added, make = _IN_GRAPH[layout]
     builder = FunctionBuilder()
