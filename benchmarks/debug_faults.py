@@ -37,7 +37,7 @@ from kernelyard_debug.bisect import bisect
 from kernelyard_debug.case import Case
 from kernelyard_debug.diff import diff
 from kernelyard_debug.locate import Snapshots
-from kernelyard_debug.opened import Given, opened
+from kernelyard_debug.open_case import Given, open_case
 from kernelyard_debug.oracle import Oracle
 from kernelyard_debug.outcome import ERROR
 from kernelyard_debug.reduce import reduce
@@ -192,7 +192,7 @@ def measure(networks: Sequence[str], kinds: Sequence[str], folder: Path, results
     console = Console(stderr=True)
     for network in networks:
         path = model_file(network, folder, sys.executable)
-        case = opened(Given(path, path.with_suffix(".npz")))
+        case = open_case(Given(path, path.with_suffix(".npz")))
         for kind in kinds:
             if results.has(network, kind):
                 continue

@@ -88,7 +88,7 @@ def reached_by(first: int, last: int, modules: frozenset[str]) -> set[tuple[str,
     reached: set[tuple[str, int]] = set()
     names = {module: {MARK: lambda line, module=module: reached.add((module, line))} for module in modules}
     sys.meta_path.insert(0, Replaced({module: marked(module) for module in modules}, names))
-    from kernelyard_debug.isolated import Finished, isolated
+    from kernelyard_debug.isolation import Finished, run_isolated
     from kernelyard_fuzz.campaign import all_patterns, try_seed
     from kernelyard_fuzz.coverage import steered
     from kernelyard_fuzz.graphs import Recipe
@@ -104,7 +104,7 @@ def reached_by(first: int, last: int, modules: frozenset[str]) -> set[tuple[str,
 
     for start in range(first, last, BATCH):
         batch = range(start, min(start + BATCH, last))
-        verdict = isolated(lambda announce, batch=batch, recipe=recipe: of(batch, recipe), 1e6)
+        verdict = run_isolated(lambda announce, batch=batch, recipe=recipe: of(batch, recipe), 1e6)
         if isinstance(verdict, Finished):
             more, taken = verdict.value
             reached |= more

@@ -29,7 +29,7 @@ from peers.exported import Exported, exported
 
 import kernelyard as ky
 from kernelyard.errors import KernelyardError
-from kernelyard_debug.isolated import Announce, Failed, Finished, isolated
+from kernelyard_debug.isolation import Announce, Failed, Finished, run_isolated
 from kernelyard_fuzz.chooser import SeededChooser
 
 TOLERANCE = 2e-4  # of the largest magnitude: float32 through a few layers
@@ -202,7 +202,7 @@ def main() -> None:
 
 def _isolated(seed: int, work: Callable[[Announce], Verdict]) -> Verdict:
     """Try a network in a process of its own, which may die."""
-    verdict = isolated(work, SECONDS)
+    verdict = run_isolated(work, SECONDS)
     if isinstance(verdict, Finished):
         return verdict.value
     if isinstance(verdict, Failed):

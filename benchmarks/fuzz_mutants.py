@@ -42,7 +42,7 @@ def map_reached(first: int, last: int) -> None:
     modules = {fault.module for fault in FAULTS}
     names = {module: {MARK: lambda line, module=module: reached.add((module, line))} for module in modules}
     sys.meta_path.insert(0, Replaced({module: marked(module) for module in modules}, names))
-    from kernelyard_debug.isolated import Finished, isolated
+    from kernelyard_debug.isolation import Finished, run_isolated
     from kernelyard_fuzz.campaign import all_patterns, try_seed
     from kernelyard_fuzz.coverage import steered
     from kernelyard_fuzz.graphs import Recipe
@@ -66,7 +66,7 @@ def map_reached(first: int, last: int) -> None:
 
     for start in range(first, last, BATCH):
         batch = range(start, min(start + BATCH, last))
-        verdict = isolated(lambda announce, batch=batch, recipe=recipe: of(batch, recipe), 600)
+        verdict = run_isolated(lambda announce, batch=batch, recipe=recipe: of(batch, recipe), 600)
         if isinstance(verdict, Finished):
             seeds, costs, taken = verdict.value
             print(json.dumps({"seeds": seeds, "costs": costs, "favoured": sorted(recipe.favoured)}), flush=True)

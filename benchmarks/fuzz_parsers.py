@@ -27,7 +27,7 @@ from peers.damaged import damaged
 from peers.parsers import Parser, parsers
 
 from kernelyard.errors import KernelyardError
-from kernelyard_debug.isolated import Announce, Failed, Finished, isolated
+from kernelyard_debug.isolation import Announce, Failed, Finished, run_isolated
 
 BATCH = 1000
 SECONDS = 10
@@ -75,7 +75,7 @@ def attack(parser: Parser, numbers: range, seed: int) -> Result:
     """Give inputs to a parser in a worker; where one ends it, that is a find, and another goes on."""
     result, start = Result(Counter(), []), numbers.start
     while start < numbers.stop:
-        verdict = isolated(lambda say, first=start: _work(parser, range(first, numbers.stop), seed, say), 1e6)
+        verdict = run_isolated(lambda say, first=start: _work(parser, range(first, numbers.stop), seed, say), 1e6)
         if isinstance(verdict, Finished):
             outcomes, finds = verdict.value
             result.outcomes.update(outcomes)

@@ -24,7 +24,7 @@ from kernelyard.plugins.interfaces.manifest import parse_manifest
 from kernelyard.runtime.artifact.container import Member, pack_container, read_container
 from kernelyard.runtime.execute.executable import TensorInfo
 from kernelyard.runtime.jit.object_code import ObjectCode, UnlinkableError
-from kernelyard_debug.opened import read_feeds
+from kernelyard_debug.open_case import read_feeds
 from kernelyard_llm.description import Description
 from kernelyard_llm.from_huggingface import huggingface_config, read_json
 from kernelyard_llm.gguf import read_gguf

@@ -16,7 +16,7 @@ from kernelyard.patterns.checks import Gemm
 from kernelyard.patterns.templates import matmul
 from kernelyard.testing import assert_declined
 from kernelyard.testing.offload_bench import feeds_of, module_of, values
-from kernelyard_cutlass.products import check_gemm
+from kernelyard_cutlass.matmuls import check_gemm
 
 from .conftest import compiled, composites, runtime_of
 

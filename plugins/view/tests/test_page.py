@@ -14,10 +14,10 @@ from view_models import network, report_of
 import kernelyard as ky
 from kernelyard.runtime.report import Report
 from kernelyard_view.build import Build
+from kernelyard_view.build_json import build_from_json, build_to_json
 from kernelyard_view.graph import graph_data
 from kernelyard_view.measure import build_of
 from kernelyard_view.page import view_page
-from kernelyard_view.saved import build_from_json, build_to_json
 from kernelyard_view.watch_passes import WatchPasses, diff_lines
 
 

@@ -31,8 +31,8 @@ from kernelyard_cutlass.description import (
     check_arch,
     check_outside,
 )
+from kernelyard_cutlass.matmuls import describe_int8_matmul, describe_matmul
 from kernelyard_cutlass.norms import describe_norm
-from kernelyard_cutlass.products import describe_int8_matmul, describe_matmul
 from kernelyard_cutlass.weights import describe_decode_matmul, match_dequantized_weight
 
 

@@ -18,7 +18,7 @@ from kernelyard.plugins.api import Call, Constant, Decline, Expr, Match, Op, Pat
 from kernelyard.runtime.api import LRU
 from kernelyard_cutlass.description import DEQUANTIZED, Description, Settings, check_dtypes, describe_epilogue
 from kernelyard_cutlass.launches import RUN
-from kernelyard_cutlass.products import check_gemm, gemm_choices
+from kernelyard_cutlass.matmuls import check_gemm, gemm_choices
 
 MOST_WEIGHTS = 8
 LEAST_HALF, MOST_HALF = -8, 7

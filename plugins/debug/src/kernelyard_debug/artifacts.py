@@ -15,7 +15,7 @@ from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 from kernelyard_debug.case import Case
 from kernelyard_debug.errors import DebugError
-from kernelyard_debug.isolated import Announce, Finished, isolated
+from kernelyard_debug.isolation import Announce, Finished, run_isolated
 from kernelyard_debug.runners import Runner
 
 
@@ -50,7 +50,7 @@ def steps_of_artifact(path: Path, feeds: Mapping[str, np.ndarray], timeout: floa
         announce("running")
         return run_steps(exe, feeds)
 
-    verdict = isolated(work, timeout)
+    verdict = run_isolated(work, timeout)
     if isinstance(verdict, Finished):
         return verdict.value
     raise DebugError("the artifact cannot be run on these feeds", where=str(path), found=verdict)

@@ -17,7 +17,7 @@ from kernelyard_debug.case import Case
 from kernelyard_debug.command_oracle import CommandOracle
 from kernelyard_debug.errors import DebugError
 from kernelyard_debug.halving import least_by_halves
-from kernelyard_debug.opened import Given, opened
+from kernelyard_debug.open_case import Given, open_case
 from kernelyard_debug.oracle import TIMEOUT, Oracle
 from kernelyard_debug.outcome import UNUSABLE, Outcome
 from kernelyard_debug.runners import CompiledRunner, ReplayRunner, runner_of
@@ -88,7 +88,7 @@ def bisect(
             with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:
                 command = CommandOracle(check, timeout)
                 return _Search(_ByCommand(_onnx_file(model, Path(folder)), command), progress).report()
-        case = opened(Given(model, feeds, arguments, sizes or {}))
+        case = open_case(Given(model, feeds, arguments, sizes or {}))
         oracle = Oracle(CompiledRunner(arguments=arguments), runner_of(against, arguments), tolerance, timeout)
         return _Search(_ByOracle(case, oracle), progress).report()
 
@@ -191,5 +191,5 @@ def _onnx_file(model: object, folder: Path) -> Path:
     if isinstance(model, (str, Path)) and Path(model).suffix == ".onnx":
         return Path(model)
     path = folder / "model.onnx"
-    onnx.save(to_onnx(opened(Given(model, None)).module), path)
+    onnx.save(to_onnx(open_case(Given(model, None)).module), path)
     return path

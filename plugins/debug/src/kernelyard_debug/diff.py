@@ -21,7 +21,7 @@ from kernelyard_debug.diff_artifacts import diff_artifacts
 from kernelyard_debug.diff_report import DiffReport, Layer
 from kernelyard_debug.difference import TOLERANCES, Difference
 from kernelyard_debug.errors import DebugError
-from kernelyard_debug.opened import Given, opened
+from kernelyard_debug.open_case import Given, open_case
 from kernelyard_debug.oracle import TIMEOUT, Oracle, differences
 from kernelyard_debug.outcome import CRASH, ERROR, HANG, UNUSABLE, Outcome
 from kernelyard_debug.runners import CompiledRunner, Runner, runner_of
@@ -53,7 +53,7 @@ def diff(
         tolerance = TOLERANCES["bfloat16"]
     if isinstance(model, (str, Path)) and is_artifact(Path(model)):
         return diff_artifacts(Path(model), Path(against), feeds, tolerance, timeout)
-    case = opened(Given(model, feeds, arguments, sizes or {}))
+    case = open_case(Given(model, feeds, arguments, sizes or {}))
     if Path(against).is_file() and is_artifact(Path(against)):
         steps = steps_of_artifact(Path(against), case.feeds, timeout)
         other: Runner = replay_artifact(case, against, steps)

@@ -12,7 +12,7 @@ from kernelyard_debug.artifacts import steps_of_artifact
 from kernelyard_debug.diff_report import DiffReport, Layer
 from kernelyard_debug.difference import difference
 from kernelyard_debug.errors import DebugError
-from kernelyard_debug.opened import random_feeds, read_feeds
+from kernelyard_debug.open_case import random_feeds, read_feeds
 from kernelyard_debug.outcome import AGREES, Outcome
 
 

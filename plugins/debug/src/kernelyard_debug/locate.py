@@ -19,7 +19,7 @@ from kernelyard.tir import PrimFunc
 from kernelyard.transform.pass_infra.pass_base import Instrument, Pass, Sequential
 from kernelyard_debug.case import Case, record
 from kernelyard_debug.halving import least_by_halves
-from kernelyard_debug.isolated import Announce
+from kernelyard_debug.isolation import Announce
 from kernelyard_debug.outcome import Place
 
 CODEGEN_PASS = "RunCodegen"

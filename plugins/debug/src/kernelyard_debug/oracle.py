@@ -9,7 +9,7 @@ import numpy as np
 
 from kernelyard_debug.case import Case
 from kernelyard_debug.difference import Difference, difference
-from kernelyard_debug.isolated import Announce, Failed, Finished, isolated
+from kernelyard_debug.isolation import Announce, Failed, Finished, run_isolated
 from kernelyard_debug.locate import Snapshots, announce_steps, find_announced_step, wrong_pass, wrong_step
 from kernelyard_debug.outcome import AGREES, CRASH, HANG, UNUSABLE, Outcome, Place, outcome_of_death, outcome_of_error
 from kernelyard_debug.runners import PASS, RUNNING, CompiledRunner, Runner
@@ -54,7 +54,7 @@ class Oracle:
                 error.add_note(f"stage: {stages[-1] if stages else ''}")
                 raise
 
-        verdict = isolated(noting, self.timeout)
+        verdict = run_isolated(noting, self.timeout)
         if isinstance(verdict, Finished):
             return verdict.value
         if isinstance(verdict, Failed):

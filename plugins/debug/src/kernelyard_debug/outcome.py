@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kernelyard_debug.difference import Difference
-from kernelyard_debug.isolated import Died, Failed
+from kernelyard_debug.isolation import Died, Failed
 
 COMMAND = "the command"  # the stage of what a user's command says: what it prints is no part of its signature
 AGREES, ERROR, CRASH, HANG, UNUSABLE = "agrees", "error", "crash", "hang", "unusable"

@@ -16,7 +16,7 @@ from kernelyard_debug.case import Case, cut_case, record
 from kernelyard_debug.command_oracle import CommandOracle
 from kernelyard_debug.cuts import latest_start, shortest_prefix, without_each
 from kernelyard_debug.errors import DebugError
-from kernelyard_debug.opened import Given, opened
+from kernelyard_debug.open_case import Given, open_case
 from kernelyard_debug.oracle import TIMEOUT, Oracle
 from kernelyard_debug.outcome import UNUSABLE, Outcome
 from kernelyard_debug.reducers import REDUCERS, attempts
@@ -90,7 +90,7 @@ def reduce(
     than 0 means that the failure is there.
     Raises: DebugError where the model does not fail, and what reading it raises.
     """
-    case = opened(Given(model, feeds, arguments, sizes or {}))
+    case = open_case(Given(model, feeds, arguments, sizes or {}))
     oracle = (
         CommandOracle(check, timeout)
         if check

@@ -17,7 +17,7 @@ from kernelyard.ir import parse_module, to_text
 from kernelyard.ops.interpreter import run
 from kernelyard_debug.case import Case
 from kernelyard_debug.errors import DebugError
-from kernelyard_debug.opened import read_feeds
+from kernelyard_debug.open_case import read_feeds
 from kernelyard_onnx_export import to_onnx
 
 TEXT, FEEDS, MODEL, DATA, TEST, REPORT = (

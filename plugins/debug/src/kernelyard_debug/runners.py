@@ -18,7 +18,7 @@ from kernelyard.runtime.execute.executable import Executable
 from kernelyard.transform.pass_infra.pass_base import Instrument, Pass
 from kernelyard_debug.case import Case
 from kernelyard_debug.errors import DebugError
-from kernelyard_debug.isolated import Announce, Failed, Finished, isolated
+from kernelyard_debug.isolation import Announce, Failed, Finished, run_isolated
 
 RUNNING = "running"
 PASS = "pass "  # before the name of a pass that is announced
@@ -109,7 +109,7 @@ class ReplayRunner(Runner):
     @staticmethod
     def of(case: Case, runner: Runner, timeout: float) -> ReplayRunner:
         """Run a case once, in an isolated process. Raises: DebugError if the runner fails."""
-        verdict = isolated(lambda announce: runner.outputs(case, announce), timeout)
+        verdict = run_isolated(lambda announce: runner.outputs(case, announce), timeout)
         if isinstance(verdict, Finished):
             return ReplayRunner(runner.name, verdict.value)
         found = verdict.facts["message"] if isinstance(verdict, Failed) else verdict.reason

@@ -14,7 +14,7 @@ from kernelyard.runtime.api import processors
 from kernelyard_deploy.batch_job import Job, Shard, failure_json, plan, run_shard
 from kernelyard_deploy.errors import BatchJobError
 from kernelyard_deploy.progress import progress_of
-from kernelyard_deploy.published import Place
+from kernelyard_deploy.publish import Place
 from kernelyard_deploy.supervisor import Done, supervise_shards
 
 SHARD_ROWS, BATCH_ROWS = 1 << 16, 1 << 10

@@ -10,7 +10,7 @@ from pathlib import Path
 from kernelyard_deploy import bentoml_service, c_library, kserve, mlflow_model, oci, triton
 from kernelyard_deploy.facts import Facts
 from kernelyard_deploy.manifest import Manifest
-from kernelyard_deploy.published import Place, published
+from kernelyard_deploy.publish import Place, publish_artifact
 from kernelyard_deploy.staging import stage
 
 
@@ -64,13 +64,13 @@ def export(artifact: Place, form: str, folder: Place, facts: Facts | None = None
     Example:
         export("model.kyar", "triton", "repository", Facts(name="classifier", license="Apache-2.0"))
     """
-    with published(artifact, facts) as (manifest, path):
+    with publish_artifact(artifact, facts) as (manifest, path):
         return _export(manifest, path, form, Path(folder))
 
 
 def export_all(artifact: Place, folders: Sequence[tuple[str, Place]], facts: Facts | None = None) -> list[Path]:
     """Export an artifact in several forms, each into its folder. Raises: as `export`."""
-    with published(artifact, facts) as (manifest, path):
+    with publish_artifact(artifact, facts) as (manifest, path):
         return [_export(manifest, path, form, Path(folder)) for form, folder in folders]
 
 

@@ -19,7 +19,7 @@ from packaging.version import Version
 from kernelyard_deploy.errors import ExportError
 from kernelyard_deploy.facts import Facts
 from kernelyard_deploy.manifest import CORE, EntryFunction, Manifest
-from kernelyard_deploy.published import Place, published
+from kernelyard_deploy.publish import Place, publish_artifact
 from kernelyard_deploy.staging import stage
 
 INIT, MODELS = "__init__.py", "_models.py"
@@ -79,7 +79,7 @@ def export_wheel(
     paths = [artifacts] if isinstance(artifacts, str | Path) or not isinstance(artifacts, Sequence) else list(artifacts)
     models: dict[str, tuple[Manifest, bytes]] = {}
     for path in paths:
-        with published(path, facts if len(paths) == 1 else None) as (manifest, file):
+        with publish_artifact(path, facts if len(paths) == 1 else None) as (manifest, file):
             if Path(path).stem in models:
                 raise ExportError("two artifacts of a wheel have the same name", found=Path(path).name)
             models[Path(path).stem] = manifest, file.read_bytes()

@@ -19,7 +19,7 @@ import kernelyard as ky
 from kernelyard.ir import to_text
 from kernelyard.patterns import FusionPattern
 from kernelyard.plugins.discovery.manager import get_manager
-from kernelyard_debug.isolated import Announce, Died, Failed, Finished, isolated
+from kernelyard_debug.isolation import Announce, Died, Failed, Finished, run_isolated
 from kernelyard_fuzz.chooser import SeededChooser
 from kernelyard_fuzz.configuration import Configuration, random_configuration
 from kernelyard_fuzz.costs import Cost, worse
@@ -128,7 +128,7 @@ def try_seeds(seeds: Sequence[int], recipe: Recipe, before: Mapping[int, Costs] 
     """
     tally = Tally()
     while seeds:
-        verdict = isolated(lambda announce, left=seeds: _work(left, recipe, before or {}, announce), 1e6)
+        verdict = run_isolated(lambda announce, left=seeds: _work(left, recipe, before or {}, announce), 1e6)
         if isinstance(verdict, Finished):
             tally.add(verdict.value)
             break
@@ -264,7 +264,7 @@ def write_find(find: Find, recipe: Recipe, folder: Path) -> Path:
     place = folder / f"seed_{find.seed}"
     place.mkdir(parents=True, exist_ok=True)
     (place / FACTS).write_text(json.dumps(asdict(find), indent=2), encoding="utf-8")
-    remade = isolated(lambda announce: _remade(find.seed, recipe), 1e6)
+    remade = run_isolated(lambda announce: _remade(find.seed, recipe), 1e6)
     if isinstance(remade, Finished):
         text, feeds = remade.value
         (place / "model.ir").write_text(text, encoding="utf-8")

@@ -30,7 +30,7 @@ class LanguageModelFrontend(Frontend):
         """
         from kernelyard_llm.program import to_ir
         from kernelyard_llm.source import read_source
-        from kernelyard_llm.stored import DEFAULT_PRODUCTS, check_products
+        from kernelyard_llm.stored_weights import DEFAULT_PRODUCTS, check_products
 
         assert isinstance(model, (str, os.PathLike))
         return to_ir(read_source(Path(os.fsdecode(model))), check_products(options.get("products", DEFAULT_PRODUCTS)))

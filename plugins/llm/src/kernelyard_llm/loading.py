@@ -13,7 +13,7 @@ from kernelyard_llm.errors import LanguageModelError
 from kernelyard_llm.model import LanguageModel
 
 if TYPE_CHECKING:
-    from kernelyard_llm.stored import Products
+    from kernelyard_llm.stored_weights import Products
 
 ARTIFACT_SUFFIX = ".kyar"
 
@@ -48,7 +48,7 @@ def load(
         return _with_cache(from_executable(kernelyard.load(path, threads), context, str(path)), cache_dtype)
     from kernelyard_llm.program import to_ir
     from kernelyard_llm.source import read_source
-    from kernelyard_llm.stored import DEFAULT_PRODUCTS, check_products
+    from kernelyard_llm.stored_weights import DEFAULT_PRODUCTS, check_products
 
     source = read_source(path).with_cache(cache_dtype)
     executable = kernelyard.compile(to_ir(source, check_products(products or DEFAULT_PRODUCTS)), **options)

@@ -16,7 +16,7 @@ from kernelyard import nn
 from kernelyard_llm.blocks import Planes
 from kernelyard_llm.configuration import Experts, LayerConfig, ModelConfig
 from kernelyard_llm.errors import ModelFileError
-from kernelyard_llm.stored import DEFAULT_PRODUCTS, Dense, Embedding, Products, stack_weights
+from kernelyard_llm.stored_weights import DEFAULT_PRODUCTS, Dense, Embedding, Products, stack_weights
 
 Weight: TypeAlias = "np.ndarray | Planes"
 Weights: TypeAlias = "Mapping[str, Weight]"

@@ -10,7 +10,7 @@ from kernelyard_llm.configuration import DECODE, DECODE_BATCH, EXTEND, HEAD, PAG
 from kernelyard_llm.description import KEY
 from kernelyard_llm.errors import ModelFileError
 from kernelyard_llm.network import Decoder, Weights
-from kernelyard_llm.stored import DEFAULT_PRODUCTS, Products
+from kernelyard_llm.stored_weights import DEFAULT_PRODUCTS, Products
 
 if TYPE_CHECKING:
     from kernelyard.plugins.api import IRModule

@@ -14,9 +14,9 @@ from kernelyard.errors import ArtifactCorruptedError
 from kernelyard.runtime.abi.spec import read_json
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard_view.build import Build, PassChange
+from kernelyard_view.build_json import KEY, build_from_json, build_of_difference, errors_of, is_difference, with_errors
 from kernelyard_view.measure import build_of
 from kernelyard_view.roof import measure_roof
-from kernelyard_view.saved import KEY, build_from_json, build_of_difference, errors_of, is_difference, with_errors
 from kernelyard_view.watch_passes import WatchPasses
 
 

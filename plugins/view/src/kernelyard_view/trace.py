@@ -11,8 +11,8 @@ from kernelyard.runtime.profiling.profile import Profile
 from kernelyard.runtime.profiling.profiler import profile
 from kernelyard.runtime.profiling.trace import trace_events
 from kernelyard_view.build import Build, MemoryMap
+from kernelyard_view.build_json import KEY, build_to_json
 from kernelyard_view.measure import build_from_profile
-from kernelyard_view.saved import KEY, build_to_json
 
 
 class Trace:

@@ -16,7 +16,7 @@ Place: TypeAlias = "str | os.PathLike[str]"
 
 
 @contextmanager
-def published(artifact: Place, facts: Facts | None) -> Iterator[tuple[Manifest, Path]]:
+def publish_artifact(artifact: Place, facts: Facts | None) -> Iterator[tuple[Manifest, Path]]:
     """Give the artifact with these facts in it, and its manifest; without facts it is the file as it is."""
     if facts is None:
         yield read_manifest(artifact), Path(artifact)

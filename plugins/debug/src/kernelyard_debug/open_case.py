@@ -36,7 +36,7 @@ class Given:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
-def opened(given: Given) -> Case:
+def open_case(given: Given) -> Case:
     """Return the model as the compiler imports it, with its feeds; a module's private functions are inlined.
 
     Raises: what reading the model raises, DebugError for a file that holds no feeds, InputNameError.

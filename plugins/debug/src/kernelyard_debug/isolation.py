@@ -50,7 +50,7 @@ class Died:
     timed_out: bool = False
 
 
-def isolated(function: Callable[[Announce], T], timeout: float) -> Finished[T] | Failed | Died:
+def run_isolated(function: Callable[[Announce], T], timeout: float) -> Finished[T] | Failed | Died:
     """Run a function in a copy of this process, for so many seconds at most.
 
     The function is given `announce`: a text that it passes on says what it is at, which is known if it dies. What it
