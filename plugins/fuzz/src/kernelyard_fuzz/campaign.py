@@ -24,9 +24,9 @@ from kernelyard_fuzz.chooser import SeededChooser
 from kernelyard_fuzz.configuration import Configuration, random_configuration
 from kernelyard_fuzz.costs import Cost, worse
 from kernelyard_fuzz.coverage import steered
-from kernelyard_fuzz.errors import FuzzError
+from kernelyard_fuzz.errors import FoundError, FuzzError
 from kernelyard_fuzz.graphs import Graph, Recipe, random_graph
-from kernelyard_fuzz.oracles import FoundError, Taken, check
+from kernelyard_fuzz.oracles import Taken, check
 
 BATCH = 500  # graphs of one worker process, which loads the compiler and opens its libraries again
 SECONDS = 60  # of processor time for one graph; more is a hang
