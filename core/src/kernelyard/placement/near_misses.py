@@ -27,8 +27,8 @@ def record_near_misses(
 
     Codes: "no-match" (with the first part of the pattern that failed), "excluded" (the caller left the pattern out).
     """
-    by_op = _by_root_op(patterns)
-    excluded_by_op = _by_root_op(excluded)
+    by_op = _group_by_root_op(patterns)
+    excluded_by_op = _group_by_root_op(excluded)
     before = offered.entry_functions()
     for name, function in left.entry_functions().items():
         if name not in before:
@@ -48,7 +48,7 @@ def record_near_misses(
                 recorder.reasons.add(binding.var, value.op_name, reason)
 
 
-def _by_root_op(patterns: Sequence[FusionPattern]) -> dict[str, list[FusionPattern]]:
+def _group_by_root_op(patterns: Sequence[FusionPattern]) -> dict[str, list[FusionPattern]]:
     by_op: dict[str, list[FusionPattern]] = {}
     for pattern in patterns:
         for op in sorted(pattern.pattern.root_ops or ()):

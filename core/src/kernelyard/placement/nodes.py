@@ -164,13 +164,13 @@ class _Walk:
             bytes_of(call) if counted else 0,
             tuple(source for source in sources if isinstance(source, int)),
             tuple(source for source in sources if isinstance(source, str)),
-            reasons=(*self._of_others(backend, call.op_name, reasons), *self._of_rest(backend)),
+            reasons=(*self._reasons_of_others(backend, call.op_name, reasons), *self._reasons_of_rest(backend)),
         )
 
-    def _of_rest(self, owner: str) -> tuple[Reason, ...]:
+    def _reasons_of_rest(self, owner: str) -> tuple[Reason, ...]:
         return (self.recorder.rest[owner],) if owner in self.recorder.rest else ()
 
-    def _of_others(self, owner: str, op: str, reasons: Sequence[Reason]) -> Iterator[Reason]:
+    def _reasons_of_others(self, owner: str, op: str, reasons: Sequence[Reason]) -> Iterator[Reason]:
         """Yield the reasons of every backend that has a pattern ending in `op` but does not run it, in order."""
         for backend, ops in self.recorder.offers.items():
             given = [reason for reason in reasons if reason.backend == backend]

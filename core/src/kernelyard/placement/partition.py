@@ -46,14 +46,14 @@ def partition(module: IRModule, backends: Sequence[Backend], settings: Placement
             names += [pattern.name for pattern in patterns]
             with collector_paused():
                 acceptance = RegionAcceptance(backend, settings.policy)
-                placed = _in_time(acceptance, module, patterns, settings, attempt)
+                placed = _check_in_time(acceptance, module, patterns, settings, attempt)
             if (changed := before.violation()) is not None:
                 raise changed
             if settings.strict and len(attempt.violations) > len(recorder.violations):
                 raise PluginContractError(attempt.violations[-1].message)
         except Exception as error:  # a vendor's code
             cause = before.violation() or error
-            broken = _broken(backend, cause, recorder.label_of(backend.name))
+            broken = _contract_error(backend, cause, recorder.label_of(backend.name))
             if settings.strict:
                 raise broken from error
             log.warning("the backend %s failed while it was offered the model", backend.name, exc_info=True)
@@ -72,7 +72,7 @@ def _patterns(backend: Backend, target: Target) -> tuple[FusionPattern, ...]:
     return (*get_patterns(backend.name), *own, *op_rule_patterns(backend.name))
 
 
-def _in_time(
+def _check_in_time(
     acceptance: RegionAcceptance,
     module: IRModule,
     patterns: Sequence[FusionPattern],
@@ -214,7 +214,7 @@ def _check_excluded(excluded: Sequence[str], names: Sequence[str]) -> None:
             )
 
 
-def _broken(backend: Backend, error: Exception, label: str) -> PluginContractError:
+def _contract_error(backend: Backend, error: Exception, label: str) -> PluginContractError:
     return PluginContractError(
         f"the backend {backend.name} failed while it was offered the model: {describe(error)}",
         where=label if label != backend.name else None,

@@ -106,7 +106,7 @@ class LeastCost:
             return Accept(cost)
         return Decline(
             GENERATED,
-            f"{name} expects to be faster: {cost.reason or alternative.reason or _compared(cost, alternative)}",
+            f"{name} expects to be faster: {cost.reason or alternative.reason or _compare_costs(cost, alternative)}",
         )
 
     def decide_epilogue(self, match: Match) -> Decline | None:
@@ -127,7 +127,7 @@ class LeastCost:
             return None
 
 
-def _compared(cost: Cost, alternative: Cost) -> str:
+def _compare_costs(cost: Cost, alternative: Cost) -> str:
     mine, its = (each.seconds or 0.0 for each in (alternative, cost))
     return f"{mine * 1e6:.3g} us, not {its * 1e6:.3g}"
 

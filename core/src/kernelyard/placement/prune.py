@@ -33,15 +33,15 @@ class RegionAcceptance:
 
     def answer(self, region: Region) -> Answer:
         """Accept or decline a region; a plugin that raises does not get it."""
-        return self._decided(_ask(self.backend, region), region)
+        return self._decide(_ask(self.backend, region), region)
 
-    def checked_patterns(self, patterns: Sequence[FusionPattern]) -> list[FusionPattern]:
+    def wrap_checks(self, patterns: Sequence[FusionPattern]) -> list[FusionPattern]:
         """Return the patterns with checks that consult the policy, too."""
         return list(patterns) if isinstance(self.policy, TakeAll) else [self._with_policy(each) for each in patterns]
 
     def _with_policy(self, pattern: FusionPattern) -> FusionPattern:
         def check(match: Match) -> Answer:
-            return self._decided(Accept() if pattern.check is None else pattern.check(match), match)
+            return self._decide(Accept() if pattern.check is None else pattern.check(match), match)
 
         return replace(pattern, check=check)
 
@@ -51,7 +51,7 @@ class RegionAcceptance:
             return Accept(cost)
         return self.policy.decide(self.backend, region, replace(cost, seconds=cost.seconds + border_seconds))
 
-    def _decided(self, answer: Answer, work: Match | Region) -> Answer:
+    def _decide(self, answer: Answer, work: Match | Region) -> Answer:
         return self.policy.decide(self.backend, work, answer.cost) if isinstance(answer, Accept) else answer
 
 
@@ -68,7 +68,7 @@ def merge_regions(
     merging = _Merging(acceptance)
     while True:
         merged = merging.merge(module)
-        declined = merging.declined or merging.declined_for_borders(merged)
+        declined = merging.declined or merging.find_declined_for_borders(merged)
         if not declined:
             return merged
         module = release_composites(module, declined, by_name, recorder)
@@ -102,7 +102,7 @@ class _Merging:
 
         return merge(self._name, is_wanted)(module)
 
-    def declined_for_borders(self, merged: IRModule) -> dict[Binding, Decline]:
+    def find_declined_for_borders(self, merged: IRModule) -> dict[Binding, Decline]:
         """Return the calls of composites in regions that gain less than the reorders at their borders take."""
         declined: dict[Binding, Decline] = {}
         if isinstance(self._acceptance.policy, TakeAll):

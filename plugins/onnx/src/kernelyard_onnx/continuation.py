@@ -70,21 +70,21 @@ def _join(
     if scope.continued >= MAX_CONTINUED:
         raise RejectedError(f"more than {MAX_CONTINUED} branches of different types follow one another")
     sides = [_begun(node, name, scope) for name in ("then_branch", "else_branch")]
-    position, live = _converted(node, sides, following, wanted)
+    position, live = _convert_branches(node, sides, following, wanted)
     if live:
-        graphs = [_outlined(side, live) for side in sides]
+        graphs = [_outline(side, live) for side in sides]
         scope.values.update(zip(live, branch_on(node, node.input(0), graphs), strict=True))
     return position
 
 
-def _converted(
+def _convert_branches(
     node: Node, sides: Sequence[_Side], following: Sequence[onnx.NodeProto], wanted: Collection[str]
 ) -> tuple[int, list[str]]:
     """Convert nodes in both branches until these agree; return how many, and the names that are still needed.
 
     Raises: RejectedError, KernelyardError.
     """
-    last_reader = _last_readers(following, wanted)
+    last_reader = _find_last_readers(following, wanted)
     made = _names_made([node.proto])
     position = 0
     while True:
@@ -137,7 +137,7 @@ def _names_made(nodes: Iterable[onnx.NodeProto]) -> list[str]:
     return [name for node in nodes for name in node.output if name]
 
 
-def _last_readers(nodes: Sequence[onnx.NodeProto], wanted: Iterable[str]) -> dict[str, int]:
+def _find_last_readers(nodes: Sequence[onnx.NodeProto], wanted: Iterable[str]) -> dict[str, int]:
     """Return for each name the last of the nodes that reads it; their number for names that the graph returns."""
     last = {name: number for number, proto in enumerate(nodes) for name in names_read(proto)}
     return {**last, **dict.fromkeys(wanted, len(nodes))}
@@ -156,7 +156,7 @@ def _agree(sides: Sequence[_Side], names: Iterable[str]) -> bool:
     return True
 
 
-def _outlined(side: _Side, names: Iterable[str]) -> OutlinedGraph:
+def _outline(side: _Side, names: Iterable[str]) -> OutlinedGraph:
     values = [side.scope.find(name) for name in names]
     return OutlinedGraph(side.builder, (), [value for value in values if isinstance(value, Expr)])
 

@@ -29,7 +29,7 @@ NARROW: dict[int, tuple[str, Any]] = {
 }
 
 
-def carried(value: Any, data_type: int) -> np.ndarray:
+def carry(value: Any, data_type: int) -> np.ndarray:
     """Return an array as the program takes it; text as an array of objects.
 
     Raises: InputTypeError.
@@ -45,6 +45,6 @@ def carried(value: Any, data_type: int) -> np.ndarray:
     return array.astype(to_numpy(carrier))
 
 
-def given_back(array: np.ndarray, data_type: int) -> np.ndarray:
+def restore(array: np.ndarray, data_type: int) -> np.ndarray:
     """Return a result of the program in the element type of the model."""
     return array.astype(NARROW[data_type][1]) if data_type in NARROW else array

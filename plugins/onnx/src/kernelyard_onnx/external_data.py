@@ -91,9 +91,9 @@ class WeightFiles:
         where = f"weight {tensor.name!r}"
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
-        offset = _number(entries, "offset", 0, where)
+        offset = _read_number(entries, "offset", 0, where)
         needed = dtype.itemsize * count
-        length = _number(entries, "length", needed, where)
+        length = _read_number(entries, "length", needed, where)
         if length != needed:
             raise ExternalDataError(
                 "the size of a weight does not fit its shape",
@@ -120,7 +120,7 @@ class WeightFiles:
             )
         if location not in self._mapped:
             path = resolve(location, self.folder, where, self._store)
-            self._mapped[location] = path, _mapped(path)
+            self._mapped[location] = path, _map(path)
         path, whole = self._mapped[location]
         if offset + length > whole.nbytes:
             raise ExternalDataError(
@@ -142,7 +142,7 @@ def _fill(array: np.ndarray, file: BinaryIO, offset: int) -> None:
     file.readinto(array.data)  # pyright: ignore[reportAttributeAccessIssue]  # whatever `open` gives has it
 
 
-def _mapped(path: Path) -> np.ndarray:
+def _map(path: Path) -> np.ndarray:
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:  # what is empty cannot be mapped
             return np.empty(0, np.uint8)
@@ -193,7 +193,7 @@ def resolve(location: str, folder: Path, where: str, store: Path | None = None) 
     return path
 
 
-def _number(entries: dict[str, str], key: str, default: int, where: str) -> int:
+def _read_number(entries: dict[str, str], key: str, default: int, where: str) -> int:
     text = entries.get(key)
     if text is None:
         return default

@@ -19,7 +19,7 @@ def function_body(proto: onnx.NodeProto, inputs: Sequence[Value | None], opset: 
     if schema is None:
         return None
     if schema.has_function:
-        return _parsed(schema.function_body.SerializeToString())
+        return _parse(schema.function_body.SerializeToString())
     if not schema.has_context_dependent_function:
         return None
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
@@ -28,7 +28,7 @@ def function_body(proto: onnx.NodeProto, inputs: Sequence[Value | None], opset: 
     if any(value is not None and not isinstance(value, Expr) for value in inputs):
         return None  # the library makes no body for these, and may end the process
     types = [_type_proto(value).SerializeToString() for value in inputs]
-    return _parsed(
+    return _parse(
         schema.get_context_dependent_function_with_opset_version(max(versions), proto.SerializeToString(), types)
     )
 
@@ -41,7 +41,7 @@ def default_attributes(proto: onnx.NodeProto, opset: int) -> list[onnx.Attribute
     return [attribute.default_value for attribute in schema.attributes.values() if attribute.default_value.type]
 
 
-def _parsed(data: bytes) -> onnx.FunctionProto | None:
+def _parse(data: bytes) -> onnx.FunctionProto | None:
     body = onnx.FunctionProto()
     body.ParseFromString(data)
     return body if body.node else None
@@ -55,7 +55,7 @@ def _type_proto(value: Value | None) -> onnx.TypeProto:
     return helper.make_tensor_type_proto(DATA_TYPES[type_.dtype], shape)
 
 
-def without_inputs(node: onnx.NodeProto, left_out: set[str]) -> onnx.NodeProto:
+def mark_omitted_inputs(node: onnx.NodeProto, left_out: set[str]) -> onnx.NodeProto:
     """Return the node with inputs that the caller left out marked as left out."""
     if not left_out.intersection(node.input):
         return node

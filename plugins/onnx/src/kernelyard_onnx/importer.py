@@ -28,7 +28,7 @@ from kernelyard_onnx import registry
 from kernelyard_onnx.attributes import decode, resolve_references
 from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.external_data import WeightFiles
-from kernelyard_onnx.functions import default_attributes, function_body, without_inputs
+from kernelyard_onnx.functions import default_attributes, function_body, mark_omitted_inputs
 from kernelyard_onnx.graph_builder import GraphBuilder
 from kernelyard_onnx.inputs import add_parameters
 from kernelyard_onnx.node import Node, origin_of
@@ -111,10 +111,10 @@ class Importer:
                 if not self.run_node(node, scope):
                     later.append(node)
             except DifferingBranchesError as error:
-                return self._continued(error, [*later, *nodes[number + 1 :]], scope, wanted)
+                return self._convert_continuation(error, [*later, *nodes[number + 1 :]], scope, wanted)
         return later
 
-    def _continued(
+    def _convert_continuation(
         self, error: DifferingBranchesError, following: list[onnx.NodeProto], scope: Scope, wanted: Collection[str]
     ) -> list[onnx.NodeProto]:
         """Convert an `If` with what follows it; return the nodes that are left."""
@@ -259,7 +259,7 @@ class Importer:
         given = dict(zip(body.input, inputs, strict=False))
         scope.values.update({name: value for name, value in given.items() if value is not None})
         left_out = {name for name in body.input if given.get(name) is None}
-        self.run_nodes([without_inputs(node, left_out) for node in body.node], scope, body.output)
+        self.run_nodes([mark_omitted_inputs(node, left_out) for node in body.node], scope, body.output)
         return _results(scope, body.output)
 
     def run_subgraph(

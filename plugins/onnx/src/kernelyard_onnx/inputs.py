@@ -81,7 +81,7 @@ class _Parameters:
             _check_decided(value, fixed)
             return StringTensor(np.asarray(given, object))
         dtype = _dtype(value)
-        made = _fixed_value(value, dtype, given) if fixed else self._parameter(value, dtype)
+        made = _read_fixed_value(value, dtype, given) if fixed else self._parameter(value, dtype)
         if data_type in NARROW:
             self.element_types[made] = data_type
         return made
@@ -122,7 +122,7 @@ def _check_decided(value: onnx.ValueInfoProto, decided: bool) -> None:
         )
 
 
-def _fixed_value(value: onnx.ValueInfoProto, dtype: str, given: np.ndarray) -> Constant:
+def _read_fixed_value(value: onnx.ValueInfoProto, dtype: str, given: np.ndarray) -> Constant:
     """Return an input that the options turn into a constant."""
     declared = value.type.tensor_type.shape.dim if value.type.tensor_type.HasField("shape") else None
     fits = declared is None or (

@@ -97,7 +97,7 @@ def _evaluate_symbolic(call: Call, values: Sequence[Array], types: Sequence[Tens
         result = evaluator([_rationals(value) for value in values], call.attrs, types[0].dtype)
     except UndecidedError:
         return None
-    return [_settled(r, t.dtype) for r, t in zip(result if isinstance(result, list) else [result], types, strict=True)]
+    return [_settle(r, t.dtype) for r, t in zip(result if isinstance(result, list) else [result], types, strict=True)]
 
 
 def _rationals(value: Array) -> Array:
@@ -112,7 +112,7 @@ def _objects(items: Sequence[Rational], shape: tuple[int, ...]) -> Array:
     return array.reshape(shape)
 
 
-def _settled(value: Array | Rational, dtype: str) -> Array:
+def _settle(value: Array | Rational, dtype: str) -> Array:
     """Return a plain array where no symbol is left, else the Rationals."""
     array = value if isinstance(value, np.ndarray) else _objects([value], ())
     if array.dtype != object:

@@ -12,7 +12,7 @@ import onnx
 
 from kernelyard.errors import ModelFormatError
 from kernelyard.plugins.api import Expr
-from kernelyard_onnx.element_types import NARROW, given_back
+from kernelyard_onnx.element_types import NARROW, restore
 from kernelyard_onnx.values import LookedUpText, Maps, TensorSequence, Value, item_name
 
 
@@ -46,7 +46,7 @@ class ModelOutput:
             return self.value.table.__getitem__
         if isinstance(self.value, Maps):
             return partial(rows_as_maps, self.value.keys)
-        return partial(given_back, data_type=self.data_type) if self.data_type in NARROW else _same
+        return partial(restore, data_type=self.data_type) if self.data_type in NARROW else _same
 
 
 def _same(array: np.ndarray) -> np.ndarray:

@@ -25,7 +25,7 @@ from kernelyard.errors import (
 )
 from kernelyard.plugins.api import Expr
 from kernelyard.runtime.api import LRU, Executable
-from kernelyard_onnx.element_types import NARROW, carried
+from kernelyard_onnx.element_types import NARROW, carry
 from kernelyard_onnx.external_data import WeightFiles
 from kernelyard_onnx.importer import ImportedModel, import_structured
 from kernelyard_onnx.outputs import ModelOutput
@@ -227,4 +227,4 @@ def carried_value(value: Any, type_: onnx.TypeProto) -> Any:
         if not isinstance(value, (list, tuple)):
             raise InputTypeError("the input is not a sequence", found=type(value).__name__, expected="a list of arrays")
         return [carried_value(item, type_.sequence_type.elem_type) for item in value]
-    return carried(value, type_.tensor_type.elem_type)
+    return carry(value, type_.tensor_type.elem_type)

@@ -8,7 +8,7 @@ from kernelyard import dims
 from kernelyard.dims import SymbolicDim
 from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.bounds import maximum
-from kernelyard_onnx.converters.text import known_text
+from kernelyard_onnx.converters.text import require_text
 from kernelyard_onnx.known_values import MAX_ELEMENTS
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
@@ -31,7 +31,9 @@ def constant(node: Node) -> Value:
     for name in ("value_string", "value_strings"):
         if name in node.attributes:
             value = node.attributes[name]
-            return known_text(value) if name == "value_strings" else StringTensor(known_text([value]).data.reshape(()))
+            return (
+                require_text(value) if name == "value_strings" else StringTensor(require_text([value]).data.reshape(()))
+            )
     for name in ("value", "sparse_value"):
         if name in node.attributes:
             return Constant(node.attributes[name])

@@ -34,7 +34,7 @@ MAX_UNROLLED_NODES = 4096
 @converter("If")
 def conditional(node: Node) -> Sequence[Value | None]:
     """Return the branch that is taken stands in place of the node, where the condition does not depend on data."""
-    taken = _decided(node, node.input(0))
+    taken = _known_condition(node, node.input(0))
     if taken is None:
         try:
             return run_time_if(node, node.input(0))
@@ -51,7 +51,7 @@ def loop(node: Node) -> Sequence[Value | None]:
     """Unrolled where few iterations are certain when the model is compiled; else a loop of the program."""
     body: onnx.GraphProto = node.required_attr("body")
     limit, condition = node.optional(0), node.optional(1)
-    unrolled = _unrolled(node, body, limit, condition)
+    unrolled = _unroll(node, body, limit, condition)
     if unrolled is not None:
         return unrolled
     deciding = [value for value in (limit, condition) if value is not None]
@@ -92,12 +92,12 @@ def _run(loop: Loop, body: onnx.GraphProto) -> list[Expr]:
     return [*rest[:count], *(node.concat([node.unsqueeze(item, 0), stack], 0) for item, stack in stacks)]
 
 
-def _unrolled(
+def _unroll(
     node: Node, body: onnx.GraphProto, limit: Expr | None, condition: Expr | None
 ) -> Sequence[Value | None] | None:
     """Return the loop as so many copies of its body; None where data decides, or where they would be too many."""
     known = np.array(MAX_TURNS) if limit is None else node.builder.known.constant(limit)
-    goes_on = True if condition is None else _decided(node, condition)
+    goes_on = True if condition is None else _known_condition(node, condition)
     if known is None or goes_on is None:
         return None
     turn, turns = 0, int(known.reshape(-1)[0])
@@ -109,7 +109,7 @@ def _unrolled(
     while goes_on and turn < turns:
         given = [Constant(np.int64(turn)), Constant(np.bool_(True)), *states]
         more, *results = node.importer.run_subgraph(body, node.scope, given)
-        goes_on = _decided(node, _tensor(node, more))
+        goes_on = _known_condition(node, _tensor(node, more))
         states = results[: len(states)]
         _append(node, stacks, results[len(states) :])
         turn += 1
@@ -117,10 +117,10 @@ def _unrolled(
     if not has_ended or not all(stacks):
         del node.importer.problems[listed:]
         return None
-    return [*states, *(_stacked(node, stack, 0) for stack in stacks)]
+    return [*states, *(_stack(node, stack, 0) for stack in stacks)]
 
 
-def _decided(node: Node, condition: Expr) -> bool | None:
+def _known_condition(node: Node, condition: Expr) -> bool | None:
     """Return the truth of a condition; None where data decides it."""
     value = node.builder.known.constant(condition)
     return None if value is None else bool(value.reshape(-1)[0])
@@ -144,7 +144,7 @@ def _append(node: Node, stacks: Sequence[list[Expr]], values: Sequence[Value | N
         stack.append(_tensor(node, value))
 
 
-def _stacked(node: Node, items: Sequence[Expr], axis: int) -> Expr:
+def _stack(node: Node, items: Sequence[Expr], axis: int) -> Expr:
     if not items:
         node.reject("it runs no iteration, so that the type of its scan outputs is unknown")
     return node.stack(items, node.axis(axis, node.rank(items[0]) + 1))
@@ -190,7 +190,7 @@ def scan_of_batches(node: Node) -> Sequence[Value | None]:
         parts = [node.select(x, 0, element) for x in inputs]
         sources = list(zip(parts[number:], [0] * count, directions, strict=True))
         _append(node, made, _Scan(node, body, parts[:number], sources, targets).unrolled(turns))
-    return [_stacked(node, items, 0) for items in made]
+    return [_stack(node, items, 0) for items in made]
 
 
 def _length(node: Node, scanned: Sequence[Expr], axes: Sequence[int]) -> Dim:
@@ -224,7 +224,7 @@ class _Scan:
             states = results[: len(states)]
             _append(node, stacks, results[len(states) :])
         made = [
-            _stacked(node, stack[::-1] if backwards else stack, axis)
+            _stack(node, stack[::-1] if backwards else stack, axis)
             for stack, (axis, backwards) in zip(stacks, self.targets, strict=True)
         ]
         return [*states, *made]

@@ -11,7 +11,7 @@ import onnx
 from kernelyard.dtypes import is_float, is_integer, itemsize
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.random import uniform
-from kernelyard_onnx.converters.text import numbers_as_text
+from kernelyard_onnx.converters.text import write_numbers
 from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import Converter, converter, register
@@ -201,7 +201,7 @@ def clip_by_attributes(node: Node) -> Expr:
 @converter("Clip", since=11)
 def clip(node: Node) -> Expr:
     x, low, high = node.input(0), node.optional(1), node.optional(2)
-    bounds = [_known_bound(node, bound) for bound in (low, high)]
+    bounds = [_read_bound(node, bound) for bound in (low, high)]
     if is_float(node.dtype(x)) and all(b is not None or e is None for b, e in zip(bounds, (low, high), strict=True)):
         return node.op("clip", x, min=bounds[0], max=bounds[1]) if low is not None or high is not None else x
     if low is not None:
@@ -209,7 +209,7 @@ def clip(node: Node) -> Expr:
     return x if high is None else node.op("minimum", x, node.reshape(high, ()))
 
 
-def _known_bound(node: Node, bound: Expr | None) -> float | None:
+def _read_bound(node: Node, bound: Expr | None) -> float | None:
     value = None if bound is None else node.builder.known.constant(bound)
     return None if value is None or value.size != 1 else float(value.reshape(-1)[0])
 
@@ -222,18 +222,18 @@ def cast_by_name(node: Node) -> Expr:
 @converter("Cast", since=6)
 def cast(node: Node) -> Value:
     data_type = node.required_attr("to")
-    return numbers_as_text(node, node.input(0)) if data_type == onnx.TensorProto.STRING else _cast_to(node, data_type)
+    return write_numbers(node, node.input(0)) if data_type == onnx.TensorProto.STRING else _cast_to(node, data_type)
 
 
 def _cast_to(node: Node, data_type: int) -> Expr:
     x = node.wide(node.input(0))
     if data_type in NARROW:
-        return node.narrowed(_wrapped(node, x, data_type), data_type)
+        return node.narrowed(_wrap(node, x, data_type), data_type)
     dtype = DTYPES.get(data_type)
     return convert_to(node, x, dtype or node.reject(f"it casts to {type_name(data_type)}"))
 
 
-def _wrapped(node: Node, x: Expr, data_type: int) -> Expr:
+def _wrap(node: Node, x: Expr, data_type: int) -> Expr:
     """Narrow as `narrow` does, but keep the lowest bits of integers beyond the range."""
     carrier, own = NARROW[data_type]
     if is_float(carrier):
@@ -269,7 +269,7 @@ def convert_to(node: Node, x: Expr, dtype: str) -> Expr:
 @converter("CastLike", since=15)
 def cast_like(node: Node) -> Value:
     if isinstance(node.value(1), StringTensor):
-        return numbers_as_text(node, node.input(0))
+        return write_numbers(node, node.input(0))
     like = node.input(1)
     return _cast_to(node, node.importer.element_types.get(like) or DATA_TYPES[node.dtype(like)])
 

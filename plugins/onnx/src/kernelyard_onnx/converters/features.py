@@ -35,7 +35,7 @@ MOVING = (
 _KINDS = ("strings", "int64s", "floats")
 
 
-def encoded(node: Node, function: Callable[[Any], object], dtype: Any) -> Expr:
+def encode_texts(node: Node, function: Callable[[Any], object], dtype: Any) -> Expr:
     """Return what a function makes of the texts of the first input."""
     value = node.value(0)
     if isinstance(value, LookedUpText):
@@ -57,7 +57,7 @@ def text_from(node: Node, function: Callable[[Any], str]) -> Value:
     return node.reject("its input is no text")
 
 
-def moved(op_type: str) -> Callable[[Node], Value]:
+def move_texts(op_type: str) -> Callable[[Node], Value]:
     """Return the converter of an operator that moves text."""
     domain = LEARNING if op_type == "ArrayFeatureExtractor" else ""
 
@@ -92,20 +92,20 @@ def label_encoder(node: Node) -> Value:
         table = dict(zip(keys, values, strict=True))
         if to_text:
             return text_from(node, lambda item: table.get(item, default))
-        return encoded(node, lambda item: table.get(item, default), values.dtype)
-    return _encoded_numbers(node, keys, values, default)
+        return encode_texts(node, lambda item: table.get(item, default), values.dtype)
+    return _encode_numbers(node, keys, values, default)
 
 
 def _number_of_class(node: Node) -> Value:
     """Opset 1: the number of a text among the classes, or the text of a number."""
     classes = list(node.required_attr("classes_strings"))
     if isinstance(node.value(0), Expr):
-        return _encoded_numbers(
+        return _encode_numbers(
             node, np.arange(len(classes)), np.array(classes, object), node.attr("default_string", "_Unused")
         )
     number = {text: place for place, text in enumerate(classes)}
     default = node.attr("default_int64", -1)
-    return encoded(node, lambda item: number.get(item, default), np.int64)
+    return encode_texts(node, lambda item: number.get(item, default), np.int64)
 
 
 def _side(node: Node, name: str) -> tuple[np.ndarray, bool]:
@@ -132,7 +132,7 @@ def _default(node: Node, values: np.ndarray, to_text: bool) -> Any:
     return node.attr("default_int64", -1)
 
 
-def _encoded_numbers(node: Node, keys: np.ndarray, values: np.ndarray, default: Any) -> Value:
+def _encode_numbers(node: Node, keys: np.ndarray, values: np.ndarray, default: Any) -> Value:
     """Return the values of numbers: a binary search among the sorted keys is a sum of comparisons for few of them."""
     x = node.input(0)
     keys, first = np.unique(keys.astype(node.dtype(x)), return_index=True)  # NaN is a key of its own
@@ -159,7 +159,7 @@ def one_hot_numbers(node: Node) -> Expr:
 def one_hot_text(node: Node) -> Expr:
     categories = node.attr("cats_strings") or node.reject("it has no cats_strings")
     number = {text: place for place, text in enumerate(categories)}
-    places = encoded(node, lambda item: number.get(item, -1), np.int64)
+    places = encode_texts(node, lambda item: number.get(item, -1), np.int64)
     return _one_hot(node, places, np.arange(len(categories)))
 
 
@@ -176,14 +176,14 @@ def _categories(node: Node) -> Mapping[str, int]:
 @converter("CategoryMapper", domain=TEXT)
 def category_codes(node: Node) -> Expr:
     codes, default = _categories(node), node.attr("default_int64", -1)
-    return encoded(node, lambda item: codes.get(item, default), np.int64)
+    return encode_texts(node, lambda item: codes.get(item, default), np.int64)
 
 
 @converter("CategoryMapper", domain=LEARNING)
 def category_texts(node: Node) -> Value:
     codes = _categories(node)
     default = node.attr("default_string", "_Unused")
-    return _encoded_numbers(node, np.array([*codes.values()]), np.array([*codes], object), default)
+    return _encode_numbers(node, np.array([*codes.values()]), np.array([*codes], object), default)
 
 
 @converter("Equal", domain=TEXT)
@@ -243,8 +243,8 @@ def cast(node: Node) -> Value:
     dtype = DTYPES.get(data_type) or node.reject(f"it casts text to {type_name(data_type)}")
     if isinstance(value, LookedUpText) and not value.is_known:
         node.reject("it casts text that is not known")
-    return encoded(node, float, to_numpy(dtype))
+    return encode_texts(node, float, to_numpy(dtype))
 
 
 for _op_type in MOVING:
-    converter(_op_type, domain=TEXT)(moved(_op_type))
+    converter(_op_type, domain=TEXT)(move_texts(_op_type))

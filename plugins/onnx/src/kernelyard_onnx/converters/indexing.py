@@ -27,7 +27,7 @@ def gather_elements(node: Node) -> Expr:
 
 @converter("GatherND", since=11)
 def gather_nd(node: Node) -> Expr:
-    _fixed_vectors(node, node.input(1))
+    _require_vectors(node, node.input(1))
     return node.op("gather_nd", node.input(0), node.input(1), batch_dims=int(node.attr("batch_dims", 0)))
 
 
@@ -41,11 +41,11 @@ def scatter_elements(node: Node) -> Expr:
 @converter("ScatterND", since=11)
 def scatter_nd(node: Node) -> Expr:
     data, indices, updates = node.required_inputs()
-    _fixed_vectors(node, indices)
+    _require_vectors(node, indices)
     return node.op("scatter_nd", data, indices, updates, reduction=node.attr("reduction", "none"))
 
 
-def _fixed_vectors(node: Node, indices: Expr) -> None:
+def _require_vectors(node: Node, indices: Expr) -> None:
     """Give up where the rank of the result is open, so that the model is compiled for the sizes that come."""
     if node.rank(indices):
         node.fixed(node.shape(indices)[-1], "length of its index vectors")

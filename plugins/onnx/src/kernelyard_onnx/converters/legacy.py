@@ -13,34 +13,34 @@ from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
 
 
-def _scaled(node: Node, x: Expr, name: str, default: float) -> Expr:
+def _scale(node: Node, x: Expr, name: str, default: float) -> Expr:
     return node.op("multiply", x, float(node.attr(name, default)))
 
 
 @converter("Affine")
 def affine(node: Node) -> Expr:
-    return node.op("add", _scaled(node, node.input(0), "alpha", 1.0), float(node.attr("beta", 0.0)))
+    return node.op("add", _scale(node, node.input(0), "alpha", 1.0), float(node.attr("beta", 0.0)))
 
 
 @converter("Scale")
 def scale(node: Node) -> Expr:
-    return _scaled(node, node.input(0), "scale", 1.0)
+    return _scale(node, node.input(0), "scale", 1.0)
 
 
 @converter("ScaledTanh")
 def scaled_tanh(node: Node) -> Expr:
-    return _scaled(node, node.op("tanh", _scaled(node, node.input(0), "beta", 1.0)), "alpha", 1.0)
+    return _scale(node, node.op("tanh", _scale(node, node.input(0), "beta", 1.0)), "alpha", 1.0)
 
 
 @converter("ParametricSoftplus")
 def parametric_softplus(node: Node) -> Expr:
-    return _scaled(node, node.op("nn.softplus", _scaled(node, node.input(0), "beta", 1.0)), "alpha", 1.0)
+    return _scale(node, node.op("nn.softplus", _scale(node, node.input(0), "beta", 1.0)), "alpha", 1.0)
 
 
 @converter("ImageScaler")
 def image_scaler(node: Node) -> Expr:
     """Scale an image, and add a bias to each of its channels."""
-    x = _scaled(node, node.input(0), "scale", 1.0)
+    x = _scale(node, node.input(0), "scale", 1.0)
     bias = np.array(node.required_attr("bias"), np.float32).reshape(-1, 1, 1)
     return node.broadcast("add", x, node.cast(Constant(bias), node.dtype(x)))
 

@@ -15,8 +15,8 @@ import numpy as np
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Expr
-from kernelyard_onnx.converters.microsoft_heads import heads_of, joined, steps
-from kernelyard_onnx.converters.microsoft_rotary import rotated
+from kernelyard_onnx.converters.microsoft_heads import heads_of, join_heads, steps
+from kernelyard_onnx.converters.microsoft_rotary import rotate
 from kernelyard_onnx.converters.quantization import dequantize
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
@@ -77,7 +77,7 @@ def _bias_of_mask(node: Node, mask: Expr, rows: Dim, keys: Dim) -> Expr:
     (2 * batch,)."""
     shape, dtype = node.shape(mask), "float32"
     if len(shape) == 1:
-        shown = _between(node, node.cast(mask, "int64"), keys)
+        shown = _mask_outside(node, node.cast(mask, "int64"), keys)
     elif len(shape) == 4:
         mask = node.slice(mask, 2, keys - rows, keys)
         shown = node.op("not_equal", node.slice(mask, 3, 0, keys), 0)
@@ -88,7 +88,7 @@ def _bias_of_mask(node: Node, mask: Expr, rows: Dim, keys: Dim) -> Expr:
     return node.op("where", shown, node.full(0, (), dtype), hidden)
 
 
-def _between(node: Node, ends: Expr, keys: Dim) -> Expr:
+def _mask_outside(node: Node, ends: Expr, keys: Dim) -> Expr:
     """Mask the keys beyond the end of their sequence, and those before its begin if that is given too."""
     batch = node.shape(node.input(0))[0]
     count = node.shape(ends)[0]
@@ -136,7 +136,7 @@ def _attention(
     if past is not None:
         k, v = (_after(node, node.select(past, 0, index), x) for index, x in enumerate((k, v)))
     how = weighing(node, mask, bias, node.shape(q)[2], node.shape(k)[2])
-    y = joined(node, attend(node, q, k, v, how))
+    y = join_heads(node, attend(node, q, k, v, how))
     if not node.has_output(1):
         return [y]
     return [y, node.stack([k, v], 0)]
@@ -168,20 +168,20 @@ def multi_head_attention(node: Node) -> Sequence[Expr | None]:
     """Return the result of attention, and the cache of keys and values."""
     if node.optional(8) is not None or node.optional(9) is not None or node.has_output(3):
         node.reject("past_sequence_length, cache_indirection and the output qk are not supported")
-    q, k, v = _given_heads(node)
+    q, k, v = _split_heads(node)
     k, v = _after(node, node.optional(6), k), _after(node, node.optional(7), v)
     how = weighing(node, node.optional(4), node.optional(5), node.shape(q)[2], node.shape(k)[2])
-    return [joined(node, attend(node, q, k, v, how)), k, v]
+    return [join_heads(node, attend(node, q, k, v, how)), k, v]
 
 
-def _given_heads(node: Node) -> tuple[Expr, Expr, Expr]:
+def _split_heads(node: Node) -> tuple[Expr, Expr, Expr]:
     """Return queries, keys and values, given apart, keys and values packed, all packed, or from the cache."""
     query, key, value, bias = node.input(0), node.optional(1), node.optional(2), node.optional(3)
     count = node.required_attr("num_heads")
     if node.rank(query) == 5:
-        given = [_unpacked(node, query, index) for index in range(3)]
+        given = [_unpack(node, query, index) for index in range(3)]
     elif key is not None and node.rank(key) == 5:
-        given = [heads_of(node, query, count), *(_unpacked(node, key, index) for index in range(2))]
+        given = [heads_of(node, query, count), *(_unpack(node, key, index) for index in range(2))]
     elif key is not None and value is not None:
         given = [x if node.rank(x) == 4 else heads_of(node, x, count) for x in (query, key, value)]
     else:
@@ -198,7 +198,7 @@ def _given_heads(node: Node) -> tuple[Expr, Expr, Expr]:
     return results[0], results[1], results[2]
 
 
-def _unpacked(node: Node, x: Expr, index: int) -> Expr:
+def _unpack(node: Node, x: Expr, index: int) -> Expr:
     batch, length, count, _, size = node.shape(x)
     part = node.reshape(node.slice(x, 3, index, index + 1), (batch, length, count, size))
     return node.permute(part, (0, 2, 1, 3))
@@ -215,7 +215,7 @@ def group_query_attention(node: Node) -> Sequence[Expr | None]:
         node.reject("a quantized KV cache is not supported")
     if node.attr("qk_output", 0) or node.attr("sliding_window_cache", 0) or not node.attr("causal", 1):
         node.reject("qk_output, sliding_window_cache and causal = 0 are not supported")
-    q, k, v = _grouped_heads(node)
+    q, k, v = _repeat_heads(node)
     batch, _, rows, _ = node.shape(q)
     count = node.reshape(node.cast(node.input(5), "int64"), (batch, 1))  # of keys, less one
     total = node.reshape(node.cast(node.input(6), "int64"), (1, 1))
@@ -228,9 +228,9 @@ def group_query_attention(node: Node) -> Sequence[Expr | None]:
         at, tables = node.broadcast_to(at, (batch, rows)), (node.input(7), node.input(8))
         width = 2 * node.fixed(node.shape(tables[0])[1], "size of its cache")
         turn = bool(node.attr("rotary_interleaved", 0))
-        q, k = (rotated(node, x, at, tables, width, turn) for x in (q, k))
+        q, k = (rotate(node, x, at, tables, width, turn) for x in (q, k))
     (length,) = node.dims(node.input(6), "total_sequence_length")
-    k, v = (_written(node, node.optional(3 + i), x, past, length) for i, x in enumerate((k, v)))
+    k, v = (_write_rows(node, node.optional(3 + i), x, past, length) for i, x in enumerate((k, v)))
     number, own = steps(node, node.shape(k)[2], 3, 4), node.reshape(past, (batch, 1, 1, 1))
     own = node.op("add", own, steps(node, rows, 2, 4))
     last = node.op("minimum", own, node.reshape(count, (batch, 1, 1, 1)))
@@ -239,10 +239,10 @@ def group_query_attention(node: Node) -> Sequence[Expr | None]:
     if window > 0:
         visible = node.op("logical_and", visible, node.op("greater", number, node.op("subtract", own, window)))
     how = Weighing(scale_of(node), float(node.attr("softcap", 0.0)), _grouped_bias(node, k), visible, _sink(node))
-    return [joined(node, attend(node, q, k, v, how)), k, v]
+    return [join_heads(node, attend(node, q, k, v, how)), k, v]
 
 
-def _grouped_heads(node: Node) -> tuple[Expr, Expr, Expr]:
+def _repeat_heads(node: Node) -> tuple[Expr, Expr, Expr]:
     query, key, value = node.input(0), node.optional(1), node.optional(2)
     many, few = node.required_attr("num_heads"), node.required_attr("kv_num_heads")
     if key is not None and value is not None:
@@ -272,7 +272,7 @@ def _sink(node: Node) -> Expr | None:
     return sink
 
 
-def _written(node: Node, state: Expr | None, x: Expr, past: Expr, total: Dim) -> Expr:
+def _write_rows(node: Node, state: Expr | None, x: Expr, past: Expr, total: Dim) -> Expr:
     """Return the state with new rows written behind the first `past` of each sequence, and nothing behind these."""
     batch, _, rows, _ = node.shape(x)
     if state is None:

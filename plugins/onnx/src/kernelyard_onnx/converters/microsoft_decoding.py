@@ -12,7 +12,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Constant, Expr
 from kernelyard_onnx.converters.microsoft_attention import attend, parts_of_product, weighing
-from kernelyard_onnx.converters.microsoft_heads import heads_of, joined, steps
+from kernelyard_onnx.converters.microsoft_heads import heads_of, join_heads, steps
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
 
@@ -46,7 +46,7 @@ def self_attention_of_new_token(node: Node) -> Sequence[Expr | None]:
     past = node.input(4)
     k, v = (node.op("concat", node.select(past, 0, index), x, axis=2) for index, x in enumerate((k, v)))
     how = weighing(node, node.optional(3), node.optional(5), node.shape(q)[2], node.shape(k)[2])
-    return [joined(node, attend(node, q, k, v, how)), node.stack([k, v], 0)]
+    return [join_heads(node, attend(node, q, k, v, how)), node.stack([k, v], 0)]
 
 
 @microsoft("DecoderMaskedMultiHeadAttention")
@@ -54,21 +54,21 @@ def attention_of_new_token(node: Node) -> Sequence[Expr | None]:
     """Return the result of attention, and keys and values with those of the new token."""
     if node.has_output(3):
         node.reject("the output qk is not supported")
-    heads, (query, key, value) = int(node.required_attr("num_heads")), _given(node)
+    heads, (query, key, value) = int(node.required_attr("num_heads")), _add_biases(node)
     q = heads_of(node, query, heads)
     if node.rank(key) == 4:  # of another text, all of it
         how = weighing(node, node.optional(3), node.optional(4), node.shape(q)[2], node.shape(key)[2])
-        return [joined(node, attend(node, q, key, value, how)), None, None]
+        return [join_heads(node, attend(node, q, key, value, how)), None, None]
     k, v = heads_of(node, key, heads), heads_of(node, value, heads)
     if node.attr("past_present_share_buffer", 0):
-        return _in_buffer(node, q, k, v)
+        return _attend_in_buffer(node, q, k, v)
     past = node.optional(5), node.optional(6)
     k, v = (x if old is None else node.op("concat", old, x, axis=2) for old, x in zip(past, (k, v), strict=True))
     how = weighing(node, node.optional(3), node.optional(4), node.shape(q)[2], node.shape(k)[2])
-    return [joined(node, attend(node, q, k, v, how)), k, v]
+    return [join_heads(node, attend(node, q, k, v, how)), k, v]
 
 
-def _given(node: Node) -> tuple[Expr, Expr, Expr]:
+def _add_biases(node: Node) -> tuple[Expr, Expr, Expr]:
     """Return query, key and value, with their bias where there is one."""
     query, key, value, bias = node.input(0), node.optional(1), node.optional(2), node.optional(10)
     if key is None or value is None:
@@ -85,27 +85,27 @@ def _given(node: Node) -> tuple[Expr, Expr, Expr]:
     return made[0], made[1], made[2]
 
 
-def _in_buffer(node: Node, q: Expr, k: Expr, v: Expr) -> Sequence[Expr | None]:
+def _attend_in_buffer(node: Node, q: Expr, k: Expr, v: Expr) -> Sequence[Expr | None]:
     """Return attention, and buffers (batch, heads, most, size) with the new key and value at past_sequence_length."""
     count = node.reshape(node.cast(node.input(7), "int64"), ())
     most = node.shape(node.input(5))[2]
     number = steps(node, most, 2, 4)
     is_new, is_there = node.op("equal", number, count), node.op("less_equal", number, count)
     buffers = [node.op("where", is_new, x, node.input(5 + index)) for index, x in enumerate((k, v))]
-    k, v = (node.op("where", is_new, x, _of_beams(node, node.input(5 + i))) for i, x in enumerate((k, v)))
-    mask, bias = (None if x is None else _filled_up(node, x, most) for x in (node.optional(3), node.optional(4)))
+    k, v = (node.op("where", is_new, x, _reorder_by_beams(node, node.input(5 + i))) for i, x in enumerate((k, v)))
+    mask, bias = (None if x is None else _fill_up(node, x, most) for x in (node.optional(3), node.optional(4)))
     how = replace(weighing(node, mask, bias, 1, most), visible=node.reshape(is_there, (1, 1, 1, most)))
-    return [joined(node, attend(node, q, k, v, how)), *buffers]
+    return [join_heads(node, attend(node, q, k, v, how)), *buffers]
 
 
-def _filled_up(node: Node, x: Expr, most: Dim) -> Expr:
+def _fill_up(node: Node, x: Expr, most: Dim) -> Expr:
     """Return what is given for the keys so far, with zeros for the others in the buffer."""
     last = node.rank(x) - 1
     missing = most - node.shape(x)[last]
     return node.op("pad", x, pads=(*(0,) * (2 * last + 1), missing), mode="constant")
 
 
-def _of_beams(node: Node, buffer: Expr) -> Expr:
+def _reorder_by_beams(node: Node, buffer: Expr) -> Expr:
     """Return the buffer with each row taken from the beam that cache_indirection (batch, beams, most) names."""
     origin = node.optional(9)
     if origin is None:

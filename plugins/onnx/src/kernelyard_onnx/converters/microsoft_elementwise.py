@@ -92,7 +92,7 @@ def _complex_product(node: Node, sign: int) -> Expr:
 
 
 # --- branches ---------------------------------------------------------------------------------------------------------
-def _grouped(node: Node, x: Expr) -> Expr:
+def _split_branches(node: Node, x: Expr) -> Expr:
     """(.., branches * width) -> (.., branches, width), where the attribute says so."""
     branches = int(node.attr("num_branches", 0))
     if not branches:
@@ -112,7 +112,7 @@ def _gates(node: Node, gates: Expr, streams: Expr) -> Expr:
 
 @microsoft("HyperConnectionPreMix")
 def sum_of_branches(node: Node) -> Expr:
-    streams, dtype = _grouped(node, node.input(0)), node.dtype(node.input(0))
+    streams, dtype = _split_branches(node, node.input(0)), node.dtype(node.input(0))
     gates = node.cast(_gates(node, node.input(1), streams), "float32")
     product = node.op("multiply", node.cast(streams, "float32"), gates)
     total = node.op("sum", product, axes=(node.rank(streams) - 2,), keepdims=False)
@@ -122,7 +122,7 @@ def sum_of_branches(node: Node) -> Expr:
 
 @microsoft("HyperConnectionPostMix")
 def mix_of_branches(node: Node) -> Expr:
-    streams, added = _grouped(node, node.input(0)), node.unsqueeze(node.input(1), node.rank(node.input(1)) - 1)
+    streams, added = _split_branches(node, node.input(0)), node.unsqueeze(node.input(1), node.rank(node.input(1)) - 1)
     gates, matrix = node.cast(_gates(node, node.input(2), streams), "float32"), node.optional(3)
     mixed = node.cast(streams, "float32")
     if matrix is not None:
@@ -135,7 +135,7 @@ def mix_of_branches(node: Node) -> Expr:
 
 @microsoft("BranchwiseRMSNorm")
 def norm_of_branches(node: Node) -> Expr:
-    x = _grouped(node, node.input(0))
+    x = _split_branches(node, node.input(0))
     branches, width = node.shape(x)[-2:]
     scale, epsilon = node.optional(1), float(node.attr("epsilon", 1e-5))
     one = node.full(1, (width,), "float32")

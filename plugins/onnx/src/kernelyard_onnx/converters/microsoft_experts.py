@@ -13,7 +13,7 @@ import numpy as np
 
 from kernelyard.dims import ceildiv, floordiv, product
 from kernelyard.plugins.api import Expr
-from kernelyard_onnx.converters.microsoft_quantized import unpacked
+from kernelyard_onnx.converters.microsoft_quantized import unpack_integers
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
 
@@ -62,11 +62,11 @@ def quantized_mixture_of_experts(node: Node) -> Expr:
     """Convert experts whose weights have 2, 4 or 8 bits, with a scale for each row, or for each block of a row."""
     if node.attr("quant_type", "int") != "int" or node.attr("weights_prepacked", 0) == 1:
         node.reject("its quant_type is not 'int', or its weights are reordered (weights_prepacked)")
-    layers = [_quantized_layer(node, number) for number in (1, 2, 3)]
+    layers = [_read_quantized_layer(node, number) for number in (1, 2, 3)]
     return _mixture(node, layers, node.optional(14))
 
 
-def _quantized_layer(node: Node, number: int) -> Layer | None:
+def _read_quantized_layer(node: Node, number: int) -> Layer | None:
     """Return the layer fc1, fc2 or fc3: stored weights, scales and biases are three inputs in a row.
 
     A byte has several columns. Each of them is a product of its own, with every second (or fourth) element of x: so the
@@ -88,7 +88,7 @@ def _quantized_layer(node: Node, number: int) -> Layer | None:
     scale, zero = node.reshape(scales, (count, rows, blocks, 1)), node.full(2 ** (bits - 1), (1, 1, 1, 1), dtype)
     if zeros is not None:
         flat = zeros if has_blocks else node.reshape(zeros, (count, ceildiv(rows, parts)))
-        numbers = unpacked(node, flat, bits, blocks if has_blocks else rows)
+        numbers = unpack_integers(node, flat, bits, blocks if has_blocks else rows)
         zero = node.cast(node.reshape(numbers, (count, rows, blocks, 1)), dtype)
 
     def products(x: Expr, experts: Expr) -> Expr:
@@ -129,18 +129,18 @@ def _mixture(node: Node, layers: Sequence[Layer | None], mixing: Expr | None) ->
     x, router, count = node.input(0), node.input(1), int(node.attr("k", 1))
     width = node.shape(x)[node.rank(x) - 1]
     tokens = floordiv(product(node.shape(x)), width)
-    chosen, share = _routed(node, router, mixing, count)
+    chosen, share = _route(node, router, mixing, count)
     experts = node.reshape(chosen, (tokens * count,))
     rows = node.broadcast_to(node.reshape(x, (tokens, 1, width)), (tokens, count, width))
     rows = node.reshape(rows, (tokens * count, width))
-    hidden = _activated(node, first.of_rows(node, rows, experts), gated and gated.of_rows(node, rows, experts))
+    hidden = _activate(node, first.of_rows(node, rows, experts), gated and gated.of_rows(node, rows, experts))
     y = second.of_rows(node, hidden, experts)
     y = node.reshape(y, (tokens, count, node.shape(y)[1]))
     total = node.op("sum", node.op("multiply", y, node.unsqueeze(share, 2)), axes=(1,))
     return node.reshape(total, (*node.shape(x)[:-1], node.shape(total)[1]))
 
 
-def _routed(node: Node, router: Expr, mixing: Expr | None, count: int) -> tuple[Expr, Expr]:
+def _route(node: Node, router: Expr, mixing: Expr | None, count: int) -> tuple[Expr, Expr]:
     """Return the experts of each token, and their shares in the result, both (tokens, count)."""
     _, chosen = node.ops("topk", router, k=count, axis=1, largest=True, sorted=True)
     given = node.op("nn.softmax", router, axis=1) if mixing is None else mixing
@@ -150,11 +150,11 @@ def _routed(node: Node, router: Expr, mixing: Expr | None, count: int) -> tuple[
     return chosen, node.op("divide", share, node.op("sum", share, axes=(1,), keepdims=True))
 
 
-def _activated(node: Node, x: Expr, other: Expr | None) -> Expr:
+def _activate(node: Node, x: Expr, other: Expr | None) -> Expr:
     """Return the rows (rows, n) by their activation; one with a gate takes it from them, or multiplies the other."""
     name, fusion = node.attr("activation_type", "relu"), int(node.attr("swiglu_fusion", 0))
     if name == "swiglu":
-        return _gated(node, *_halves(node, x, other, fusion))
+        return _gate(node, *_halves(node, x, other, fusion))
     if name not in _ACTIVATIONS or other is not None:
         node.reject(f"its activation {name!r} is not supported" + (" with fc3" if other is not None else ""))
     return node.op(_ACTIVATIONS[name], x) if _ACTIVATIONS[name] else x
@@ -174,7 +174,7 @@ def _halves(node: Node, x: Expr, other: Expr | None, fusion: int) -> tuple[Expr,
     return node.reject("swiglu needs fc3, or a swiglu_fusion")
 
 
-def _gated(node: Node, gate: Expr, linear: Expr) -> Expr:
+def _gate(node: Node, gate: Expr, linear: Expr) -> Expr:
     """Return gate * sigmoid(alpha * gate) * (linear + beta), clipped where the model has a limit."""
     if node.attr("swiglu_limit_after_activation", 0):
         node.reject("swiglu_limit_after_activation is not supported")

@@ -16,7 +16,7 @@ def heads_of(node: Node, x: Expr, count: int) -> Expr:
     return node.permute(node.reshape(x, (batch, length, count, size // count)), (0, 2, 1, 3))
 
 
-def joined(node: Node, x: Expr) -> Expr:
+def join_heads(node: Node, x: Expr) -> Expr:
     """(batch, heads, sequence, size) -> (batch, sequence, heads * size)."""
     batch, count, length, size = node.shape(x)
     return node.reshape(node.permute(x, (0, 2, 1, 3)), (batch, length, count * size))

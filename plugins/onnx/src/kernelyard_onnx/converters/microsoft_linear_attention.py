@@ -28,7 +28,7 @@ def linear_attention(node: Node) -> Sequence[Value | None]:
     few = int(node.required_attr("kv_num_heads"))
     scale = float(node.attr("scale", 0.0)) or _default_scale(node, floordiv(node.shape(queries)[2], many))
     if few > many:  # each head of queries reads several states
-        queries, many = _repeated(node, queries, many, few), few
+        queries, many = _repeat_heads(node, queries, many, few), few
     inputs = [queries, *(node.value(index) for index in range(1, 6))]
     return _recurrence(node, inputs, many, few, scale)
 
@@ -37,7 +37,7 @@ def _default_scale(node: Node, size: Dim) -> float:
     return node.fixed(size, "size of its heads") ** -0.5
 
 
-def _repeated(node: Node, x: Expr, own: int, heads: int) -> Expr:
+def _repeat_heads(node: Node, x: Expr, own: int, heads: int) -> Expr:
     """(batch, length, own * size) -> (batch, length, heads * size), each head repeated in place."""
     if heads % own:
         node.reject(f"{heads} heads cannot share {own}")
@@ -84,13 +84,15 @@ def gated_delta_network(node: Node) -> Sequence[Value | None]:
     own = node.fixed(node.shape(query)[-2], "number of heads of its queries")
     scale = float(node.attr("scale", 0.0)) or _default_scale(node, node.shape(query)[-1])
     if node.attr("qk_l2_norm", 0):
-        query, key = _normalized(node, query), _normalized(node, key)
-    q, k, v = (_by_sequence(node, x, batch) for x in (query, key, value))
-    q, k = _repeated(node, q, own, heads), _repeated(node, k, own, heads)
+        query, key = _normalize(node, query), _normalize(node, key)
+    q, k, v = (_split_sequences(node, x, batch) for x in (query, key, value))
+    q, k = _repeat_heads(node, q, own, heads), _repeat_heads(node, k, own, heads)
     decay, rate = _decay(node, heads), node.optional(5)
     if rate is not None and node.attr("beta_activation", "none") == "sigmoid":
         rate = node.op("sigmoid", node.cast(rate, "float32"))
-    gates = [None if x is None else node.cast(_by_sequence(node, x, batch, heads), "float32") for x in (decay, rate)]
+    gates = [
+        None if x is None else node.cast(_split_sequences(node, x, batch, heads), "float32") for x in (decay, rate)
+    ]
     given = [node.cast(x, "float32") for x in (q, k, v)]
     past = None if state is None else node.permute(state, (0, 1, 3, 2))
     result, last = _recurrence(node, [*given, past, *gates], heads, heads, scale)
@@ -121,12 +123,12 @@ def _queries_keys_values(node: Node) -> tuple[Expr, Expr, Expr]:
     return q, k, node.reshape(v, (*tokens, heads, size_v))
 
 
-def _normalized(node: Node, x: Expr) -> Expr:
+def _normalize(node: Node, x: Expr) -> Expr:
     squares = node.op("sum", node.op("square", x), axes=(node.rank(x) - 1,), keepdims=True)
     return node.op("multiply", x, node.op("rsqrt", node.op("add", squares, SMALL)))
 
 
-def _by_sequence(node: Node, x: Expr, batch: Dim, heads: int = 0) -> Expr:
+def _split_sequences(node: Node, x: Expr, batch: Dim, heads: int = 0) -> Expr:
     """(tokens, ..) or (batch, length, ..) -> (batch, length, what is left)."""
     rest = dims.product(node.shape(x)[-2:])
     if heads:  # of gates: a number for each head, or for each element of its keys
@@ -177,7 +179,7 @@ def causal_convolution(node: Node) -> Sequence[Expr | None]:
     groups = node.fixed(channels, "number of its channels")
     y = node.op("nn.conv1d", whole, weight, dilation=(dilation,), groups=groups)
     y = y if bias is None else node.op("add", y, node.reshape(bias, (1, channels, 1)))
-    y = _activated(node, y)
+    y = _activate(node, y)
     state = node.slice(whole, 2, length, length + reach)
     if is_last:
         rest = given[2:]
@@ -192,7 +194,7 @@ def _channels_first(node: Node, x: Expr) -> Expr:
     return node.permute(node.reshape(x, (batch, length, dims.product(channels))), (0, 2, 1))
 
 
-def _activated(node: Node, x: Expr) -> Expr:
+def _activate(node: Node, x: Expr) -> Expr:
     name = node.attr("activation", "none")
     if name not in ("none", "silu", "swish"):
         node.reject(f"its activation {name!r} is unknown")

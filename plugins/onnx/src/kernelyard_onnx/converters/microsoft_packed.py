@@ -12,7 +12,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.microsoft_attention import Weighing, attend, parts_of_product, scale_of
-from kernelyard_onnx.converters.microsoft_heads import heads_of, joined, steps
+from kernelyard_onnx.converters.microsoft_heads import heads_of, join_heads, steps
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
 
@@ -20,7 +20,7 @@ microsoft = partial(converter, domain=MICROSOFT)
 
 
 @microsoft("RemovePadding")
-def without_padding(node: Node) -> Sequence[Expr]:
+def remove_padding(node: Node) -> Sequence[Expr]:
     """Return the tokens, their places and those of the padding, the begins of sequences, and the longest length."""
     x, counts = node.input(0), node.cast(node.input(1), "int64")
     batch, length, width = node.shape(x)
@@ -42,10 +42,10 @@ def without_padding(node: Node) -> Sequence[Expr]:
 
 @microsoft("RestorePadding")
 def with_padding(node: Node) -> Expr:
-    return padded(node, node.input(0), node.input(1))
+    return restore_padding(node, node.input(0), node.input(1))
 
 
-def padded(node: Node, tokens: Expr, offsets: Expr) -> Expr:
+def restore_padding(node: Node, tokens: Expr, offsets: Expr) -> Expr:
     """(tokens, width) -> (batch, sequence, width), zeros in the padding."""
     batch, length = node.shape(offsets)
     count, width = node.shape(tokens)
@@ -62,7 +62,7 @@ def padded(node: Node, tokens: Expr, offsets: Expr) -> Expr:
 def packed_attention(node: Node) -> Expr:
     product = node.op("add", node.op("matmul", node.input(0), node.input(1)), node.input(2))
     offsets = node.input(3)
-    whole = padded(node, product, offsets)
+    whole = restore_padding(node, product, offsets)
     return _attention(node, parts_of_product(node, whole), offsets, node.input(4), node.optional(5))
 
 
@@ -80,7 +80,9 @@ def packed_multi_head_attention(node: Node) -> Expr:
             begin, end = end, end + node.fixed(node.shape(part)[1], "width of its heads")
             given[index] = node.op("add", part, node.slice(bias, 0, begin, end))
     offsets = node.input(4)
-    return _attention(node, [padded(node, part, offsets) for part in given], offsets, node.input(5), node.optional(6))
+    return _attention(
+        node, [restore_padding(node, part, offsets) for part in given], offsets, node.input(5), node.optional(6)
+    )
 
 
 def _attention(node: Node, parts: Sequence[Expr], offsets: Expr, ends: Expr, bias: Expr | None) -> Expr:
@@ -90,7 +92,7 @@ def _attention(node: Node, parts: Sequence[Expr], offsets: Expr, ends: Expr, bia
     counts = node.op("subtract", node.slice(ends, 0, 1, batch + 1), node.slice(ends, 0, 0, batch))
     is_token = node.op("less", steps(node, length, 3, 4), node.reshape(node.cast(counts, "int64"), (batch, 1, 1, 1)))
     how = Weighing(scale_of(node), biases=() if bias is None else (bias,), visible=is_token)
-    y = joined(node, attend(node, q, k, v, how))
+    y = join_heads(node, attend(node, q, k, v, how))
     return _tokens_of(node, y, offsets, node.shape(node.input(0))[0])
 
 

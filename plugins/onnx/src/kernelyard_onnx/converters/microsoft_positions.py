@@ -7,7 +7,7 @@ from functools import partial
 
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.microsoft_heads import heads_of, steps
-from kernelyard_onnx.converters.microsoft_packed import padded
+from kernelyard_onnx.converters.microsoft_packed import restore_padding
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
 
@@ -54,7 +54,7 @@ def gated_relative_position_bias(node: Node) -> Expr:
     query, shift, bias, weight, offset, scale = (node.input(index) for index in range(6))
     query = node.op("add", query, shift)
     if node.optional(6) is not None:  # its tokens are packed
-        query = padded(node, query, node.input(6))
+        query = restore_padding(node, query, node.input(6))
     heads = heads_of(node, query, int(node.required_attr("num_heads")))
     batch, count, length, _ = node.shape(heads)
     product = node.op("add", node.op("matmul", heads, weight), offset)

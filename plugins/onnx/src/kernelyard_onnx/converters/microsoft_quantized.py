@@ -44,7 +44,7 @@ def _real(node: Node, first: int, axis: int | None = None) -> Expr:
     return dequantize(node, node.input(first), node.input(first + 1), node.optional(first + 2), axis)
 
 
-def _stored(node: Node, x: Expr, scale: int, dtype: str) -> Expr:
+def _quantize(node: Node, x: Expr, scale: int, dtype: str) -> Expr:
     """Real numbers -> stored numbers, by the scale and zero point at two inputs in a row."""
     return quantize(node, x, node.input(scale), node.optional(scale + 1), dtype)
 
@@ -52,31 +52,31 @@ def _stored(node: Node, x: Expr, scale: int, dtype: str) -> Expr:
 @microsoft("QLinearAdd")
 def quantized_add(node: Node) -> Expr:
     total = node.broadcast("add", _real(node, 0), _real(node, 3))
-    return _stored(node, total, 6, node.dtype(node.input(0)))
+    return _quantize(node, total, 6, node.dtype(node.input(0)))
 
 
 @microsoft("QLinearMul")
 def quantized_multiply(node: Node) -> Expr:
     product = node.broadcast("multiply", _real(node, 0), _real(node, 3))
-    return _stored(node, product, 6, node.dtype(node.input(0)))
+    return _quantize(node, product, 6, node.dtype(node.input(0)))
 
 
 @microsoft("QLinearSigmoid")
 def quantized_sigmoid(node: Node) -> Expr:
-    return _stored(node, node.op("sigmoid", _real(node, 0)), 3, node.dtype(node.input(0)))
+    return _quantize(node, node.op("sigmoid", _real(node, 0)), 3, node.dtype(node.input(0)))
 
 
 @microsoft("QLinearLeakyRelu")
 def quantized_leaky_relu(node: Node) -> Expr:
     activated = node.op("nn.leaky_relu", _real(node, 0), alpha=float(node.attr("alpha", 0.01)))
-    return _stored(node, activated, 3, node.dtype(node.input(0)))
+    return _quantize(node, activated, 3, node.dtype(node.input(0)))
 
 
 @microsoft("QLinearGlobalAveragePool")
 def quantized_global_average_pool(node: Node) -> Expr:
     x = node.input(0)
     axes = tuple(range(1, node.rank(x) - 1) if node.attr("channels_last", 0) else range(2, node.rank(x)))
-    return _stored(node, node.op("mean", _real(node, 0), axes=axes, keepdims=True), 3, node.dtype(x))
+    return _quantize(node, node.op("mean", _real(node, 0), axes=axes, keepdims=True), 3, node.dtype(x))
 
 
 @microsoft("QLinearConcat")
@@ -85,7 +85,7 @@ def quantized_concat(node: Node) -> Expr:
     if not parts:
         node.reject("it has no inputs to concatenate")
     axis = node.axis(node.required_attr("axis"), node.rank(parts[0]))
-    return _stored(node, node.op("concat", *parts, axis=axis), 0, node.dtype(node.input(2)))
+    return _quantize(node, node.op("concat", *parts, axis=axis), 0, node.dtype(node.input(2)))
 
 
 @microsoft("MatMulIntegerToFloat")
@@ -113,7 +113,7 @@ def _integer_product(node: Node, left: Quantized, right: Quantized, bias: Expr |
 @microsoft("QLinearWhere")
 def quantized_where(node: Node) -> Expr:
     chosen = node.broadcast("where", node.input(0), _real(node, 1), _real(node, 4))
-    return _stored(node, chosen, 7, node.dtype(node.input(1)))
+    return _quantize(node, chosen, 7, node.dtype(node.input(1)))
 
 
 @microsoft("QLinearReduceMean")
@@ -121,7 +121,7 @@ def quantized_mean(node: Node) -> Expr:
     x = node.input(0)
     axes = node.axes(node.attr("axes") or tuple(range(node.rank(x))), node.rank(x))
     mean = node.op("mean", _real(node, 0), axes=axes, keepdims=bool(node.attr("keepdims", 1)))
-    return _stored(node, mean, 3, node.dtype(x))
+    return _quantize(node, mean, 3, node.dtype(x))
 
 
 @microsoft("QLinearSoftmax")
@@ -132,14 +132,14 @@ def quantized_softmax(node: Node) -> Expr:
     if node.required_attr("opset") < 13:
         x = node.reshape(x, (*shape[:axis], product(shape[axis:])))
     y = node.reshape(node.op("nn.softmax", x, axis=axis), shape)
-    return _stored(node, y, 3, node.dtype(node.input(0)))
+    return _quantize(node, y, 3, node.dtype(node.input(0)))
 
 
 @microsoft("QLinearAveragePool")
 def quantized_average_pool(node: Node) -> Expr:
     x, is_last = _real(node, 0), bool(node.attr("channels_last", 0))
     pooled = average_pool(node.like("AveragePool", [channels_second(node, x) if is_last else x]))
-    return _stored(node, channels_last(node, pooled) if is_last else pooled, 3, node.dtype(node.input(0)))
+    return _quantize(node, channels_last(node, pooled) if is_last else pooled, 3, node.dtype(node.input(0)))
 
 
 @microsoft("QLinearConv")
@@ -170,7 +170,7 @@ def quantized_general_matrix_product(node: Node) -> Expr:
         total = node.broadcast("add", total, dequantize(node, addend, unit, None, node.rank(addend) - 1))
     real = total if alpha == 1.0 else node.op("multiply", total, alpha)
     zero = node.optional(8)
-    return real if node.optional(7) is None else _stored(node, real, 7, "uint8" if zero is None else node.dtype(zero))
+    return real if node.optional(7) is None else _quantize(node, real, 7, "uint8" if zero is None else node.dtype(zero))
 
 
 @microsoft("MatMulInteger16")
@@ -205,14 +205,14 @@ def matrix_product_of_few_bits(node: Node) -> Expr:
     bits, blocks = int(node.attr("bits", 4)), ceildiv(k, block)
     if node.attr("weight_prepacked", 0):
         node.reject("its weight is reordered (weight_prepacked)")
-    stored = unpacked(node, node.reshape(packed, (n, blocks, ceildiv(block * bits, 8))), bits, block)
+    stored = unpack_integers(node, node.reshape(packed, (n, blocks, ceildiv(block * bits, 8))), bits, block)
     dtype = node.dtype(scales)
     zero = _zero_points(node, zeros, bits, n, blocks, dtype)
     scale, groups = node.reshape(scales, (n, blocks, 1)), node.optional(4)
     if groups is not None:  # of each row its own, in place of that of its block
         stored = node.reshape(stored, (n, blocks * block))
         groups = node.concat([groups, np.zeros(blocks * block - node.shape(groups)[0], np.int32)], 0)
-        zero, scale = (_of_groups(node, each, groups) for each in (zero, scale))
+        zero, scale = (_parameter_of_groups(node, each, groups) for each in (zero, scale))
     real = node.op("multiply", node.op("subtract", node.cast(stored, dtype), zero), scale)
     weight = node.reshape(real, (n, blocks * block))
     weight = weight if blocks * block == k else node.slice(weight, 1, 0, k)
@@ -222,7 +222,7 @@ def matrix_product_of_few_bits(node: Node) -> Expr:
     return y if bias is None else node.broadcast("add", y, bias)
 
 
-def _of_groups(node: Node, numbers: Expr, groups: Expr) -> Expr:
+def _parameter_of_groups(node: Node, numbers: Expr, groups: Expr) -> Expr:
     """Return numbers (N, blocks, 1), or one for all, by the group of each row."""
     if node.shape(numbers) == (1, 1, 1):
         return node.reshape(numbers, (1, 1))
@@ -264,11 +264,11 @@ def _zero_points(node: Node, zeros: Expr | None, bits: int, n: Dim, blocks: Dim,
         return node.full(2 ** (bits - 1), (1, 1, 1), dtype)
     if node.dtype(zeros) == "uint8":
         width = ceildiv(blocks * bits, 8)
-        zeros = unpacked(node, node.reshape(zeros, (n, width)), bits, blocks)
+        zeros = unpack_integers(node, node.reshape(zeros, (n, width)), bits, blocks)
     return node.reshape(node.cast(zeros, dtype), (n, blocks, 1))
 
 
-def unpacked(node: Node, packed: Expr, bits: int, count: Dim) -> Expr:
+def unpack_integers(node: Node, packed: Expr, bits: int, count: Dim) -> Expr:
     """Return the integers of `bits` that are packed in bytes along the last axis, the lowest bits first."""
     if bits == 8:
         return packed
@@ -296,23 +296,23 @@ def rows_of_few_bits(node: Node) -> Expr:
         node.reject("its quantize_axis must come after its gather_axis, and be the last of packed weights")
     at = along + node.rank(indices) - 1  # the axis of blocks, where several axes may have taken the place of one
 
-    def picked(table: Expr) -> Expr:
+    def pick(table: Expr) -> Expr:
         return node.op("take", table, indices, axis=axis)
 
-    scale, stored = picked(scales), picked(node.wide(data))
+    scale, stored = pick(scales), pick(node.wide(data))
     size = node.shape(data)[along] * (8 // bits if is_packed else 1)
     middle = 2 ** (bits - 1) if node.dtype(data) == "uint8" and data not in node.importer.element_types else 0
     zero = node.full(middle, (), "int32")
     if zeros is not None:
-        zero = picked(node.wide(zeros))
-        zero = unpacked(node, zero, bits, node.shape(scale)[at]) if is_packed else zero
-        zero = repeated_in_blocks(node, node.cast(zero, "int32"), at, block, size)
-    stored = unpacked(node, stored, bits, size) if is_packed else stored
+        zero = pick(node.wide(zeros))
+        zero = unpack_integers(node, zero, bits, node.shape(scale)[at]) if is_packed else zero
+        zero = repeat_in_blocks(node, node.cast(zero, "int32"), at, block, size)
+    stored = unpack_integers(node, stored, bits, size) if is_packed else stored
     whole = node.op("subtract", node.cast(stored, "int32"), zero)
-    return node.op("multiply", node.cast(whole, node.dtype(scale)), repeated_in_blocks(node, scale, at, block, size))
+    return node.op("multiply", node.cast(whole, node.dtype(scale)), repeat_in_blocks(node, scale, at, block, size))
 
 
-def repeated_in_blocks(node: Node, x: Expr, axis: int, block: int, size: Dim) -> Expr:
+def repeat_in_blocks(node: Node, x: Expr, axis: int, block: int, size: Dim) -> Expr:
     """Repeat each number along an axis as often as a block is long, cut to a size."""
     shape = node.shape(x)
     outer, count, inner = shape[:axis], shape[axis], shape[axis + 1 :]

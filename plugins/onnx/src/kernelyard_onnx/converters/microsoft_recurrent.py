@@ -34,15 +34,15 @@ def dynamically_quantized_lstm(node: Node) -> Sequence[Expr]:
 
 
 def _direction(node: Node, index: int, x: tuple[Expr, Expr, Expr], attrs: dict[str, Any]) -> list[Expr]:
-    recurrent = _by_gate(node, node.select(node.input(2), 0, index), 1)
+    recurrent = _reorder_gates(node, node.select(node.input(2), 0, index), 1)
     hidden, columns = (node.fixed(size, "size of its state") for size in node.shape(recurrent))
     batch = node.shape(node.input(0))[1]
     states = [initial_state(node, 5 + k, index, (batch, hidden), is_batch_first=False) for k in (0, 1)]
     scale, zero = (_of_columns(node, 10 + k, index, columns) for k in (0, 1))
-    signed, zero = _signed(node, recurrent, zero)
+    signed, zero = _to_signed(node, recurrent, zero)
     sums = node.op("sum", signed, axes=(0,), keepdims=False)
     sums = node.op("subtract", sums, node.op("multiply", zero, node.full(hidden, (), "int32")))
-    weights = _words(node, signed), scale, zero, sums
+    weights = _pack_words(node, signed), scale, zero, sums
     operands = _gates(node, index, x), *weights, *states, *_optional(node, index)
     return node.ops("nn.dynamic_quantize_lstm", *operands, **attrs)
 
@@ -51,7 +51,7 @@ def _gates(node: Node, index: int, x: tuple[Expr, Expr, Expr]) -> Expr:
     """Return the product of all inputs with their weights, plus both biases."""
     stored, scale, zero = x
     steps, batch, size = node.shape(stored)
-    weights = _by_gate(node, node.select(node.input(1), 0, index), 1)
+    weights = _reorder_gates(node, node.select(node.input(1), 0, index), 1)
     columns = node.shape(weights)[1]
     of_weights = (_parameter(node, 8 + k, index) for k in (0, 1))
     # All sequences are rows of one matrix.
@@ -60,11 +60,11 @@ def _gates(node: Node, index: int, x: tuple[Expr, Expr, Expr]) -> Expr:
     bias = node.optional(3)
     if bias is not None:
         own, others = (node.select(node.reshape(node.select(bias, 0, index), (2, columns)), 0, k) for k in (0, 1))
-        total = node.op("add", total, _by_gate(node, node.op("add", own, others), 0))
+        total = node.op("add", total, _reorder_gates(node, node.op("add", own, others), 0))
     return node.reshape(total, (steps, batch, columns))
 
 
-def _by_gate(node: Node, x: Expr, axis: int, order: Sequence[int] = GATES) -> Expr:
+def _reorder_gates(node: Node, x: Expr, axis: int, order: Sequence[int] = GATES) -> Expr:
     """Return what an axis has by gate in the order of the operator."""
     size = node.fixed(node.shape(x)[axis], "size of its gates") // len(order)
     return node.concat([node.slice(x, axis, n * size, (n + 1) * size) for n in order], axis)
@@ -73,14 +73,14 @@ def _by_gate(node: Node, x: Expr, axis: int, order: Sequence[int] = GATES) -> Ex
 def _parameter(node: Node, place: int, index: int) -> Expr:
     """Return a scale or zero point of one direction: one number, or one of each column, by gate."""
     found = node.select(node.input(place), 0, index)
-    return _by_gate(node, found, 0) if node.rank(found) else found
+    return _reorder_gates(node, found, 0) if node.rank(found) else found
 
 
 def _of_columns(node: Node, place: int, index: int, columns: int) -> Expr:
     return node.broadcast_to(_parameter(node, place, index), (columns,))
 
 
-def _signed(node: Node, stored: Expr, zero: Expr) -> tuple[Expr, Expr]:
+def _to_signed(node: Node, stored: Expr, zero: Expr) -> tuple[Expr, Expr]:
     """Return 8-bit weights and their zero points as int32, within the range of int8."""
     whole = node.cast(stored, "int32"), node.cast(zero, "int32")
     if node.dtype(stored) == "int8":
@@ -89,7 +89,7 @@ def _signed(node: Node, stored: Expr, zero: Expr) -> tuple[Expr, Expr]:
     return node.op("subtract", whole[0], middle), node.op("subtract", whole[1], middle)
 
 
-def _words(node: Node, signed: Expr) -> Expr:
+def _pack_words(node: Node, signed: Expr) -> Expr:
     """Return four rows in a word, the first in its lowest byte."""
     hidden, columns = (node.fixed(size, "size of its state") for size in node.shape(signed))
     missing = -hidden % BYTES_OF_WORD
@@ -107,6 +107,6 @@ def _optional(node: Node, index: int) -> tuple[Expr, ...]:
     if peepholes is None:
         return () if lengths is None else (lengths,)
     steps, batch, _ = node.shape(node.input(0))
-    chosen = _by_gate(node, node.select(peepholes, 0, index), 0, PEEPHOLES)
+    chosen = _reorder_gates(node, node.select(peepholes, 0, index), 0, PEEPHOLES)
     rows = node.reshape(chosen, (len(PEEPHOLES), node.fixed(node.shape(chosen)[0], "size of its state") // 3))
     return (node.full(steps, (batch,), "int64") if lengths is None else lengths), rows

@@ -12,7 +12,7 @@ import numpy as np
 from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Expr
-from kernelyard_onnx.converters.microsoft_heads import heads_of, joined, steps
+from kernelyard_onnx.converters.microsoft_heads import heads_of, join_heads, steps
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
 
@@ -29,7 +29,7 @@ def rotary_embedding(node: Node) -> Expr:
         first = node.reshape(node.cast(positions, "int64"), (1, 1))  # where the first element is
         return node.broadcast_to(node.op("add", steps(node, length, 1, 2), first), (batch, length))
 
-    return _embedded(node, lambda table, batch, length: _rows(node, table, at(batch, length)))
+    return _embed(node, lambda table, batch, length: _rows(node, table, at(batch, length)))
 
 
 @converter("MRotaryEmbedding", domain=MICROSOFT)
@@ -47,7 +47,7 @@ def multimodal_rotary_embedding(node: Node) -> Expr:
             result = node.op("where", stream == axis, parts[axis], result)
         return result
 
-    return _embedded(node, looked_up)
+    return _embed(node, looked_up)
 
 
 def _streams(node: Node, sections: Sequence[int], half: int, layout: int) -> np.ndarray:
@@ -80,7 +80,7 @@ LookUp = Callable[[Expr, Dim, Dim], Expr]
 """`look_up(table, batch, length)`: rows of a table (batch, length, width / 2)."""
 
 
-def _embedded(node: Node, look_up: LookUp) -> Expr:
+def _embed(node: Node, look_up: LookUp) -> Expr:
     """Turn the input (batch, heads, length, size) or (batch, length, heads * size), as the tables are looked up.
 
     The attribute scale is not read: no kernel of onnxruntime reads it either.
@@ -93,21 +93,21 @@ def _embedded(node: Node, look_up: LookUp) -> Expr:
         x = heads_of(node, x, node.attr("num_heads", 0) or whole // width)
     batch, _, length, _ = node.shape(x)
     cosine, sine = (look_up(table, batch, length) for table in tables)
-    result = rotated_by(node, x, (cosine, sine), width, bool(node.attr("interleaved", 0)))
-    return joined(node, result) if is_flat else result
+    result = rotate_by(node, x, (cosine, sine), width, bool(node.attr("interleaved", 0)))
+    return join_heads(node, result) if is_flat else result
 
 
 def _rows(node: Node, table: Expr, positions: Expr) -> Expr:
     return node.op("take", table, positions, axis=0)
 
 
-def rotated(node: Node, x: Expr, positions: Expr, tables: tuple[Expr, Expr], width: int, interleaved: bool) -> Expr:
-    """Return `rotated_by` the angles of positions (batch, length)."""
+def rotate(node: Node, x: Expr, positions: Expr, tables: tuple[Expr, Expr], width: int, interleaved: bool) -> Expr:
+    """Return `rotate_by` the angles of positions (batch, length)."""
     cosine, sine = (_rows(node, table, positions) for table in tables)
-    return rotated_by(node, x, (cosine, sine), width, interleaved)
+    return rotate_by(node, x, (cosine, sine), width, interleaved)
 
 
-def rotated_by(node: Node, x: Expr, angles: tuple[Expr, Expr], width: int, interleaved: bool) -> Expr:
+def rotate_by(node: Node, x: Expr, angles: tuple[Expr, Expr], width: int, interleaved: bool) -> Expr:
     """Return the first `width` elements of each head rotated in pairs: neighbours, or those of the two halves.
 
     x: (batch, heads, length, size). angles: cosines and sines (batch, length, width / 2).

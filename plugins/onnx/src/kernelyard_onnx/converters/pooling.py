@@ -9,7 +9,7 @@ from dataclasses import replace
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import spatial_rank
-from kernelyard_onnx.converters.vision import places_of_maxima
+from kernelyard_onnx.converters.vision import argmax_indices
 from kernelyard_onnx.converters.windows import Window, pad_explicitly, read_window
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import converter
@@ -49,7 +49,7 @@ def _pool(node: Node, kind: str, x: Expr, window: Window, **attrs: bool) -> Expr
 @converter("MaxPool")
 def max_pool(node: Node) -> Sequence[Expr]:
     pooled = _max_pool(node, node.input(0))
-    return [pooled, places_of_maxima(node, node.input(0), pooled)] if node.has_output(1) else [pooled]
+    return [pooled, argmax_indices(node, node.input(0), pooled)] if node.has_output(1) else [pooled]
 
 
 def _max_pool(node: Node, x: Expr) -> Expr:

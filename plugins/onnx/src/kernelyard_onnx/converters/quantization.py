@@ -28,11 +28,11 @@ def quantize_linear(node: Node) -> Expr:
         _require_zero_point(node, zero, stated or " or ".join(STORED))
     x = x if is_float(node.dtype(x)) else node.cast(x, "float32")
     if data_type not in NARROW and dtype in QUANTIZED and not node.attr("block_size", 0):
-        return quantize(node, x, scale, zero, dtype, _stated_axis(node, x))
+        return quantize(node, x, scale, zero, dtype, _read_axis(node, x))
     scaled = node.op("divide", x, _spread(node, node.cast(scale, node.dtype(x)), x))
     if data_type in NARROW:
         return _quantize_narrow(node, scaled, zero, x, data_type)
-    return _rounded(node, scaled, None if zero is None else _spread(node, zero, x), dtype)
+    return _round(node, scaled, None if zero is None else _spread(node, zero, x), dtype)
 
 
 def quantize(node: Node, x: Expr, scale: Expr, zero: Expr | None, dtype: str, axis: int | None = None) -> Expr:
@@ -71,7 +71,7 @@ def _axis_of(node: Node, parameters: tuple[Expr, Expr], axis: int | None) -> int
     return axis if any(node.rank(parameter) for parameter in parameters) else None
 
 
-def _stated_axis(node: Node, x: Expr) -> int | None:
+def _read_axis(node: Node, x: Expr) -> int | None:
     """Return the axis of vectors of parameters; of numbers it means nothing, and may be out of range."""
     axis, rank = int(node.attr("axis", 1)), node.rank(x)
     return axis % rank if -rank <= axis < rank else None
@@ -86,7 +86,7 @@ def _quantize_narrow(node: Node, scaled: Expr, zero: Expr | None, x: Expr, data_
     return node.narrowed(narrow(node, scaled, data_type), data_type)
 
 
-def _rounded(node: Node, scaled: Expr, zero: Expr | None, dtype: str) -> Expr:
+def _round(node: Node, scaled: Expr, zero: Expr | None, dtype: str) -> Expr:
     """Return stored numbers for numbers in units of the scale: rounded to even, shifted, clamped to the dtype."""
     if is_float(dtype):
         return convert_to(node, scaled, dtype)
@@ -102,7 +102,7 @@ def dequantize_linear(node: Node) -> Expr:
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
     stated = DTYPES.get(node.attr("output_dtype", 0))
     if node.dtype(x) in QUANTIZED and not node.attr("block_size", 0):
-        real = dequantize(node, x, scale, zero, _stated_axis(node, x))
+        real = dequantize(node, x, scale, zero, _read_axis(node, x))
         return node.cast(real, stated or node.dtype(scale))
     _require_zero_point(node, zero, node.dtype(x))
     # int32 does not fit float32 exactly: the difference is taken before the conversion.

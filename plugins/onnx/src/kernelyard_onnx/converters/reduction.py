@@ -39,7 +39,7 @@ def _sum_square(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> E
     return _plain("sum")(node, node.op("multiply", x, x), axes, keepdims)
 
 
-def _in_floats(reduce: Reduce) -> Reduce:
+def _compute_in_floats(reduce: Reduce) -> Reduce:
     """Return a reduction that computes in floats; of whole numbers, it gives their part before the point."""
 
     def in_floats(node: Node, x: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
@@ -78,10 +78,10 @@ REDUCTIONS: dict[str, Reduce] = {
     "ReduceMin": _plain("min"),
     "ReduceProd": _plain("prod"),
     "ReduceL1": _l1,
-    "ReduceL2": _in_floats(_l2),
+    "ReduceL2": _compute_in_floats(_l2),
     "ReduceSumSquare": _sum_square,
-    "ReduceLogSum": _in_floats(_log_sum),
-    "ReduceLogSumExp": _in_floats(_log_sum_exp),
+    "ReduceLogSum": _compute_in_floats(_log_sum),
+    "ReduceLogSumExp": _compute_in_floats(_log_sum_exp),
 }
 
 

@@ -28,8 +28,8 @@ def upsample_by_two_scales(node: Node) -> Expr:
 @converter("Upsample", since=7)
 @converter("Resize", since=10)
 def resize_by_scales(node: Node) -> Expr:
-    scales = node.attr("scales") or _numbers(node, node.input(1), "scales")
-    sizes, factors = _scaled(node, node.shape(node.input(0)), scales)
+    scales = node.attr("scales") or _read_numbers(node, node.input(1), "scales")
+    sizes, factors = _sizes_and_scales(node, node.shape(node.input(0)), scales)
     return _resize(node, sizes, factors, "asymmetric", "floor")
 
 
@@ -52,9 +52,9 @@ def _resized(node: Node, x: Expr) -> Expr:
     scales, sizes = node.optional(2), node.optional(3)
     inner = [shape[axis] for axis in axes]
     if scales is not None and node.shape(scales) != (0,):
-        new, factors = _scaled(node, inner, _numbers(node, scales, "scales"))
+        new, factors = _sizes_and_scales(node, inner, _read_numbers(node, scales, "scales"))
     else:
-        new, factors = _fitted(node, inner, node.dims(sizes if sizes is not None else node.input(3), "sizes"))
+        new, factors = _fit_sizes(node, inner, node.dims(sizes if sizes is not None else node.input(3), "sizes"))
     full_factors = [1.0] * len(shape) if factors is not None else None
     for position, axis in enumerate(axes):
         shape[axis] = new[position]
@@ -63,7 +63,7 @@ def _resized(node: Node, x: Expr) -> Expr:
     if mode == "tf_crop_and_resize":
         return _crop_and_resize(node, shape, axes)
     if _needs_matrices(node, shape):
-        return _by_matrices(node, shape, full_factors, mode)
+        return _resize_by_matrices(node, shape, full_factors, mode)
     return _resize(node, shape, full_factors, mode, node.attr("nearest_mode", "round_prefer_floor"))
 
 
@@ -103,7 +103,7 @@ def _needs_matrices(node: Node, sizes: Sequence[Dim]) -> bool:
     return bool(node.attr("exclude_outside", 0)) or (shrinks and bool(node.attr("antialias", 0)))
 
 
-def _by_matrices(node: Node, sizes: Sequence[Dim], scales: Sequence[float] | None, coordinates: str) -> Expr:
+def _resize_by_matrices(node: Node, sizes: Sequence[Dim], scales: Sequence[float] | None, coordinates: str) -> Expr:
     """Return one matrix product per axis that changes; sizes must be fixed."""
     x = node.input(0)
     for axis, (size, new) in enumerate(zip(node.shape(x), sizes, strict=True)):
@@ -125,7 +125,7 @@ def _by_matrices(node: Node, sizes: Sequence[Dim], scales: Sequence[float] | Non
     return x
 
 
-def _numbers(node: Node, expr: Expr, what: str) -> list[Rational]:
+def _read_numbers(node: Node, expr: Expr, what: str) -> list[Rational]:
     value = node.builder.known.get(expr)
     if value is None:
         node.undecided(f"its {what} depend on data", expr)
@@ -135,27 +135,27 @@ def _numbers(node: Node, expr: Expr, what: str) -> list[Rational]:
         return node.reject(f"its {what} are not finite")
 
 
-def _scaled(
+def _sizes_and_scales(
     node: Node, shape: Sequence[Dim], scales: Sequence[Rational | float]
 ) -> tuple[list[Dim], list[float] | None]:
     """Return the sizes of the result, and the scales where they are numbers (None: they follow from the sizes)."""
     if len(scales) != len(shape):
         node.reject(f"it has {len(scales)} scales for {len(shape)} axes")
     exact = [Rational.of(np.float32(scale) if isinstance(scale, float) else scale) for scale in scales]
-    sizes = [_scaled_size(size, scale) for size, scale in zip(shape, exact, strict=True)]
+    sizes = [_scale_size(size, scale) for size, scale in zip(shape, exact, strict=True)]
     pairs = [(scale.numerator, scale.denominator) for scale in exact]
     numbers = [float(np.float32(a / b)) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
     return sizes, numbers if len(numbers) == len(pairs) else None
 
 
-def _scaled_size(size: Dim, scale: Rational) -> Dim:
+def _scale_size(size: Dim, scale: Rational) -> Dim:
     a, b = scale.numerator, scale.denominator
     if isinstance(a, int) and isinstance(b, int):
         return scaled_size(size, a / b)
     return (Rational(size) * scale).floor().dim()
 
 
-def _fitted(node: Node, shape: Sequence[Dim], sizes: Sequence[Dim]) -> tuple[list[Dim], list[float] | None]:
+def _fit_sizes(node: Node, shape: Sequence[Dim], sizes: Sequence[Dim]) -> tuple[list[Dim], list[float] | None]:
     """Return the sizes as requested, or adjusted to keep the aspect ratio."""
     if len(sizes) != len(shape):
         node.reject(f"it has {len(sizes)} sizes for {len(shape)} axes")

@@ -24,7 +24,7 @@ def reshape(node: Node) -> Expr:
     x = node.input(0)
     target = node.builder.known.dims(node.input(1))
     if target is None:
-        return node.reshape(x, node.sizes(_completed(node, x, node.input(1)), "shape"))
+        return node.reshape(x, node.sizes(_emit_completed(node, x, node.input(1)), "shape"))
     return node.reshape(x, _complete(node, node.shape(x), target, bool(node.attr("allowzero", 0))))
 
 
@@ -46,7 +46,7 @@ def _complete(node: Node, shape: Shape, target: Sequence[Dim], allow_zero: bool)
     return sizes
 
 
-def _completed(node: Node, x: Expr, target: Expr) -> Expr:
+def _emit_completed(node: Node, x: Expr, target: Expr) -> Expr:
     """`_complete` of a shape that data decides, as a part of the program."""
     shape = node.shape(x)
     count = node.fixed(node.shape(target)[0], "rank of its result")

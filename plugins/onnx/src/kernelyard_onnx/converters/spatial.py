@@ -44,17 +44,15 @@ def grid_sample(node: Node) -> Expr:
     ]
     dtype = node.dtype(x) if is_float(node.dtype(x)) else node.dtype(grid)
     data = node.cast(node.reshape(x, (batch, channels, dims.product(spatial))), dtype)
-    values = node.cast(sampled(node, data, taps, spatial, (batch, channels, count)), node.dtype(x))
+    values = node.cast(sample(node, data, taps, spatial, (batch, channels, count)), node.dtype(x))
     return node.reshape(values, (batch, channels, *outputs))
 
 
-def sampled(
-    node: Node, data: Expr, taps: Sequence[Sequence[Tap]], spatial: Sequence[Dim], shape: Sequence[Dim]
-) -> Expr:
+def sample(node: Node, data: Expr, taps: Sequence[Sequence[Tap]], spatial: Sequence[Dim], shape: Sequence[Dim]) -> Expr:
     """Sum data (N, C, product of spatial), weighted, over the taps of each axis: `shape`, (N, C, count)."""
     total: Expr | None = None
     for corner in itertools.product(*taps):
-        value = _weighted(node, data, corner, spatial, shape)
+        value = _weight_corner(node, data, corner, spatial, shape)
         total = value if total is None else node.op("add", total, value)
     return node.reject("it has no taps") if total is None else total
 
@@ -77,7 +75,7 @@ def _coordinate(node: Node, flat: Expr, index: int, size: Dim) -> Expr:
 def _taps(node: Node, coordinate: Expr, size: Dim, mode: str) -> list[Tap]:
     padding = node.attr("padding_mode", "zeros")
     if padding != "zeros" and mode != "cubic":
-        coordinate = _inside(node, coordinate, size, padding)
+        coordinate = _move_inside(node, coordinate, size, padding)
     if mode == "nearest":
         return [Tap(node.op("round", coordinate), None)]
     first = node.op("floor", coordinate)
@@ -99,7 +97,7 @@ def _cubic(node: Node, t: Expr, step: int) -> Expr:
     return value
 
 
-def _inside(node: Node, position: Expr, size: Dim, padding: str) -> Expr:
+def _move_inside(node: Node, position: Expr, size: Dim, padding: str) -> Expr:
     """Move positions into the data: to the nearest edge, or mirrored at the edges."""
     last = node.op("subtract", node.expr(size, node.dtype(position)), 1)
     if padding == "reflection":
@@ -118,7 +116,7 @@ def _modulo(node: Node, value: Expr, span: Expr) -> Expr:
     return node.op("subtract", value, node.op("multiply", node.op("floor", node.op("divide", value, twice)), twice))
 
 
-def _weighted(node: Node, data: Expr, corner: Sequence[Tap], spatial: Sequence[Dim], shape: Sequence[Dim]) -> Expr:
+def _weight_corner(node: Node, data: Expr, corner: Sequence[Tap], spatial: Sequence[Dim], shape: Sequence[Dim]) -> Expr:
     """Return the elements at one corner of each cell, times its weight, 0 outside."""
     padding = node.attr("padding_mode", "zeros")
     index: Expr | None = None
@@ -126,7 +124,7 @@ def _weighted(node: Node, data: Expr, corner: Sequence[Tap], spatial: Sequence[D
     for tap, size in zip(corner, spatial, strict=True):
         position, length = tap.position, node.expr(size, "int64")
         if padding != "zeros":
-            position = _inside(node, position, size, padding)
+            position = _move_inside(node, position, size, padding)
         else:
             outside = node.op(
                 "logical_or",
@@ -135,7 +133,7 @@ def _weighted(node: Node, data: Expr, corner: Sequence[Tap], spatial: Sequence[D
             )
             own = node.full(1, (), node.dtype(position)) if tap.weight is None else tap.weight
             kept = node.op("where", outside, node.full(0, (), node.dtype(own)), own)
-            tap = Tap(_inside(node, position, size, "border"), kept)
+            tap = Tap(_move_inside(node, position, size, "border"), kept)
             position = tap.position
         steps = node.cast(position, "int64")
         index = steps if index is None else node.op("add", node.op("multiply", index, length), steps)

@@ -77,9 +77,9 @@ def svm_classifier(node: Node) -> Sequence[Value]:
     pairs = list(combinations(range(len(sizes)), 2))
     vectors = numbers(node, "support_vectors", x).reshape(sum(sizes), -1)
     given = numbers(node, "coefficients", x).reshape(len(sizes) - 1, sum(sizes))
-    decisions = _decisions(node, x, vectors, _of_pairs(given, sizes, pairs))
+    decisions = _decisions(node, x, vectors, _columns_of_pairs(given, sizes, pairs))
     decisions = node.op("add", decisions, numbers(node, "rho", x)[: len(pairs)])
-    label = _voted(node, labels, decisions, pairs)
+    label = _count_votes(node, labels, decisions, pairs)
     if node.attr("prob_a"):
         return label, finished(node, _shares(node, decisions, pairs, len(sizes)))
     if len(pairs) == 1:
@@ -87,7 +87,7 @@ def svm_classifier(node: Node) -> Sequence[Value]:
     return label, finished(node, decisions)
 
 
-def _of_pairs(given: np.ndarray, sizes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> np.ndarray:
+def _columns_of_pairs(given: np.ndarray, sizes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> np.ndarray:
     """Return libsvm's coefficients (classes - 1, V) as a column for each pair of classes."""
     ends = np.cumsum([0, *sizes])
     columns = np.zeros((given.shape[1], len(pairs)), given.dtype)
@@ -103,7 +103,7 @@ def _linear(node: Node, labels: Labels, x: Expr) -> Sequence[Value]:
     return labels.of_scores(node, node.op("add", scores, numbers(node, "rho", x)[:1]))
 
 
-def _voted(node: Node, labels: Labels, decisions: Expr, pairs: Sequence[tuple[int, int]]) -> Value:
+def _count_votes(node: Node, labels: Labels, decisions: Expr, pairs: Sequence[tuple[int, int]]) -> Value:
     """Count votes: each decision votes for the first class of its pair if it is above 0, else for the second."""
     firsts, seconds = np.zeros((2, len(pairs), len(labels)), np.float32)
     for row, (a, b) in enumerate(pairs):
@@ -127,10 +127,10 @@ def _shares(node: Node, decisions: Expr, pairs: Sequence[tuple[int, int]], class
         return node.concat([share, node.op("subtract", 1.0, share)], 1)
     column = dict(zip(pairs, node.ops("split", share, axis=1, sections=(1,) * len(pairs)), strict=True))
     wins = {(j, i): node.op("subtract", 1.0, column[i, j]) for i, j in pairs} | column
-    return _coupled(node, wins, classes)
+    return _couple_probabilities(node, wins, classes)
 
 
-def _coupled(node: Node, wins: dict[tuple[int, int], Expr], classes: int) -> Expr:
+def _couple_probabilities(node: Node, wins: dict[tuple[int, int], Expr], classes: int) -> Expr:
     """Minimize sum (r_ji p_i - r_ij p_j)^2 with sum p = 1: solve Q p = 1, and divide by the sum.
 
     Q is positive definite: elimination needs no pivots.

@@ -36,7 +36,7 @@ def each(data: np.ndarray, function: Callable[..., object], *others: np.ndarray)
     return result
 
 
-def numbers_as_text(node: Node, x: Expr) -> StringTensor:
+def write_numbers(node: Node, x: Expr) -> StringTensor:
     """Return numbers as text, as they are written."""
     return StringTensor(each(node.constant(x, "input").astype(object), str))
 
@@ -80,12 +80,12 @@ def string_normalizer(node: Node) -> StringTensor:
         node.reject(f"its input has the shape {data.shape}")
     same = str if node.attr("is_case_sensitive", 0) else str.lower
     left_out = {same(word) for word in node.attr("stopwords", ())}
-    kept = [change(_without_accents(item)) for item in data.reshape(-1) if same(item) not in left_out]
+    kept = [change(_strip_accents(item)) for item in data.reshape(-1) if same(item) not in left_out]
     words = np.array(kept or [""], object)
     return StringTensor(words if data.ndim == 1 else words[None])
 
 
-def _without_accents(item: str) -> str:
+def _strip_accents(item: str) -> str:
     if item.isascii():
         return item
     return "".join(c for c in unicodedata.normalize("NFKD", item) if not unicodedata.combining(c))
@@ -95,7 +95,7 @@ def _without_accents(item: str) -> str:
 @converter("TfIdfVectorizer", since=9)
 def count_numbers(node: Node) -> Expr:
     pool = np.array(node.attr("pool_int64s") or node.reject("its pool_int64s is missing"), np.int64)
-    return _weighted(node, node.cast(node.input(0), "int64"), pool)
+    return _count_ngrams(node, node.cast(node.input(0), "int64"), pool)
 
 
 @converter("TfIdfVectorizer", since=9, domain=TEXT)
@@ -103,10 +103,10 @@ def count_words(node: Node) -> Expr:
     words = node.attr("pool_strings") or node.reject("its pool_strings is missing")
     numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
     data = each(text_of(node, 0), lambda item: numbers.get(item, -1)).astype(np.int64)
-    return _weighted(node, Constant(data), np.array([numbers[word] for word in words], np.int64))
+    return _count_ngrams(node, Constant(data), np.array([numbers[word] for word in words], np.int64))
 
 
-def _weighted(node: Node, x: Expr, pool: np.ndarray) -> Expr:
+def _count_ngrams(node: Node, x: Expr, pool: np.ndarray) -> Expr:
     """Count each n-gram of the pool in each row, in its column of the result, weighted."""
     rank = node.rank(x)
     length = node.fixed(node.shape(x)[-1], "length of its rows") if rank else 1
@@ -153,7 +153,7 @@ def _occurrences(node: Node, rows: Expr, grams: np.ndarray, length: int, step: i
     return node.op("sum", node.op("min", same, axes=(3,), keepdims=False), axes=(2,), keepdims=False)
 
 
-def known_text(texts: Sequence[str]) -> StringTensor:
+def require_text(texts: Sequence[str]) -> StringTensor:
     """Return a vector of text."""
     data = np.empty(len(texts), object)
     data[:] = list(texts)

@@ -13,7 +13,7 @@ TRAINING = "ai.onnx.preview.training"
 Step = Callable[..., Sequence[Expr]]
 
 
-def _each(node: Node, states: int, step: Step) -> list[Expr]:
+def _step_each(node: Node, states: int, step: Step) -> list[Expr]:
     """Apply a step to each tensor: inputs are rate, count, all tensors, all gradients, then all of each state."""
     rate, count, *rest = node.required_inputs()
     groups = 2 + states
@@ -25,7 +25,7 @@ def _each(node: Node, states: int, step: Step) -> list[Expr]:
     return list(chain.from_iterable(zip(*results, strict=True)))
 
 
-def _regularized(node: Node, x: Expr, gradient: Expr) -> Expr:
+def _regularize(node: Node, x: Expr, gradient: Expr) -> Expr:
     return node.op("add", node.op("multiply", x, node.attr("norm_coefficient", 0.0)), gradient)
 
 
@@ -41,13 +41,13 @@ def adagrad(node: Node) -> list[Expr]:
         decay = node.op(
             "add", node.op("multiply", node.cast(count, node.dtype(x)), node.attr("decay_factor", 0.0)), 1.0
         )
-        gradient = _regularized(node, x, gradient)
+        gradient = _regularize(node, x, gradient)
         squares = node.op("add", squares, node.op("square", gradient))
         scale = node.op("add", node.op("sqrt", squares), node.attr("epsilon", 0.0))
         change = node.op("divide", node.op("multiply", node.op("divide", rate, decay), gradient), scale)
         return node.op("subtract", x, change), squares
 
-    return _each(node, 1, step)
+    return _step_each(node, 1, step)
 
 
 @converter("Adam", domain=TRAINING)
@@ -56,7 +56,7 @@ def adam(node: Node) -> list[Expr]:
     alpha, beta = node.attr("alpha", 0.9), node.attr("beta", 0.999)
 
     def step(rate: Expr, count: Expr, x: Expr, gradient: Expr, first: Expr, second: Expr) -> Sequence[Expr]:
-        gradient = _regularized(node, x, gradient)
+        gradient = _regularize(node, x, gradient)
         first = _average(node, first, gradient, alpha)
         second = _average(node, second, node.op("square", gradient), beta)
         number = node.cast(count, node.dtype(x))
@@ -67,7 +67,7 @@ def adam(node: Node) -> list[Expr]:
         moved = node.op("subtract", x, node.op("multiply", rate, node.op("divide", first, scale)))
         return node.op("multiply", moved, 1 - node.attr("norm_coefficient_post", 0.0)), first, second
 
-    return _each(node, 2, step)
+    return _step_each(node, 2, step)
 
 
 @converter("Momentum", domain=TRAINING)
@@ -77,11 +77,11 @@ def momentum(node: Node) -> list[Expr]:
         node.reject(f"its mode {mode!r} is unknown")
 
     def step(rate: Expr, count: Expr, x: Expr, gradient: Expr, velocity: Expr) -> Sequence[Expr]:
-        gradient = _regularized(node, x, gradient)
+        gradient = _regularize(node, x, gradient)
         later, first = (node.expr(value, node.dtype(x)) for value in (beta, 1.0))
         share = node.op("where", node.op("greater", count, 0), later, first)
         velocity = node.op("add", node.op("multiply", velocity, alpha), node.op("multiply", share, gradient))
         ahead = velocity if mode == "standard" else node.op("add", gradient, node.op("multiply", velocity, alpha))
         return node.op("subtract", x, node.op("multiply", rate, ahead)), velocity
 
-    return _each(node, 1, step)
+    return _step_each(node, 1, step)

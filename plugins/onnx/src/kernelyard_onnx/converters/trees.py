@@ -30,7 +30,7 @@ def tree_regressor(node: Node) -> Expr:
 @converter("TreeEnsembleClassifier", domain=LEARNING)
 def tree_classifier(node: Node) -> Sequence[Value]:
     labels = Labels.of(node)
-    weights = _numbers(node, "class_weights", np.float64)
+    weights = _read_numbers(node, "class_weights", np.float64)
     ids = {int(each) for each in node.required_attr("class_ids")}
     all_positive = bool((weights >= 0).all())
     if len(labels) == 2 and len(ids) == 1:
@@ -60,11 +60,11 @@ def tree_ensemble(node: Node) -> Expr:
     names = [MODES[int(mode)] for mode in np.asarray(modes).reshape(-1)] + [LEAF] * len(weights)
     nodes = Nodes(
         names,
-        _padded(node.required_attr("nodes_featureids"), len(names), np.int64),
-        _padded(splits, len(names), splits.dtype),
+        _pad(node.required_attr("nodes_featureids"), len(names), np.int64),
+        _pad(splits, len(names), splits.dtype),
         following("true"),
         following("false"),
-        _padded(node.attr("nodes_missing_value_tracks_true", ()), len(names), bool),
+        _pad(node.attr("nodes_missing_value_tracks_true", ()), len(names), bool),
         _members(names, np.asarray(node.attr("membership_values", np.zeros(0)))),
     )
     values = np.zeros((len(names), int(node.attr("n_targets", 1))))
@@ -87,13 +87,13 @@ def _members(modes: Sequence[str], values: np.ndarray) -> dict[int, list[float]]
     return {asker: values[begin:end].tolist() for asker, begin, end in zip(askers, starts, ends, strict=True)}
 
 
-def _padded(values: Any, count: int, dtype: Any) -> np.ndarray:
+def _pad(values: Any, count: int, dtype: Any) -> np.ndarray:
     result = np.zeros(count, dtype)
     result[: len(values)] = values
     return result
 
 
-def _numbers(node: Node, name: str, dtype: Any) -> np.ndarray:
+def _read_numbers(node: Node, name: str, dtype: Any) -> np.ndarray:
     """Return the numbers of an attribute, or of its form as a tensor of doubles."""
     given = node.attr(name)
     return np.array(node.attr(f"{name}_as_tensor", ()) if given is None else given, dtype).reshape(-1)
@@ -101,7 +101,7 @@ def _numbers(node: Node, name: str, dtype: Any) -> np.ndarray:
 
 def _with_base(node: Node, scores: Expr, targets: int) -> Expr:
     """Add the scores that all rows begin with. A single one is that of the first, one of two that of the second."""
-    base = _numbers(node, "base_values", np.float64)
+    base = _read_numbers(node, "base_values", np.float64)
     if not len(base):
         return scores
     if len(base) == 2 and targets == 1:
@@ -128,14 +128,14 @@ def _scores(node: Node, kind: str, targets: int, aggregate: str) -> Expr:
         return np.array(found, np.int64) if -1 not in found else node.reject(f"its nodes_{name}nodeids lead to no node")
 
     yes, no = following("true"), following("false")
-    missing = _padded(node.attr("nodes_missing_value_tracks_true", ()), len(modes), bool)
-    splits = _numbers(node, "nodes_values", np.float64)
+    missing = _pad(node.attr("nodes_missing_value_tracks_true", ()), len(modes), bool)
+    splits = _read_numbers(node, "nodes_values", np.float64)
     nodes = Nodes(modes, np.array(node.required_attr("nodes_featureids"), np.int64), splits, yes, no, missing)
     values, touched = np.zeros((len(modes), targets)), np.zeros((len(modes), targets), bool)
     owners = zip(node.required_attr(f"{kind}_treeids"), node.required_attr(f"{kind}_nodeids"), strict=True)
     rows = np.array([place[int(tree), int(each)] for tree, each in owners], np.int64)
     columns = np.array(node.required_attr(f"{kind}_ids"), np.int64) if targets > 1 else np.zeros(len(rows), np.int64)
-    np.add.at(values, (rows, columns), _numbers(node, f"{kind}_weights", np.float64))
+    np.add.at(values, (rows, columns), _read_numbers(node, f"{kind}_weights", np.float64))
     touched[rows, columns] = True
     _, first = np.unique(trees, return_index=True)
     return _ensemble(node, node.input(0), nodes, first.tolist(), (values, touched), aggregate)

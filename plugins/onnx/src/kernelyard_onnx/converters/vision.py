@@ -10,7 +10,7 @@ from kernelyard import dims
 from kernelyard.dtypes import to_numpy
 from kernelyard.plugins.api import Expr, window_table
 from kernelyard_onnx.converters.convolution import add_bias, kernel_of, spatial_rank
-from kernelyard_onnx.converters.spatial import Tap, linear_taps, sampled
+from kernelyard_onnx.converters.spatial import Tap, linear_taps, sample
 from kernelyard_onnx.converters.windows import read_window
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import MICROSOFT, converter
@@ -85,12 +85,12 @@ def deformable_convolution(node: Node) -> Expr:
     moved = node.reshape(offset, (images, elements, rank, outputs))
     taps = []
     for axis, size in enumerate(spatial):
-        grid = _places(window.strides[axis], window.dilation[axis], window.padding[axis], axis, kernel, made)
+        grid = _sample_positions(window.strides[axis], window.dilation[axis], window.padding[axis], axis, kernel, made)
         shift = node.select(moved, 2, axis)
         at = node.op("add", shift, grid.astype(to_numpy(node.dtype(x))))
         taps.append(linear_taps(node, node.reshape(at, (images, elements * outputs)), size))
     shape = (images, dims.floordiv(channels, shifts), elements * outputs)
-    values = sampled(node, node.reshape(x, (*shape[:2], dims.product(spatial))), taps, spatial, shape)
+    values = sample(node, node.reshape(x, (*shape[:2], dims.product(spatial))), taps, spatial, shape)
     if mask is not None:
         values = node.op("multiply", values, node.reshape(mask, (images, 1, elements * outputs)))
     depth = dims.floordiv(channels, groups) * elements
@@ -100,7 +100,9 @@ def deformable_convolution(node: Node) -> Expr:
     return add_bias(node, node.reshape(product, (batch, results, *made)), bias)
 
 
-def _places(stride: int, dilation: int, pad: object, axis: int, kernel: tuple[int, ...], made: list[int]) -> np.ndarray:
+def _sample_positions(
+    stride: int, dilation: int, pad: object, axis: int, kernel: tuple[int, ...], made: list[int]
+) -> np.ndarray:
     """Along one axis, where each element of the kernel lies for each result: (elements, results)."""
     element = np.indices(kernel)[axis].reshape(-1, 1) * dilation
     return element + np.indices(made)[axis].reshape(1, -1) * stride - np.asarray(pad)
@@ -128,7 +130,7 @@ def max_unpool(node: Node) -> Expr:
     return node.op("pad", result, pads=(*(0,) * len(shape), *behind), mode="constant", value=0.0)
 
 
-def places_of_maxima(node: Node, x: Expr, pooled: Expr) -> Expr:
+def argmax_indices(node: Node, x: Expr, pooled: Expr) -> Expr:
     """Return the argmax indices of a maximum pooling: flat into the whole of `x`, of fixed sizes."""
     spatial = [node.fixed(size, "size of its image") for size in node.shape(x)[2:]]
     made = [node.fixed(size, "size of its result") for size in node.shape(pooled)[2:]]
@@ -160,7 +162,7 @@ def crop_and_resize(node: Node) -> Expr:
     taps: list[list[Tap]] = []
     outside: Expr | None = None
     for axis, (size, own) in enumerate(zip(spatial, made, strict=True)):
-        at, last = _in_box(node, boxes, axis, size, own)
+        at, last = _positions_in_box(node, boxes, axis, size, own)
         shape = (count, own, 1) if axis == 0 else (count, 1, own)
         at = node.broadcast_to(node.reshape(at, shape), (count, height, width))
         at = node.reshape(at, (count, height * width))
@@ -170,14 +172,14 @@ def crop_and_resize(node: Node) -> Expr:
         nearest = [Tap(node.op("floor", node.op("add", at, 0.5)), None)]
         taps.append(nearest if mode == "nearest" else linear_taps(node, at, size))
     chosen = node.reshape(node.op("take", x, images, axis=0), (count, channels, dims.product(spatial)))
-    values = sampled(node, chosen, taps, spatial, (count, channels, height * width))
+    values = sample(node, chosen, taps, spatial, (count, channels, height * width))
     filler = node.full(float(node.attr("extrapolation_value", 0.0)), (), node.dtype(x))
     if outside is not None:
         values = node.op("where", node.reshape(outside, (count, 1, height * width)), filler, values)
     return node.reshape(values, (count, channels, height, width))
 
 
-def _in_box(node: Node, boxes: Expr, axis: int, size: dims.Dim, count: int) -> tuple[Expr, Expr]:
+def _positions_in_box(node: Node, boxes: Expr, axis: int, size: dims.Dim, count: int) -> tuple[Expr, Expr]:
     """Return where the samples of boxes lie along an axis of the image, (boxes, count), and where that ends."""
     last = node.expr(size - 1, node.dtype(boxes))
     begin, end = (node.op("multiply", node.slice(boxes, 1, i, i + 1), last) for i in (axis, 2 + axis))

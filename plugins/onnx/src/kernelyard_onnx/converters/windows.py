@@ -50,7 +50,7 @@ def read_window(node: Node, spatial: Sequence[Dim], kernel: Sequence[int]) -> Wi
         return window
     if mode not in ("VALID", "SAME_UPPER", "SAME_LOWER"):
         node.reject(f"its auto_pad {mode!r} is unknown")
-    padding = (0,) * (2 * rank) if mode == "VALID" else _same_padding(window, spatial, mode == "SAME_UPPER")
+    padding = (0,) * (2 * rank) if mode == "VALID" else _compute_same_padding(window, spatial, mode == "SAME_UPPER")
     return Window(window.kernel, strides, dilation, padding)
 
 
@@ -58,15 +58,15 @@ def _ints(node: Node, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(node.attr(name) or default)
 
 
-def _same_padding(window: Window, spatial: Sequence[Dim], upper: bool) -> tuple[Dim, ...]:
+def _compute_same_padding(window: Window, spatial: Sequence[Dim], upper: bool) -> tuple[Dim, ...]:
     """Return the padding that makes the output `ceil(size / stride)` long; an odd element is last (upper) or first."""
-    totals = [_same_total(*axis) for axis in zip(spatial, window.reach, window.strides, strict=True)]
+    totals = [_total_same_padding(*axis) for axis in zip(spatial, window.reach, window.strides, strict=True)]
     small = [dims.floordiv(total, 2) for total in totals]
     large = [total - half for total, half in zip(totals, small, strict=True)]
     return (*small, *large) if upper else (*large, *small)
 
 
-def _same_total(size: Dim, reach: int, stride: int) -> Dim:
+def _total_same_padding(size: Dim, reach: int, stride: int) -> Dim:
     if reach == 1:  # one tap per position never leaves the input
         return 0
     total = (dims.ceildiv(size, stride) - 1) * stride + reach - size
