@@ -97,7 +97,7 @@ def _nearest(b: RuleBuilder, x: Operand, changed: dict[int, _Sampling], rounding
 
 
 def _position_table(b: RuleBuilder, sampling: _Sampling, position: Callable[[Expr], Expr]) -> Buffer:
-    """For each output position the input position, kept inside the input."""
+    """Return for each output position the input position, kept inside the input."""
 
     def body(at: Axis) -> Expr:
         return minimum(maximum(cast(position(at), INDEX), 0), index(sampling.size) - 1)
@@ -106,7 +106,7 @@ def _position_table(b: RuleBuilder, sampling: _Sampling, position: Callable[[Exp
 
 
 def _interpolate(b: RuleBuilder, x: Source, axis: int, sampling: _Sampling, method: str, a: float) -> Buffer:
-    """`x` resampled along one axis."""
+    """Resample `x` along one axis."""
 
     def coordinate(at: Expr) -> Expr:
         found = sampling.coordinate(at)

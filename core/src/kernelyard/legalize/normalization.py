@@ -54,7 +54,7 @@ def _statistics(
 
 
 def _reciprocal_root(b: RuleBuilder, rows: Shape, inner: Sequence[Dim], element: Element, epsilon: float) -> Buffer:
-    """1 / sqrt(mean + epsilon) of each row."""
+    """Compute 1 / sqrt(mean + epsilon) of each row."""
     count = dims.product(inner)
     total = b.reduce("sum", rows, inner, element, name="squares")
     return b.compute(rows, lambda *at: 1 / unary("sqrt", divide_by_count(total[at], count) + epsilon), "scale")

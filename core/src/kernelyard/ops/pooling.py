@@ -40,7 +40,7 @@ def _pool_flops(types: Sequence[TensorType], result: Type, attrs: Attributes) ->
 def _lay_out(
     x: np.ndarray, value: float | int, pool_size: Ints, strides: Ints, padding: Ints, dilation: Ints, ceil_mode: bool
 ) -> tuple[np.ndarray, Ints]:
-    """x padded so that every window fits, and the number of windows along each axis."""
+    """Return x padded so that every window fits, and the number of windows along each axis."""
     attrs = {"strides": strides, "padding": padding, "dilation": dilation}
     out = tuple(int(size) for size in window_sizes(x.shape[2:], pool_size, attrs, ceil_mode))  # pyright: ignore[reportArgumentType]
     rank = len(pool_size)

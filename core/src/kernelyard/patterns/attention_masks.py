@@ -38,7 +38,7 @@ def rewriters_after_recognition() -> Rewriter:
 
 # --- before -----------------------------------------------------------------------------------------------------------
 def _selected_scores() -> Rewriter:
-    """`softmax(where(visible, products, -inf))` becomes `softmax(products + where(visible, 0, -inf))`."""
+    """Rewrite `softmax(where(visible, products, -inf))` to `softmax(products + where(visible, 0, -inf))`."""
 
     def pattern(a: Pattern, b: Pattern) -> Pattern:
         products = op.matmul(a, b)
@@ -76,7 +76,7 @@ def _weights() -> Pattern:
 
 
 def _selected_rows() -> Rewriter:
-    """`where(rows, softmax(scores), 0) @ values` becomes `where(rows, softmax(scores) @ values, 0)`."""
+    """Rewrite `where(rows, softmax(scores), 0) @ values` to `where(rows, softmax(scores) @ values, 0)`."""
 
     def pattern(rows: Pattern, values: Pattern) -> Pattern:
         return op.matmul(op.where(rows, _weights(), is_const().capture("zero")), values)
@@ -92,7 +92,7 @@ def _selected_rows() -> Rewriter:
 
 
 def _rows_without_numbers() -> Rewriter:
-    """`where(isnan(weights), 0, weights) @ values` becomes `where(max(bias) > -inf, weights @ values, 0)`.
+    """Rewrite `where(isnan(weights), 0, weights) @ values` to `where(max(bias) > -inf, weights @ values, 0)`.
 
     weights: `softmax(scores + bias)`, of which those rows are no numbers that the bias hides. Rows whose scores are no
     numbers to begin with stay so.
@@ -183,7 +183,7 @@ def _causal() -> Rewriter:
 
 
 def _causal_rows() -> Rewriter:
-    """`where(any(lower), x, 0)` is x: every row up to the diagonal has a column."""
+    """Rewrite `where(any(lower), x, 0)` to x: every row up to the diagonal has a column."""
 
     def pattern(x: Pattern) -> Pattern:
         return op.where(op.any(_up_to_diagonal(), axes=(1,), keepdims=True), x, is_const())

@@ -83,7 +83,7 @@ def _is_one(batch: Shape) -> bool:
 
 
 def _drop_leading_ones(batch: Shape) -> Shape:
-    """Leading ones broadcast to nothing; others stand at a place of their own and count."""
+    """Drop leading ones, which broadcast to nothing; other ones have a position of their own and stay."""
     first = next((i for i, size in enumerate(batch) if size != 1), len(batch))
     return batch[first:]
 

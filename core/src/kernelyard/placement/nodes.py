@@ -189,7 +189,7 @@ def _fields(result: Expr) -> tuple[Expr, ...]:
 
 
 def _results_by_call(function: Function) -> dict[Var, list[Var | None]]:
-    """For each variable, what a region called there gives its results to: itself, or the variables of the fields."""
+    """Return for each variable what takes the results of a region called there: itself, or the fields' variables."""
     found: dict[Var, list[Var | None]] = {binding.var: [binding.var] for binding in function.bindings}
     for binding in function.bindings:
         count = len(list(tensors_of(binding.var.type)))

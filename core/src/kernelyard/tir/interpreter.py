@@ -76,7 +76,7 @@ def _check_input(buffer: Buffer, array: np.ndarray, values: Mapping[str, int]) -
 
 
 def _allocate_poisoned(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Memory that nobody has written yet: bytes that make its use visible."""
+    """Allocate memory filled with bytes that make a read before the first write visible."""
     array = np.empty(shape, dtypes.to_numpy(dtype))
     array.reshape(-1).view(np.uint8)[...] = 1 if dtype == "bool" else 0xC3
     return array

@@ -141,7 +141,7 @@ def _zeros(axes: Sequence[IterVar]) -> dict[str, Expr]:
 
 
 def _remove_zeros(expr: Expr) -> Expr:
-    """`x + 0` as `x`, on indices."""
+    """Rewrite `x + 0` to `x`, on indices."""
     zero = index(0)
     if isinstance(expr, Binary) and expr.op == "add" and expr.dtype == zero.dtype:
         return expr.b if expr.a == zero else expr.a if expr.b == zero else expr

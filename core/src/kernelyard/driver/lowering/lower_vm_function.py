@@ -275,7 +275,7 @@ class _VMFunctionLowering(OperandTable):
 
 
 def _find_last_uses(function: Function) -> dict[Var, int]:
-    """For each variable, the number of the last binding that reads it; for results, a number beyond all."""
+    """Return for each variable the number of the last binding that reads it; for results, a number beyond all."""
     last: dict[Var, int] = {}
     for index, binding in enumerate(function.bindings):
         last.update((operand, index) for operand in operands(binding.value) if isinstance(operand, Var))

@@ -65,7 +65,7 @@ class Prefilter:
         return mask
 
     def _ops_near(self, dataflow: Dataflow, depth: int) -> dict[Var, int]:
-        """For each value, the ops that it is made of, up to `depth` steps back."""
+        """Return for each value the ops that it is made of, up to `depth` steps back."""
         own: list[tuple[Var, int, Sequence[Var]]] = []
         for var, value in dataflow.values.items():
             read = [o for o in map(dataflow.resolve, operands(value)) if isinstance(o, Var) and o in dataflow.values]

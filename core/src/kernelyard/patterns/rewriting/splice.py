@@ -15,7 +15,7 @@ Emit: TypeAlias = Callable[[Expr], Var]
 
 
 def flatten(value: Expr, emit: Emit, known: dict[Expr, Expr] | None = None) -> Expr:
-    """`value` over variables and constants alone: operands that are calls themselves are emitted in front, each once.
+    """Flatten `value` to variables and constants: operands that are calls themselves are emitted in front, each once.
 
     known: what has been emitted already, for values that share parts.
     """

@@ -236,7 +236,7 @@ def _group_sized_values(vm_function: VMFunction, inputs: tuple[int, ...]) -> dic
 
 
 def _check_kinds(specs: Sequence[TensorSpec], values: Arrays, where: str) -> None:
-    """Tensors stand for tensors, and closures for closures. Raises: ExecutionError."""
+    """Check that tensors stand for tensors, and closures for closures. Raises: ExecutionError."""
     if len(specs) != len(values):
         raise ExecutionError(
             "a function is called with the wrong number of values", where=where, found=len(values), expected=len(specs)

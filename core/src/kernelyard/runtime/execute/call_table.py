@@ -164,7 +164,7 @@ class CallTable:
         return ctypes.addressof(table) if len(self._parts) == 1 and isinstance(table, ctypes.Array) else None
 
     def run_timed(self) -> list[float]:
-        """Run, and give the seconds that each step took."""
+        """Run, and return the seconds that each step took."""
         seconds: list[float] = []
         for part in self._parts:
             if isinstance(part, ctypes.Array):

@@ -251,7 +251,7 @@ def _delete(path: str) -> None:
 
 
 def _files(folder: Path | str) -> list[tuple[str, os.stat_result]]:
-    """Entries, and what other processes are writing, oldest first; files may go at any time."""
+    """Yield entries, and what other processes are writing, oldest first; files may go at any time."""
     files: list[tuple[str, os.stat_result]] = []
     with suppress(OSError), os.scandir(folder) as found:
         for entry in found:

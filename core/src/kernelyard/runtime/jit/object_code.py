@@ -216,7 +216,7 @@ class _Linking:
         return self.address_of_global(symbol.name)
 
     def address_of_global(self, name: str) -> int:
-        """Raises: UnlinkableError."""
+        """Return the address of a global symbol. Raises: UnlinkableError."""
         if name in self._globals:
             return self._address_of_symbol(*self._globals[name])
         if name not in self._imports:

@@ -114,7 +114,7 @@ class _Folder(FunctionMutator):
         )
 
     def _add_shift(self, found: _Unscaled | None, shift: np.ndarray | None, x: Expr, axis: int) -> _Unscaled | None:
-        """`found` where `shift` is added to it: `y * scale + shift` is `(y + shift / scale) * scale`."""
+        """Return `found` with `shift` added to it: `y * scale + shift` is `(y + shift / scale) * scale`."""
         if found is None or shift is None:
             return found
         if not np.all(found.scale):
@@ -178,7 +178,7 @@ class _Folder(FunctionMutator):
 
     # --- both ---------------------------------------------------------------------------------------------------------
     def _linear(self, value: Call) -> Linear | None:
-        """`value` as a linear operator whose weights nobody else reads."""
+        """Match `value` as a linear operator whose weights nobody else reads."""
         linear = as_linear(value)
         if linear is None or value.tensor_type.dtype not in _DTYPES:
             return None

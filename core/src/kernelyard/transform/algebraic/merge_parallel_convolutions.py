@@ -104,7 +104,7 @@ class _Merger(FunctionMutator):
         return Call(get_op("add"), [product, channel_constant(np.sum(biases, axis=0), type_.rank, 1, type_.dtype)])
 
     def _convolution(self, operand: Expr) -> _Branch | None:
-        """`operand` as a convolution with constant weights, with or without a bias."""
+        """Match `operand` as a convolution with constant weights, with or without a bias."""
         call, bias = find_one_use_call(self, operand, self._read_once), None
         if call is not None and call.op_name == "add":
             step = channel_affine(call, 1, call.tensor_type.shape[1])  # pyright: ignore[reportArgumentType]
@@ -116,7 +116,7 @@ class _Merger(FunctionMutator):
         return _Branch(call.args[0], call, None, bias)
 
     def _scale_image(self, operand: Expr) -> _Branch | None:
-        """`operand` as an image, times and plus numbers per channel."""
+        """Match `operand` as an image, times and plus numbers per channel."""
         channels = operand.tensor_type.shape[1]
         assert isinstance(channels, int)
         scale, bias, x = np.ones(channels), np.zeros(channels), operand

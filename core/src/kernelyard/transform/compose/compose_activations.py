@@ -89,7 +89,7 @@ def _bases(mutator: FunctionMutator, argument: Expr, call: Expr) -> Iterator[Var
 
 
 def _mish(mutator: FunctionMutator, call: Call, gate: Var, inner: Call) -> Expr | None:
-    """x * tanh(softplus(x))"""
+    """Compose x * tanh(softplus(x)) into mish."""
     softplus = defining_call(mutator, inner.args[0], "nn.softplus") if inner.op_name == "tanh" else None
     if softplus is None:
         return None
@@ -99,7 +99,7 @@ def _mish(mutator: FunctionMutator, call: Call, gate: Var, inner: Call) -> Expr 
 
 
 def _hard(mutator: FunctionMutator, call: Call, gate: Var, inner: Call) -> Expr | None:
-    """k * clip(a x + b, 0, 1 / k) is hard_sigmoid; its product with x is hard_swish."""
+    """Compose k * clip(a x + b, 0, 1 / k) into hard_sigmoid, its product with x into hard_swish."""
     for x, slope, offset, top in _ramps(mutator, inner):
         outer = PolynomialReader(mutator, {x: "x", gate: "e"}).read_call(call)
         for name, expected in (("nn.hard_swish", {("e", "x"): 1 / top}), ("nn.hard_sigmoid", {("e",): 1 / top})):
@@ -130,7 +130,7 @@ def _snap_to_usual(value: float) -> float:
 
 
 def _clip_of_line(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """clip(a x + b, 0, 1) is hard_sigmoid; clip(x, 0, 1) stays."""
+    """Compose clip(a x + b, 0, 1) into hard_sigmoid; clip(x, 0, 1) stays."""
     if call.attrs["max"] != 1.0:
         return None
     for x, slope, offset, _ in _ramps(mutator, call):
@@ -155,7 +155,7 @@ def _match_one_plus(mutator: FunctionMutator, expr: Expr, op: str) -> Expr | Non
 
 
 def _sigmoid_argument(mutator: FunctionMutator, denominator: Expr) -> Expr | None:
-    """x of the denominator `1 + exp(-x)`."""
+    """Return x of the denominator `1 + exp(-x)`."""
     exponent = _match_one_plus(mutator, denominator, "exp")
     if exponent is None:
         return None
@@ -166,13 +166,13 @@ def _sigmoid_argument(mutator: FunctionMutator, denominator: Expr) -> Expr | Non
 
 
 def _reciprocal(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """1 / (1 + exp(-x)) is sigmoid."""
+    """Compose 1 / (1 + exp(-x)) into sigmoid."""
     x = _sigmoid_argument(mutator, call.args[0])
     return None if x is None else make("sigmoid", x)
 
 
 def _quotient(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """x / (1 + exp(-x)) is silu, another numerator leaves sigmoid; x / (1 + abs(x)) is softsign."""
+    """Compose x / (1 + exp(-x)) into silu, other numerators into sigmoid; x / (1 + abs(x)) into softsign."""
     numerator, denominator = call.args
     if _match_one_plus(mutator, denominator, "abs") is numerator:
         return make("nn.softsign", numerator)
@@ -186,7 +186,7 @@ def _quotient(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def _logarithm(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """log(1 + exp(x)) is softplus."""
+    """Compose log(1 + exp(x)) into softplus."""
     x = _match_one_plus(mutator, call.args[0], "exp")
     return None if x is None else make("nn.softplus", x)
 

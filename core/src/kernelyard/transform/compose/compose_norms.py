@@ -103,7 +103,7 @@ class Statistics:
 
 
 def _square_root_of(mutator: FunctionMutator, expr: Expr) -> Expr | None:
-    """y of y * y."""
+    """Return y of `y * y`."""
     value = mutator.value_of(expr)
     if not isinstance(value, Call):
         return None
@@ -271,7 +271,7 @@ def _factors(mutator: FunctionMutator, expr: Expr, is_root: bool) -> list[tuple[
 
 
 def _match_standard_deviation(mutator: FunctionMutator, expr: Expr, inverse: bool) -> Expr | None:
-    """v where `expr` (or, with `inverse`, one over it) is one over the square root of v."""
+    """Return v where `expr` (or, with `inverse`, one over it) is one over the square root of v."""
     value = mutator.value_of(expr)
     if not isinstance(value, Call):
         return None
@@ -331,7 +331,7 @@ def broadcast_over_axes(array: np.ndarray | None, x: TensorType, axes: tuple[int
 
 
 def absorb_affine(mutator: FunctionMutator, call: Call, read_once: set[Var]) -> Expr | None:
-    """Return a constant scale or shift of a normalisation that is read once becomes its gamma or beta."""
+    """Absorb a constant scale or shift of a normalisation that is read once into its gamma or beta."""
     for normal, other in (call.args, call.args[::-1]):
         inner = defining_call(mutator, normal, "nn.layer_norm", "nn.rms_norm")
         if inner is None or normal not in read_once or not isinstance(other, Constant) or inner.type != call.type:

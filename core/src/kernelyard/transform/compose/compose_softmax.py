@@ -20,7 +20,7 @@ def _reduction(mutator: FunctionMutator, expr: Expr, op: str, of: Expr, axis: in
 
 
 def _exponential_share(mutator: FunctionMutator, share: Expr, total: Expr) -> tuple[Expr, int] | None:
-    """x and the axis where `share` is exp(x - anything per slice) and `total` its sum."""
+    """Return x and the axis where `share` is exp(x - anything per slice) and `total` its sum."""
     exponential = defining_call(mutator, share, "exp")
     axis = _reduction(mutator, total, "sum", share) if exponential else None
     if exponential is None or axis is None:
@@ -29,7 +29,7 @@ def _exponential_share(mutator: FunctionMutator, share: Expr, total: Expr) -> tu
 
 
 def _match_shift_by_max(mutator: FunctionMutator, shifted: Expr, axis: int) -> Expr:
-    """x of x - max(x); softmax subtracts the maximum itself."""
+    """Return x of `x - max(x)`; softmax subtracts the maximum itself."""
     difference = defining_call(mutator, shifted, "subtract")
     if difference is None or difference.args[0].type != shifted.type:
         return shifted
@@ -38,13 +38,13 @@ def _match_shift_by_max(mutator: FunctionMutator, shifted: Expr, axis: int) -> E
 
 
 def _quotient(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """exp(x - max) / sum(exp(x - max))"""
+    """Compose exp(x - max) / sum(exp(x - max)) into softmax."""
     found = _exponential_share(mutator, *call.args)
     return make("nn.softmax", found[0], axis=found[1]) if found else None
 
 
 def _product(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """exp(x - max) * (1 / sum(exp(x - max)))"""
+    """Compose exp(x - max) * (1 / sum(exp(x - max))) into softmax."""
     for share, inverse in (call.args, call.args[::-1]):
         reciprocal = defining_call(mutator, inverse, "reciprocal")
         found = _exponential_share(mutator, share, reciprocal.args[0]) if reciprocal else None
@@ -54,13 +54,13 @@ def _product(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def _logarithm(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """log(softmax(x))"""
+    """Compose log(softmax(x)) into log_softmax."""
     softmax = defining_call(mutator, call.args[0], "nn.softmax")
     return make("nn.log_softmax", softmax.args[0], axis=softmax.attrs["axis"]) if softmax else None
 
 
 def _difference(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """(x - max) - log(sum(exp(x - max)))"""
+    """Compose (x - max) - log(sum(exp(x - max))) into log_softmax."""
     shifted, total = call.args
     for axis in range(call.tensor_type.rank):
         shapes = keepdims_shapes(shifted.tensor_type.shape, (axis,))

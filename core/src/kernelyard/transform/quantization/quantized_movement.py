@@ -125,7 +125,7 @@ def _keep_axis_from_last(call: Call, axis: int) -> int | None:
 
 
 def _keep_axis_of_same_size(call: Call, axis: int) -> int | None:
-    """Along this axis nothing happens."""
+    """Keep an axis along which nothing happens."""
     return axis if call.tensor_type.shape[axis] == call.args[0].tensor_type.shape[axis] else None
 
 

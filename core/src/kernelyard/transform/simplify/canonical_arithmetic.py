@@ -123,7 +123,7 @@ def _power(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 
 def _involution(op: str) -> Rule:
-    """op(op(x)) is x."""
+    """Rewrite op(op(x)) to x."""
 
     def rule(mutator: FunctionMutator, call: Call) -> Expr | None:
         inner = defining_call(mutator, call.args[0], op)
@@ -143,7 +143,7 @@ def _select(mutator: FunctionMutator, call: Call) -> Expr | None:
 
 # --- limits -----------------------------------------------------------------------------------------------------------
 def _limit(bound: str, infinity: float) -> Rule:
-    """maximum(x, scalar) is clip(x, min=scalar); minimum likewise."""
+    """Rewrite maximum(x, scalar) to clip(x, min=scalar); minimum likewise."""
 
     def rule(mutator: FunctionMutator, call: Call) -> Expr | None:
         x, c = call.args

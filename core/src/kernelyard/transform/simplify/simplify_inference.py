@@ -44,7 +44,7 @@ def _fold_scale_and_shift(call: Call) -> tuple[Expr, Expr] | None:
 
 
 def _emit_scale_and_shift(mutator: FunctionMutator, call: Call) -> tuple[Expr, Expr]:
-    """scale = gamma / sqrt(variance + epsilon) and shift = beta - mean * scale, as bindings."""
+    """Emit scale = gamma / sqrt(variance + epsilon) and shift = beta - mean * scale."""
     _, gamma, beta, mean, variance = call.args
     epsilon = np.asarray(call.attrs["epsilon"]).astype(dtypes.to_numpy(variance.tensor_type.dtype))
     deviation = _emit(mutator, "sqrt", _emit(mutator, "add", variance, Constant(epsilon)))
