@@ -134,7 +134,7 @@ def _offer(
     wanted = [pattern for pattern in patterns if pattern.name not in excluded]
     recorder.offered(backend.name, patterns)
     prepared = _prepare(backend, module)
-    checked, annotate = acceptance.checked_patterns(wanted), not backend.merge_composites
+    checked, annotate = acceptance.wrap_checks(wanted), not backend.merge_composites
     weights = FloatWeights()
     fused = _match(prepared, weights, checked, annotate, settings, recorder)
     left_out = [pattern for pattern in patterns if pattern.name in excluded]
