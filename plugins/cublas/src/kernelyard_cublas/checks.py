@@ -140,7 +140,7 @@ def _product_type(reading: Reading) -> ProductType:
 
 
 def _is_positive(size: Dim) -> bool:
-    """1 or more, whatever the symbols are: a symbol is, and what is added to it may not be negative."""
+    """Return True for 1 or more, whatever the symbols are: a symbol is, and what is added to it may not be negative."""
     if isinstance(size, int):
         return size >= 1
     symbols = [dims.symbol(name) for name in dims.symbols_of(size)]
@@ -238,6 +238,6 @@ def _residual(match: Match, reading: Reading) -> Decline | None:
 
 
 def _drop_leading_ones(shape: Shape) -> Shape:
-    """Leading axes of one element broadcast to nothing."""
+    """Drop leading axes of one element, which broadcast to nothing."""
     first = next((i for i, size in enumerate(shape[:-2]) if size != 1), max(len(shape) - 2, 0))
     return shape[first:]

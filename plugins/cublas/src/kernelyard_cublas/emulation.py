@@ -342,6 +342,6 @@ class Product:
 
 
 def _as_tf32(values: np.ndarray) -> np.ndarray:
-    """Float32 with 10 bits of its mantissa, rounded."""
+    """Round float32 to 10 bits of mantissa."""
     bits = values.view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)

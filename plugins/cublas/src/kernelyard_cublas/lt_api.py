@@ -106,7 +106,7 @@ class LtApi(ABC):
 
     @abstractmethod
     def heuristics(self, matmul: int, layouts: Layouts, preference: int, count: int) -> Sequence[Heuristic]:
-        """At most `count` algorithms, the most promising first; none where the library has none."""
+        """Return at most `count` algorithms, the most promising first; none where the library has none."""
 
     @abstractmethod
     def check(self, matmul: int, layouts: Layouts, algorithm: bytes) -> Heuristic | None:

@@ -44,7 +44,7 @@ def attention() -> Pattern:
 
 
 def match_stacked_attention(layout: str) -> Pattern:
-    """Attention of queries, keys and values that are pieces of one tensor, of whatever widths: grouped queries too."""
+    """Match attention of queries, keys and values that are pieces of one tensor, of any widths: grouped queries too."""
     split, stacked = is_op("split")(wildcard()), wildcard()
     pieces = [split[None] for _ in range(3)], [is_op("strided_slice")(stacked) for _ in range(3)]
     lay_out = is_op("reshape" if layout == "BS3NH" else PERMUTE)

@@ -225,7 +225,7 @@ def _view(operand: Expr, chain: Chain) -> View:
 
 
 def _split_heads(reshape: Call) -> tuple[int, int]:
-    """(B, S, N * H) as (B, S, N, H)."""
+    """Return N and H of a reshape from (B, S, N * H) to (B, S, N, H). Raises: Refusal for others."""
     before, after = reshape.args[0].tensor_type.shape, reshape.tensor_type.shape
     heads, size = after[-2:]
     if not isinstance(heads, int) or not isinstance(size, int):

@@ -156,7 +156,7 @@ class CutlassModule(KernelSequence):
 def _movers(
     planned: Sequence[PlannedLaunch], steps: Sequence[Launch], args: Sequence[BoundTensor]
 ) -> dict[int, Callable[[int], None]]:
-    """For each argument what moves it, in all launches that get its address, or one inside of it."""
+    """Return for each argument what moves it, in all launches that get its address, or one inside of it."""
 
     def mover(arg: BoundTensor) -> Callable[[int], None]:
         places = [

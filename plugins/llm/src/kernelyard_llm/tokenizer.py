@@ -139,7 +139,7 @@ def _byte_level(entries: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]
 
 
 def _sentence_pieces(entries: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
-    """SentencePiece's merges, which GGUF stores as scores: of two neighbours the pair of the best score is merged."""
+    """Return SentencePiece's merges, which GGUF stores as scores: the best pair of neighbours is merged."""
     scores = entries.get("scores")
     if not isinstance(scores, np.ndarray) or len(scores) != len(tokens):
         raise TokenizerError("the scores of the tokens are missing", where="tokenizer.ggml.scores")

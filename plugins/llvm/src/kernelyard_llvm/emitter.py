@@ -249,7 +249,7 @@ class FunctionEmitter:
         return self.add(self.mul(a, b), c)
 
     def scale(self, x: Value, n: Value) -> Value | None:
-        """`x * 2 ** n` for whole `n` in floating point, rounded once; None where no instruction does it."""
+        """Emit `x * 2 ** n` for whole `n` in floating point, rounded once; None where no instruction does it."""
         bits = x.lanes * BITS[x.type]
         if not self.has_scale or bits not in (128, 256, 512):
             return None

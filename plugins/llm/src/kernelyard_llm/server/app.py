@@ -111,7 +111,7 @@ class Service:
         return HTMLResponse(self._page)
 
     async def health(self, request: Request) -> Response:
-        """The model is loaded, and answers."""
+        """Answer that the model is loaded."""
         if self.engine.is_closed:
             raise EngineStoppedError("the server is stopping")
         return _json({"status": "ok"})

@@ -184,6 +184,6 @@ def _text(message: Message) -> str:
 
 
 def check_model(name: str, served: str) -> None:
-    """Raises: UnknownServedModelError for another name than that of the model."""
+    """Check the model's name. Raises: UnknownServedModelError for another one."""
     if name and name != served:
         raise UnknownServedModelError("there is no such model", found=name, expected=served)

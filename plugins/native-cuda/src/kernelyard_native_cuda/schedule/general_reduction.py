@@ -175,7 +175,7 @@ def _writes_all(block: ComputeBlock) -> bool:
 
 
 def _keep_rows(kernel: Kernel, chain: Chain, private: frozenset[Buffer]) -> dict[Buffer, Keeper]:
-    """Shared memory for rows of buffers that are nobody else's, where they are short and one element is not the row."""
+    """Keep short rows of private buffers in shared memory, where one element is not the row."""
     left = MOST_SHARED
     kept: dict[Buffer, Keeper] = {}
     for buffer in sorted(private, key=lambda each: each.name):

@@ -105,7 +105,7 @@ def col2im(
 
 @converter("aten.masked_scatter.default")
 def masked_scatter(node: Node, x: Expr, mask: Expr, source: Expr) -> Expr:
-    """Return the n-th place where the mask holds takes the n-th element of the source."""
+    """Write the n-th element of the source where the mask holds for the n-th time."""
     shape = node.result.shape
     x, mask = node.broadcast_to(x, shape), node.broadcast_to(mask, shape)
     order = node.op("cumsum", node.flat(node.cast(mask, "int64")), axis=0, exclusive=True)

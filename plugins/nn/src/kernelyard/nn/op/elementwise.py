@@ -189,17 +189,17 @@ def relu6(x: Tensor) -> Tensor:
 
 
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """x where it is positive, else alpha * (exp(x) - 1)."""
+    """Return x where it is positive, else alpha * (exp(x) - 1)."""
     return emit("nn.elu", x, alpha=alpha)
 
 
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """x where it is positive, else alpha * (exp(x / alpha) - 1)."""
+    """Return x where it is positive, else alpha * (exp(x / alpha) - 1)."""
     return emit("nn.celu", x, alpha=alpha)
 
 
 def selu(x: Tensor) -> Tensor:
-    """`elu` with factors that keep mean 0 and variance 1.
+    """Return `elu` with factors that keep mean 0 and variance 1.
 
     Source: Klambauer, Unterthiner, Mayr, Hochreiter, "Self-Normalizing Neural Networks", 2017.
     """
@@ -207,22 +207,22 @@ def selu(x: Tensor) -> Tensor:
 
 
 def hard_sigmoid(x: Tensor) -> Tensor:
-    """x / 6 + 1 / 2 limited to [0, 1]."""
+    """Return x / 6 + 1 / 2 limited to [0, 1]."""
     return emit("nn.hard_sigmoid", x, alpha=1 / 6, beta=0.5)
 
 
 def hard_swish(x: Tensor) -> Tensor:
-    """x * `hard_sigmoid`(x)."""
+    """Return x * `hard_sigmoid`(x)."""
     return emit("nn.hard_swish", x)
 
 
 def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
-    """log(1 + exp(beta * x)) / beta."""
+    """Return log(1 + exp(beta * x)) / beta."""
     return emit("nn.softplus", x) if beta == 1 else emit("nn.softplus", x * beta) / beta
 
 
 def leaky_relu(x: Tensor, alpha: float = 0.01) -> Tensor:
-    """x where it is positive, else alpha * x."""
+    """Return x where it is positive, else alpha * x."""
     return emit("nn.leaky_relu", x, alpha=alpha)
 
 
@@ -232,14 +232,14 @@ def gelu(x: Tensor, approximate: bool = False) -> Tensor:
 
 
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    """x where it is positive, else slope * x; `slope` is a number for each channel (axis 1), or one."""
+    """Return x where it is positive, else slope * x; `slope` is a number for each channel (axis 1), or one."""
     if slope.ndim == 1 and x.ndim > 2:
         slope = slope.reshape(*slope.shape, *[1] * (x.ndim - 2))
     return emit("nn.prelu", x, slope)
 
 
 def where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
-    """x where the condition holds, else y."""
+    """Return x where the condition holds, else y."""
     known = next((each for each in (x, y) if isinstance(each, Tensor)), None)
     x, y = (_like(each, known) for each in (x, y))
     return emit("where", condition, x, y)

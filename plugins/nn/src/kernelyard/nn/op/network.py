@@ -55,7 +55,7 @@ def matmul(a: Operand, b: Operand, out_dtype: str | None = None) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out_dtype: str | None = None) -> Tensor:
-    """x (..., in) times weight (out, in) transposed, plus bias (out,). out_dtype: as for `matmul`."""
+    """Return x (..., in) times weight (out, in) transposed, plus bias (out,). out_dtype: as for `matmul`."""
     product = matmul(x, weight.permute_dims(1, 0), out_dtype)
     return product if bias is None else product + bias
 
@@ -70,7 +70,7 @@ def conv1d(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """x (N, C, W) with weight (O, C / groups, w); padding is the same on both sides."""
+    """Convolve x (N, C, W) with weight (O, C / groups, w); padding is the same on both sides."""
     return _conv(1, "", x, weight, bias, stride, padding, dilation, groups=groups)
 
 
@@ -83,7 +83,7 @@ def conv2d(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """x (N, C, H, W) with weight (O, C / groups, h, w); padding is the same on both sides."""
+    """Convolve x (N, C, H, W) with weight (O, C / groups, h, w); padding is the same on both sides."""
     return _conv(2, "", x, weight, bias, stride, padding, dilation, groups=groups)
 
 
@@ -96,7 +96,7 @@ def conv3d(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """x (N, C, D, H, W) with weight (O, C / groups, d, h, w); padding is the same on both sides."""
+    """Convolve x (N, C, D, H, W) with weight (O, C / groups, d, h, w); padding is the same on both sides."""
     return _conv(3, "", x, weight, bias, stride, padding, dilation, groups=groups)
 
 
@@ -110,7 +110,7 @@ def conv1d_transpose(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """x (N, C, W) with weight (C, O / groups, w)."""
+    """Convolve x (N, C, W), transposed, with weight (C, O / groups, w)."""
     added = _per_axis(output_padding, 1)
     return _conv(1, "_transpose", x, weight, bias, stride, padding, dilation, groups=groups, output_padding=added)
 
@@ -125,7 +125,7 @@ def conv2d_transpose(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """x (N, C, H, W) with weight (C, O / groups, h, w)."""
+    """Convolve x (N, C, H, W), transposed, with weight (C, O / groups, h, w)."""
     added = _per_axis(output_padding, 2)
     return _conv(2, "_transpose", x, weight, bias, stride, padding, dilation, groups=groups, output_padding=added)
 
@@ -140,7 +140,7 @@ def conv3d_transpose(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """x (N, C, D, H, W) with weight (C, O / groups, d, h, w)."""
+    """Convolve x (N, C, D, H, W), transposed, with weight (C, O / groups, d, h, w)."""
     added = _per_axis(output_padding, 3)
     return _conv(3, "_transpose", x, weight, bias, stride, padding, dilation, groups=groups, output_padding=added)
 
@@ -215,7 +215,7 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """x with mean 0 and variance 1 over its last axes, which have `normalized_shape`; times weight, plus bias."""
+    """Return x with mean 0 and variance 1 over its last axes, of `normalized_shape`; times weight, plus bias."""
     sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     axes = tuple(range(x.ndim - len(sizes), x.ndim))
     gamma, beta = _scale(weight, sizes, 1, x.dtype), _scale(bias, sizes, 0, x.dtype)
@@ -223,7 +223,7 @@ def layer_norm(
 
 
 def rms_norm(x: Tensor, weight: Tensor, axes: int | Sequence[int] = -1, eps: float = 1e-5) -> Tensor:
-    """x divided by the root of its mean square over some axes, times weight."""
+    """Return x divided by the root of its mean square over some axes, times weight."""
     given = (axes,) if isinstance(axes, int) else axes
     return emit("nn.rms_norm", x, weight, axes=tuple(axis % x.ndim for axis in given), epsilon=eps)
 
@@ -231,7 +231,7 @@ def rms_norm(x: Tensor, weight: Tensor, axes: int | Sequence[int] = -1, eps: flo
 def group_norm(
     x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """x (N, C, ...) with mean 0 and variance 1 over each of the groups of channels; times weight, plus bias."""
+    """Return x (N, C, ...) with mean 0 and variance 1 over each of the groups of channels; times weight, plus bias."""
     channels = x.shape[1]
     if not isinstance(channels, int):
         raise FrontendError("the number of channels must be known", found=repr(x))
@@ -262,7 +262,7 @@ def scaled_dot_product_attention(
     is_causal: bool | Literal["top_left", "bottom_right"] = False,
     scale: float | None = None,
 ) -> Tensor:
-    """softmax(query key^T * scale + mask) value, for tensors (batch, sequence, heads, size).
+    """Return softmax(query key^T * scale + mask) value, for tensors (batch, sequence, heads, size).
 
     attn_mask: numbers that are added to the scores, broadcast to (batch, heads, queries, keys). scale: 1 / sqrt(size)
     unless it is given. is_causal: a query sees no later key; queries and keys begin together (True, "top_left") or end
@@ -286,7 +286,7 @@ def cached_attention(
     window: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """Causal attention (batch, sequence, heads, size) to the rows of a cache, then to new ones; nothing is copied.
+    """Compute causal attention (batch, sequence, heads, size) to the rows of a cache, then to new ones, without copies.
 
     cached_key, cached_value: (batch, heads, rows, size), of any float dtype.
     lengths: how many rows of the cache count for each sequence (batch,). window: how many positions a query sees, its
@@ -355,7 +355,7 @@ def interpolate(
     mode: str = "nearest",
     align_corners: bool = False,
 ) -> Tensor:
-    """x (N, C, spatial axes) in other sizes, or scaled. mode: nearest, linear (bilinear) or bicubic.
+    """Return x (N, C, spatial axes) in other sizes, or scaled. mode: nearest, linear (bilinear) or bicubic.
 
     Raises: FrontendError for another mode, and unless one of `size` and `scale_factor` is given.
     """

@@ -13,13 +13,12 @@ __all__ = ["multinomial_from_uniform", "renormalize_top_p_top_k_prob", "sample_t
 def multinomial_from_uniform(
     prob: Tensor, uniform_sample: Tensor, sample_indices: Tensor | None = None, dtype: str = "int64"
 ) -> Tensor:
-    """For each random number (n, 1) in [0, 1) an index, as likely as its share of a row of prob (batch, vocabulary).
+    """Draw an index by each random number (n, 1) in [0, 1), as likely as its part of a row of prob (batch, tokens).
 
     sample_indices: the row that each number is for (n, 1); without it, the rows in order.
     """
-    return _find_first_beyond(_broadcast_to_rows(reduction.cumsum(prob, 1), sample_indices), uniform_sample).astype(
-        dtype
-    )
+    sums = _broadcast_to_rows(reduction.cumsum(prob, 1), sample_indices)
+    return _find_first_beyond(sums, uniform_sample).astype(dtype)
 
 
 def sample_top_p_top_k_from_sorted_prob(
@@ -30,7 +29,7 @@ def sample_top_p_top_k_from_sorted_prob(
     uniform_sample: Tensor,
     sample_indices: Tensor | None = None,
 ) -> Tensor:
-    """For each random number (n, 1) one of the most likely tokens (n, 1): those that reach top_p, and top_k at most.
+    """Draw by each random number (n, 1) one of the most likely tokens (n, 1): those that reach top_p, top_k at most.
 
     sorted_prob, sorted_index: probabilities (batch, vocabulary), the largest first, and the tokens they are of. top_p,
     top_k: a number for each row (batch, 1). sample_indices: as for `multinomial_from_uniform`.
@@ -43,7 +42,7 @@ def sample_top_p_top_k_from_sorted_prob(
 
 
 def renormalize_top_p_top_k_prob(prob: Tensor, sorted_prob: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
-    """prob (batch, vocabulary) with all but the most likely tokens at 0, and a sum of 1 again.
+    """Return prob (batch, vocabulary) with all but the most likely tokens at 0, and a sum of 1 again.
 
     sorted_prob: its rows with the largest first. top_p, top_k: as for `sample_top_p_top_k_from_sorted_prob`.
     """

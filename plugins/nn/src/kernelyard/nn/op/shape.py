@@ -62,7 +62,7 @@ permute = permute_dims
 
 
 def broadcast_to(x: Tensor, shape: Sequence[Dim]) -> Tensor:
-    """x repeated along axes of size 1 and along new leading axes."""
+    """Return x repeated along axes of size 1 and along new leading axes."""
     return emit("broadcast_to", x, shape=tuple(shape))
 
 
@@ -138,14 +138,14 @@ def flip(x: Tensor, axis: int | Sequence[int]) -> Tensor:
 
 
 def one_hot(indices: Tensor, depth: int, dtype: str = "float32") -> Tensor:
-    """1 at each index along a new last axis of size `depth`, 0 elsewhere."""
+    """Return 1 at each index along a new last axis of size `depth`, 0 elsewhere."""
     return emit("one_hot", indices, depth=depth, dtype=dtype)
 
 
 def strided_slice(
     x: Tensor, axes: Sequence[int], begin: Sequence[Dim], end: Sequence[Dim], strides: Sequence[int] | None = None
 ) -> Tensor:
-    """From `begin` to before `end` along some axes, each within the axis; every element unless `strides` says else."""
+    """Return x from `begin` to before `end` along some axes, within each; every element unless `strides` says else."""
     places = tuple(axis % x.ndim for axis in axes)
     steps = tuple(strides) if strides is not None else (1,) * len(places)
     return emit("strided_slice", x, axes=places, begin=tuple(begin), end=tuple(end), strides=steps)
@@ -162,12 +162,12 @@ def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
 
 
 def tile(x: Tensor, repeats: Sequence[int]) -> Tensor:
-    """x as a whole several times along each axis."""
+    """Return x as a whole several times along each axis."""
     return emit("tile", x, repeats=tuple(repeats))
 
 
 def pad(x: Tensor, widths: Sequence[tuple[Dim, Dim]], mode: str = "constant", value: float = 0.0) -> Tensor:
-    """x with that much (before, after) added along each axis. mode: constant, reflect, edge or wrap."""
+    """Return x with that much (before, after) added along each axis. mode: constant, reflect, edge or wrap."""
     pads = (*(before for before, _ in widths), *(after for _, after in widths))
     return emit("pad", x, pads=pads, mode=mode, value=value)
 
@@ -203,7 +203,7 @@ def ones(shape: Sequence[Dim], dtype: str = "float32") -> Tensor:
 
 
 def arange(start: Dim, end: Dim | None = None, step: int = 1, dtype: str = "int64") -> Tensor:
-    """start, start + step, ... up to before `end`; with one argument from 0 up to it."""
+    """Return start, start + step, ... up to before `end`; with one argument from 0 up to it."""
     if step == 0:
         raise FrontendError("the step is zero")
     first, last = (0, start) if end is None else (start, end)
