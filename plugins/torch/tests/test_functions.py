@@ -28,6 +28,12 @@ def draw(*shape: int) -> Any:
     return torch.randn(shape)
 
 
+def definite(count: int, size: int) -> Any:
+    """Positive definite matrices, away from singular ones."""
+    x = draw(count, size, size)
+    return x @ x.mT + torch.eye(size)
+
+
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "write a cache": (lambda c, k, p: c.index_copy(1, p, k), lambda: (draw(2, 8, 4), draw(2, 1, 4), torch.tensor([3]))),
     "shifts": (lambda x: (x << 2, x >> 1, x << x), lambda: (torch.tensor([0, 1, 5], dtype=torch.int32),)),
@@ -78,6 +84,14 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
     "inverses": (
         lambda x: (x.inverse(), torch.linalg.inv_ex(x * torch.tensor([1.0, 0.0])[:, None, None]).info),
         lambda: (torch.tensor([[[0.0, 2.0], [1.0, 3.0]], [[1.0, 2.0], [2.0, 5.0]]]),),
+    ),
+    "Cholesky factors": (
+        lambda x: (torch.linalg.cholesky(x), torch.linalg.cholesky(x, upper=True)),
+        lambda: (definite(3, 4),),
+    ),
+    "sums of products": (
+        lambda c, a, b: (torch.addbmm(c, a, b), torch.addbmm(c, a, b, beta=0, alpha=0.5)),
+        lambda: (draw(4, 6), draw(3, 4, 5), draw(3, 5, 6)),
     ),
     "equations": (
         lambda a, b: (
@@ -303,6 +317,11 @@ def test_functions(name: str) -> None:
 def test_determinants_of_large_matrices() -> None:
     with pytest.warns(PerformanceWarning, match="det"):
         export_and_check(Function(lambda x: (x.det(), torch.linalg.det(x[0]))), draw(3, 20, 20) / 5)
+
+
+@pytest.mark.filterwarnings("ignore:torch.cholesky is deprecated")
+def test_cholesky_factors_by_their_old_name() -> None:
+    export_and_check(Function(lambda x: x.cholesky()), definite(2, 3))
 
 
 def test_inverses_of_large_matrices_are_refused() -> None:

@@ -58,6 +58,8 @@ def _own() -> Table:
         torch.ops.aten.kthvalue.default: order.kth_value,
         torch.ops.aten.lgamma.default: log_gamma,
         # Without the error that eager mode raises for singular matrices, which would be an effect of the program.
+        torch.ops.aten.cholesky.default: lambda x, upper=False: torch.linalg.cholesky_ex(x, upper=upper)[0],
+        torch.ops.aten.linalg_cholesky.default: lambda x, *, upper=False: torch.linalg.cholesky_ex(x, upper=upper)[0],
         torch.ops.aten.linalg_inv.default: lambda x: torch.linalg.inv_ex(x)[0],
         torch.ops.aten.linalg_solve.default: lambda a, b, *, left=True: torch.linalg.solve_ex(a, b, left=left)[0],
         torch.ops.aten.logcumsumexp.default: order.running_log_sum_exp,

@@ -28,6 +28,12 @@ def addmm(node: Node, bias: Expr, a: Expr, b: Expr, beta: float, alpha: float) -
     return product if beta == 0 else node.op("add", product, scaled(node, node.cast(bias, node.dtype(product)), beta))
 
 
+@converter("aten.addbmm.default")
+def add_sum_of_products(node: Node, bias: Expr, a: Expr, b: Expr, beta: float, alpha: float) -> Expr:
+    total = scaled(node, node.op("sum", node.op("matmul", *promote(node, a, b)), axes=(0,)), alpha)
+    return total if beta == 0 else node.op("add", total, scaled(node, node.cast(bias, node.dtype(total)), beta))
+
+
 def scaled(node: Node, x: Expr, factor: float) -> Expr:
     """Return a tensor times a number, which is cut to an integer for tensors of integers."""
     if factor == 1:

@@ -1,4 +1,4 @@
-"""Determinants, inverses and systems of equations of matrices of known size."""
+"""Determinants, inverses, systems of equations and Cholesky factors of matrices of known size."""
 
 from __future__ import annotations
 
@@ -43,6 +43,27 @@ def solve(node: Node, a: Expr, b: Expr, left: bool, check_errors: bool) -> list[
     x = Elimination.of(node, a, b).beside
     x = x if left else _transposed(node, x)
     return [node.reshape(x, node.result.shape), None, None, info]
+
+
+@converter("aten.linalg_cholesky_ex.default")
+def cholesky(node: Node, x: Expr, upper: bool, check_errors: bool) -> list[Expr]:
+    """Factor column by column: divide it by the root of its pivot, and subtract its products from the rest."""
+    if not Elimination.is_possible(node, x):
+        node.reject(f"its matrices have {node.shape(x)[-1]} rows, which is not supported")
+    n, last = node.fixed(node.shape(x)[-1], "the size of its matrices"), node.rank(x) - 1
+    x, numbers = _transposed(node, x) if upper else x, Constant(np.arange(n).reshape(n, 1))
+    columns, pivots = [], []
+    for k in range(n):
+        column = node.slice(x, last, k, k + 1)
+        pivots.append(node.slice(column, last - 1, k, k + 1))
+        column = node.op("divide", column, node.op("sqrt", pivots[-1]))
+        column = node.op("where", node.op("less", numbers, k), node.full(0, (), node.dtype(x)), column)
+        x = node.op("subtract", x, node.op("multiply", column, _transposed(node, column)))
+        columns.append(column)
+    factor = node.concat(columns, last)
+    pivot_row = node.reshape(node.concat(pivots, last), node.shape(x)[:-1])
+    is_definite = node.cast(node.op("greater", pivot_row, 0), node.dtype(x))
+    return [_transposed(node, factor) if upper else factor, first_zero(node, is_definite)]
 
 
 @converter("aten._linalg_check_errors.default")
