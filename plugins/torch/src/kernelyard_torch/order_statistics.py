@@ -129,10 +129,10 @@ def count_values(x: torch.Tensor, weights: torch.Tensor | None = None, minlength
     """Count how often each number from 0 to the largest occurs (`bincount`), or sum the weights of its places."""
     size = _as_size(torch.cat([x.to(torch.int64), torch.full((1,), minlength - 1)]).amax() + 1)
     if weights is None:
-        weights = torch.ones_like(x, dtype=torch.int64)
-    elif weights.dtype != torch.float32:
-        weights = weights.to(torch.float64)
-    return torch.zeros(size, dtype=weights.dtype).scatter_add(0, x.to(torch.int64), weights)
+        counted = torch.ones_like(x, dtype=torch.int64)
+    else:
+        counted = weights if weights.dtype == torch.float32 else weights.to(torch.float64)
+    return torch.zeros(size, dtype=counted.dtype).scatter_add(0, x.to(torch.int64), counted)
 
 
 def most_frequent(x: torch.Tensor, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, ...]:
