@@ -14,6 +14,7 @@ from torch.export import Dim  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 from torch_agreement import export_and_check  # noqa: E402
 
+import kernelyard as ky  # noqa: E402
 from kernelyard.errors import PerformanceWarning, UnsupportedOperatorError  # noqa: E402
 
 
@@ -317,6 +318,27 @@ def test_functions(name: str) -> None:
 def test_determinants_of_large_matrices() -> None:
     with pytest.warns(PerformanceWarning, match="det"):
         export_and_check(Function(lambda x: (x.det(), torch.linalg.det(x[0]))), draw(3, 20, 20) / 5)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.linalg.inv,
+        torch.linalg.cholesky,
+        lambda x: torch.linalg.solve(x, x[0, :, :2]),
+        lambda x: torch.linalg.solve(x, x[:, 0]),
+    ],
+)
+def test_matrices_at_which_eager_mode_raises_give_nan(function: Callable[..., Any]) -> None:
+    """The others of a batch are what they are alone."""
+    x = torch.stack([torch.eye(3), torch.ones(3, 3) * -1, 2 * torch.eye(3)])
+    with pytest.raises(RuntimeError):
+        function(x)
+    exe = ky.compile(torch.export.export(Function(function), (torch.eye(3).expand(3, 3, 3),)), backends=[])
+    result = torch.as_tensor(exe(x).numpy())
+    assert result[1].isnan().all()
+    regular = x[[0, 2]]
+    torch.testing.assert_close(result[[0, 2]], function(regular))
 
 
 @pytest.mark.filterwarnings("ignore:torch.cholesky is deprecated")

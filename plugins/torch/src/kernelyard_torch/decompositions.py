@@ -57,11 +57,10 @@ def _own() -> Table:
         torch.ops.aten.index_reduce.default: _index_reduce,
         torch.ops.aten.kthvalue.default: order.kth_value,
         torch.ops.aten.lgamma.default: log_gamma,
-        # Without the error that eager mode raises for singular matrices, which would be an effect of the program.
-        torch.ops.aten.cholesky.default: lambda x, upper=False: torch.linalg.cholesky_ex(x, upper=upper)[0],
-        torch.ops.aten.linalg_cholesky.default: lambda x, *, upper=False: torch.linalg.cholesky_ex(x, upper=upper)[0],
-        torch.ops.aten.linalg_inv.default: lambda x: torch.linalg.inv_ex(x)[0],
-        torch.ops.aten.linalg_solve.default: lambda a, b, *, left=True: torch.linalg.solve_ex(a, b, left=left)[0],
+        torch.ops.aten.cholesky.default: _or_nan(lambda x, upper=False: torch.linalg.cholesky_ex(x, upper=upper)),
+        torch.ops.aten.linalg_cholesky.default: _or_nan(torch.linalg.cholesky_ex),
+        torch.ops.aten.linalg_inv.default: _or_nan(torch.linalg.inv_ex),
+        torch.ops.aten.linalg_solve.default: _or_nan(torch.linalg.solve_ex),
         torch.ops.aten.logcumsumexp.default: order.running_log_sum_exp,
         torch.ops.aten.median.default: order.of_all(order.median),
         torch.ops.aten.median.dim: order.median,
@@ -78,6 +77,17 @@ def _own() -> Table:
     core = [op for op in decomposition_table if isinstance(op, torch._ops.OpOverload) and torch.Tag.core in op.tags]
     rest = {op: decomposition_table[op] for op in core if registry.find(op) is None}
     return rest | own | {op: decomposition_table[op] for op in FURTHER}
+
+
+def _or_nan(run: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Return NaN for matrices at which eager mode raises: an error by data would be an effect of the program."""
+
+    def run_all(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        result, info = run(x, *args, **options)
+        axes_of_result = 1 if result.dim() < x.dim() else 2  # a solution may be a vector
+        return torch.where(info.reshape(info.shape + (1,) * axes_of_result) == 0, result, math.nan)
+
+    return run_all
 
 
 def _unlike_converted(decomposed: Callable[..., Any]) -> Callable[..., Any]:
