@@ -54,13 +54,13 @@ class RoundTrip(Instrument):
         self.runtime_kinds |= {module.kind for module in again.attrs.get("external_modules", ())}
 
 
-@pytest.mark.parametrize("backends", [[], "auto"], ids=["own kernels", "all backends"])
+@pytest.mark.parametrize("backends", [[], ["dnnl"]], ids=["own kernels", "a library"])
 def test_every_stage_is_printed_and_parsed_back(backends):
     trips = RoundTrip()
     with PassContext(instruments=[VerifyEach(), trips]):
         ky.compile(network(), backends=backends)
     assert {"simplify", "legalize_ops", "fuse_tir"} <= set(trips.stages)
-    assert bool(trips.runtime_kinds) == (backends == "auto")
+    assert bool(trips.runtime_kinds) == bool(backends)
 
 
 def test_a_compile_is_resumed_from_text():
