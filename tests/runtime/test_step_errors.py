@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import pytest
 
@@ -52,15 +50,9 @@ def test_a_step_in_python_that_raises_one_of_ours(executable, acme, monkeypatch)
     assert (error.message, error.where) == ("the device is lost", OWNER)
 
 
-def test_a_step_in_python_that_returns_a_status(executable, acme, monkeypatch):
-    refuse = ctypes.CFUNCTYPE(ctypes.c_int32)(lambda: 7)
-    monkeypatch.setattr(acme.AcmeRuntime, "build", lambda self, graph, *args: BoundCall([refuse]))
-    error = error_of(executable)
-    assert (error.message, error.where, error.found, error.hint) == ("a step failed", OWNER, "status 7", HINT)
-
-
-@pytest.mark.parametrize("answer", [0, None, True, X], ids=repr)
-def test_what_else_a_step_in_python_returns_is_no_failure(executable, acme, monkeypatch, answer):
+@pytest.mark.parametrize("answer", [1, None, X], ids=repr)
+def test_what_a_step_in_python_returns_is_no_failure(executable, acme, monkeypatch, answer):
+    """`ctypes.memmove` returns an address, and a function of C that returns nothing seems to return a number."""
     ran = []
     monkeypatch.setattr(
         acme.AcmeRuntime, "build", lambda self, graph, *args: BoundCall([lambda: (ran.append(1), answer)[1]])

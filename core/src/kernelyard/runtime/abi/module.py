@@ -43,7 +43,7 @@ class NativeCall(NamedTuple):
 
 
 Step: TypeAlias = "NativeCall | Callable[[], object]"
-"""A Python function fails by what it raises, or by the status that it returns: an integer other than 0."""
+"""A Python function fails by what it raises; what it returns is ignored, as `ctypes.memmove` returns an address."""
 
 
 class BoundTensor(NamedTuple):
