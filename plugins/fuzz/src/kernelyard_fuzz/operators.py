@@ -25,18 +25,16 @@ MOST_CHANGES = 3  # of the attributes of one operator
 MOST_AXES = 5  # whose permutations are tried
 # Operands that hold sizes or positions of others: other numbers there mean nothing.
 TIED = (
-    *(
-        "lengths",
-        "seqstart_q",
-        "seqstart_k",
-        "roots",
-        "features",
-        "children",
-        "batch_indices",
-        "groups",
-        "sums",
-        "zero",
-    ),
+    "lengths",
+    "seqstart_q",
+    "seqstart_k",
+    "roots",
+    "features",
+    "children",
+    "batch_indices",
+    "groups",
+    "sums",
+    "zero",
     "p",
 )
 SWAPS = {

@@ -38,9 +38,9 @@ class Elimination:
         both = x if beside is None else emitter.concat([x, beside], rank - 1)
         sign, pivots = emitter.full(1, (*outer, 1, 1), emitter.dtype(x)), []
         for k in range(n):
-            both, is_in_place = _with_largest_first(emitter, both, k)
+            both, is_in_place = _swap_in_pivot(emitter, both, k)
             sign = emitter.op("where", is_in_place, sign, emitter.op("negative", sign))
-            both, pivot = _without_column(emitter, both, k)
+            both, pivot = _eliminate_column(emitter, both, k)
             pivots.append(pivot)
         rest = emitter.slice(both, rank - 1, n, emitter.shape(both)[-1])
         pivot_row = emitter.reshape(emitter.concat(pivots, rank - 2), (*outer, n))
@@ -70,7 +70,7 @@ class Elimination:
         return self.emitter.rank(self.pivots) - 1
 
 
-def _with_largest_first(emitter: OpEmitter, both: Expr, k: int) -> tuple[Expr, Expr]:
+def _swap_in_pivot(emitter: OpEmitter, both: Expr, k: int) -> tuple[Expr, Expr]:
     """Exchange row k with that which has the largest number in column k, of those that follow; and is it row k?"""
     *_, n, _ = emitter.shape(both)
     rank, numbers = emitter.rank(both), _numbers(emitter, both)
@@ -83,7 +83,7 @@ def _with_largest_first(emitter: OpEmitter, both: Expr, k: int) -> tuple[Expr, E
     return swapped, emitter.op("equal", found, k)
 
 
-def _without_column(emitter: OpEmitter, both: Expr, k: int) -> tuple[Expr, Expr]:
+def _eliminate_column(emitter: OpEmitter, both: Expr, k: int) -> tuple[Expr, Expr]:
     """Make row k the only one with a number in column k, which becomes 1; and return what it was."""
     rank = emitter.rank(both)
     row = emitter.slice(both, rank - 2, k, k + 1)

@@ -68,7 +68,7 @@ def cholesky(node: Node, x: Expr, upper: bool, check_errors: bool) -> list[Expr]
 
 @converter("aten._linalg_check_errors.default")
 def check_errors(node: Node, info: Expr, api_name: str, is_matrix: bool) -> None:
-    """Nothing: what eager mode refuses has numbers without meaning here."""
+    """Emit nothing: an error by data would be an effect of the program."""
 
 
 def first_zero(node: Node, pivots: Expr) -> Expr:
