@@ -4,10 +4,11 @@
                                [--seconds 0.4] [--python ENGINE=PATH ...] [--results FOLDER]
 
 n is the number of processors. While a condition holds, engines take turns, each with the same model in a process of its
-own. A limit (a set of one processor, a CPU quota) holds for all of them; a quota needs a control group, and is left out
-where this machine lets none be made. The ratio is the time of the best of onnxruntime and OpenVINO over ours in the
-same condition: above 1, Kernelyard is faster. Writes loads.json and loads.png into the folder of results;
-`performance_page.py` puts them on docs/performance.md.
+own, or in eight processes that run for the same seconds; then the calls of all eight are counted. A limit (a set of one
+processor, a CPU quota) holds for all of them; a quota needs a control group, and is left out where this machine lets
+none be made. The ratio is the time of the best of onnxruntime and OpenVINO over ours in the same condition: above 1,
+Kernelyard is faster. Writes loads.json and loads.png into the folder of results; `performance_page.py` puts them on
+docs/performance.md.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import argparse
 import json
 import math
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -59,11 +59,11 @@ class Row(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A model that engines run with a number of threads."""
+    """A model that engines run with a number of threads. pythons: the interpreter of each engine."""
 
     model: Path
-    threads: int
     pythons: Mapping[str, str]
+    threads: int
     folder: Path
 
 
@@ -72,20 +72,18 @@ def busy(count: int) -> list[subprocess.Popen[Any]]:
     return [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
 
 
-def beside(case: Case, engine: str, count: int) -> list[subprocess.Popen[Any]]:
-    """Start so many further processes of an engine, which run the same model without a pause."""
-    workers = [Worker.start(engine, case.pythons[engine], case.model, case.threads, case.folder) for _ in range(count)]
-    for worker in workers:
-        assert worker.process.stdin is not None
-        worker.process.stdin.write(f"{_FOREVER}\n")
-        worker.process.stdin.flush()
-    return [worker.process for worker in workers]
+def onnxruntime(case: Case) -> list[subprocess.Popen[Any]]:
+    """Start a process of onnxruntime that runs the same model without a pause."""
+    worker = Worker.start(REFERENCE, case.pythons[REFERENCE], case.model, case.threads, case.folder)
+    worker.begin(_FOREVER)
+    return [worker.process]
 
 
 class Condition(NamedTuple):
-    """Load beside an engine while it has its turn, and a limit under which engines are started."""
+    """Load beside the engines, how many processes of an engine run at a time, and a limit for all of them."""
 
-    beside: Callable[[Case, str], list[subprocess.Popen[Any]]] = lambda case, engine: []
+    beside: Callable[[Case], list[subprocess.Popen[Any]]] = lambda case: []
+    processes: int = 1
     limit: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def is_possible(self) -> bool:
@@ -99,78 +97,82 @@ class Condition(NamedTuple):
 
 CONDITIONS: Mapping[str, Condition] = {
     "idle": Condition(),
-    "n busy loops": Condition(lambda case, engine: busy(PROCESSORS)),
-    "2n busy loops": Condition(lambda case, engine: busy(2 * PROCESSORS)),
-    "onnxruntime beside": Condition(lambda case, engine: beside(case, REFERENCE, 1)),
-    "8 processes": Condition(lambda case, engine: beside(case, engine, 7)),
+    "n busy loops": Condition(lambda case: busy(PROCESSORS)),
+    "2n busy loops": Condition(lambda case: busy(2 * PROCESSORS)),
+    "onnxruntime beside": Condition(onnxruntime),
+    "8 processes": Condition(processes=8),
     "one processor": Condition(limit=one_processor),
     f"quota of {QUOTA:g}": Condition(limit=partial(cpu_quota, QUOTA)),
 }
 
 
 @contextmanager
-def others(case: Case, condition: str) -> Iterator[Mapping[str, list[subprocess.Popen[Any]]]]:
-    """Start what runs beside each engine, stopped; `running` lets it run."""
-    started: dict[str, list[subprocess.Popen[Any]]] = {}
-    try:
-        for engine in case.pythons:
-            started[engine] = CONDITIONS[condition].beside(case, engine)
-            for each in started[engine]:
-                each.send_signal(signal.SIGSTOP)
-        yield started
-    finally:
-        for each in (process for group in started.values() for process in group):
-            each.kill()
-            each.wait()
-
-
-@contextmanager
-def running(processes: Sequence[subprocess.Popen[Any]]) -> Iterator[None]:
-    """Let stopped processes run."""
-    for each in processes:
-        each.send_signal(signal.SIGCONT)
+def beside(case: Case, condition: str) -> Iterator[None]:
+    """Start the load of a condition, and end it."""
+    started = CONDITIONS[condition].beside(case)
     try:
         yield
     finally:
-        for each in processes:
-            each.send_signal(signal.SIGSTOP)
+        for each in started:
+            each.kill()
+            each.wait()
 
 
 def measure(case: Case, conditions: Sequence[str], rounds: int, seconds: float) -> Iterator[Row]:
     """Yield the rows of a case. A turn lasts `seconds`, or a call where that is longer."""
     for limit, names in groupby(conditions, key=lambda name: CONDITIONS[name].limit):
-        with limit():  # before engines start, as they count processors then
-            yield from _measure_engines(case, list(names), rounds, seconds)
+        with limit(), Engines(case) as engines:  # a limit comes first, as engines count processors when they start
+            for condition in names:
+                yield from _measure_condition(engines, case, condition, rounds, seconds)
 
 
-def _measure_engines(case: Case, conditions: Sequence[str], rounds: int, seconds: float) -> Iterator[Row]:
-    workers: dict[str, Worker] = {}
-    try:
-        for engine, python in case.pythons.items():
-            workers[engine] = Worker.start(engine, python, case.model, case.threads, case.folder)
-        counts = {engine: max(1, int(seconds / min(worker.run(5)))) for engine, worker in workers.items()}
-        for condition in conditions:
-            calls: dict[str, list[float]] = {engine: [] for engine in workers}
-            with others(case, condition) as started:
-                for engine in [engine for _ in range(rounds) for engine in workers]:
-                    with running(started[engine]):
-                        calls[engine] += _turn(workers[engine], counts[engine], seconds)
-            for engine, found in calls.items():
-                p99 = sorted(found)[min(len(found) - 1, int(0.99 * len(found)))]
-                figures = (1e3 * each for each in (statistics.median(found), statistics.fmean(found), p99))
-                yield Row(case.model.stem, condition, case.threads, engine, *figures)
-    finally:
-        for worker in workers.values():
+class Engines:
+    """The processes of each engine, which are started when they are first needed and wait between their turns."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._workers: dict[str, list[Worker]] = {engine: [] for engine in case.pythons}
+
+    def __enter__(self) -> Engines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for worker in (worker for group in self._workers.values() for worker in group):
             worker.close()
 
+    def start(self, processes: int) -> None:
+        """Have so many processes of each engine."""
+        model, pythons, threads, folder = self._case
+        for engine, group in self._workers.items():
+            group += [
+                Worker.start(engine, pythons[engine], model, threads, folder) for _ in range(len(group), processes)
+            ]
 
-def _turn(worker: Worker, count: int, seconds: float) -> list[float]:
-    """Return the seconds of calls, as many as fit; beside other work they take longer than alone."""
-    worker.run(1)
-    found: list[float] = []
-    while sum(found) < seconds:
-        found += worker.run(max(1, count // 8))
-    return found
+    def turn(self, engine: str, processes: int, seconds: float) -> list[float]:
+        """Return the seconds of each call of so many processes, all of which run for the same time."""
+        workers = self._workers[engine][:processes]
+        for worker in workers:
+            worker.run(1)
+        for worker in workers:
+            worker.begin(1, seconds)
+        calls = [call for worker in workers for call in worker.finish()]
+        for worker in workers:
+            worker.settle()
+        return calls
+
+
+def _measure_condition(engines: Engines, case: Case, condition: str, rounds: int, seconds: float) -> Iterator[Row]:
+    """Yield a row for each engine; engines take turns."""
+    processes = CONDITIONS[condition].processes
+    engines.start(processes)
+    calls: dict[str, list[float]] = {engine: [] for engine in case.pythons}
+    with beside(case, condition):
+        for engine in [engine for _ in range(rounds) for engine in calls]:
+            calls[engine] += engines.turn(engine, processes, seconds)
+    for engine, found in calls.items():
+        p99 = sorted(found)[min(len(found) - 1, int(0.99 * len(found)))]
+        figures = (1e3 * each for each in (statistics.median(found), statistics.fmean(found), p99))
+        yield Row(case.model.stem, condition, case.threads, engine, *figures)
 
 
 def ratios(rows: Sequence[Row], condition: str, threads: int, figure: str = "median_ms") -> dict[str, float]:
@@ -283,7 +285,7 @@ def main() -> None:
         path = model_file(name, args.models, given.get("torch", sys.executable)).absolute()
         for threads in args.threads:
             with tempfile.TemporaryDirectory(prefix="kernelyard-bench-") as folder:
-                case = Case(path, threads, pythons, Path(folder))
+                case = Case(path, pythons, threads, Path(folder))
                 rows += measure(case, conditions, args.rounds, args.seconds)
             line = ", ".join(f"{c} {ratios(rows, c, threads).get(name, math.nan):.2f}" for c in conditions)
             console.print(f"{name}, {threads} threads: {line}", highlight=False, soft_wrap=True)

@@ -85,14 +85,22 @@ class Worker:
             raise RuntimeError(said["error"])
         return said
 
-    def run(self, count: int) -> list[float]:
-        """Seconds of so many calls. Raises: RuntimeError."""
+    def run(self, count: int, seconds: float = 0.0) -> list[float]:
+        """Run `count` calls, and more until `seconds` have passed; return the seconds of each. Raises: RuntimeError."""
+        self.begin(count, seconds)
+        return self.finish()
+
+    def begin(self, count: int, seconds: float = 0.0) -> None:
+        """Let the process run calls as `run` does, and go on at once: several processes can run at the same time."""
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(f"{count}\n")
+            self.process.stdin.write(f"{count} {seconds}\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # the answer says why
+
+    def finish(self) -> list[float]:
+        """Return the seconds of each call since `begin`, once they have ended. Raises: RuntimeError."""
         said = self.answer()
         self.processor_seconds += said["processor"]
         return said["seconds"]
@@ -158,9 +166,11 @@ def _serve(engine: str, model: Path, threads: int, results: Path) -> None:
         np.savez(results, *first)
         say({"first": at, "ready": ready, "peak_mib": peak, "version": metadata.version(DISTRIBUTIONS[engine])})
         for line in sys.stdin:
+            count, until = line.split()
             seconds: list[float] = []
             processor: list[float] = []
-            for _ in range(int(line)):
+            end = time.perf_counter() + float(until)
+            while len(seconds) < int(count) or time.perf_counter() < end:
                 used, start = time.process_time(), time.perf_counter()
                 run()
                 seconds.append(time.perf_counter() - start)
