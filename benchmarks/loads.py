@@ -43,7 +43,6 @@ MODELS = (
 PROCESSORS = len(os.sched_getaffinity(0))
 QUOTA = 1.5  # processors
 _BUSY = "while True: pass"
-_FOREVER = 10**9
 
 
 class Row(NamedTuple):
@@ -75,7 +74,7 @@ def busy(count: int) -> list[subprocess.Popen[Any]]:
 def onnxruntime(case: Case) -> list[subprocess.Popen[Any]]:
     """Start a process of onnxruntime that runs the same model without a pause."""
     worker = Worker.start(REFERENCE, case.pythons[REFERENCE], case.model, case.threads, case.folder)
-    worker.begin(_FOREVER)
+    worker.begin(math.inf)
     return [worker.process]
 
 
@@ -154,7 +153,7 @@ class Engines:
         for worker in workers:
             worker.run(1)
         for worker in workers:
-            worker.begin(1, seconds)
+            worker.begin(seconds)
         calls = [call for worker in workers for call in worker.finish()]
         for worker in workers:
             worker.settle()

@@ -9,7 +9,9 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,25 +87,28 @@ class Worker:
             raise RuntimeError(said["error"])
         return said
 
-    def run(self, count: int, seconds: float = 0.0) -> list[float]:
-        """Run `count` calls, and more until `seconds` have passed; return the seconds of each. Raises: RuntimeError."""
-        self.begin(count, seconds)
-        return self.finish()
-
-    def begin(self, count: int, seconds: float = 0.0) -> None:
-        """Let the process run calls as `run` does, and go on at once: several processes can run at the same time."""
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(f"{count} {seconds}\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # the answer says why
-
-    def finish(self) -> list[float]:
-        """Return the seconds of each call since `begin`, once they have ended. Raises: RuntimeError."""
+    def run(self, count: int) -> list[float]:
+        """Seconds of so many calls. Raises: RuntimeError."""
+        self._ask(f"{count} calls")
         said = self.answer()
         self.processor_seconds += said["processor"]
         return said["seconds"]
+
+    def begin(self, seconds: float) -> None:
+        """Let the process make calls for so many seconds, and do not wait: several processes can run at a time."""
+        self._ask(f"{seconds} seconds")
+
+    def finish(self) -> list[float]:
+        """Return the seconds from the end of each call to the end of the next, since `begin`. Raises: RuntimeError."""
+        return self.answer()
+
+    def _ask(self, request: str) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(f"{request}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the answer says why
 
     def settle(self) -> None:
         """Wait until the engine's threads sleep, for at most a second: some spin on after a call, on the cores that the
@@ -139,6 +144,33 @@ def _peak_mib() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
+def _time_calls(run: Callable[[], object], count: int) -> dict[str, list[float]]:
+    """Return the seconds of so many calls, and those of all of the process's threads in each."""
+    seconds: list[float] = []
+    processor: list[float] = []
+    for _ in range(count):
+        used, start = time.process_time(), time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+        processor.append(time.process_time() - used)
+    return {"seconds": seconds, "processor": processor}
+
+
+def _time_between(run: Callable[[], object], seconds: float) -> list[float]:
+    """Return the seconds from the end of each call to the end of the next, for so long.
+
+    It asks for no processor time: a thread that does so and has used up its slice loses its processor there, between
+    two calls, which would then look as if they had never waited. (Source: Linux, kernel/sched: `task_sched_runtime`
+    calls `update_curr`.)
+    """
+    begin = time.perf_counter()
+    ends = [begin]
+    while ends[-1] < begin + seconds:
+        run()
+        ends.append(time.perf_counter())
+    return [after - before for before, after in pairwise(ends)]
+
+
 def _serve(engine: str, model: Path, threads: int, results: Path) -> None:
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what engines print does not get between
@@ -166,16 +198,8 @@ def _serve(engine: str, model: Path, threads: int, results: Path) -> None:
         np.savez(results, *first)
         say({"first": at, "ready": ready, "peak_mib": peak, "version": metadata.version(DISTRIBUTIONS[engine])})
         for line in sys.stdin:
-            count, until = line.split()
-            seconds: list[float] = []
-            processor: list[float] = []
-            end = time.perf_counter() + float(until)
-            while len(seconds) < int(count) or time.perf_counter() < end:
-                used, start = time.process_time(), time.perf_counter()
-                run()
-                seconds.append(time.perf_counter() - start)
-                processor.append(time.process_time() - used)
-            say({"seconds": seconds, "processor": processor})
+            amount, unit = line.split()
+            say(_time_calls(run, int(amount)) if unit == "calls" else _time_between(run, float(amount)))
     except Exception as error:
         say({"error": f"{type(error).__name__}: {error}"[:500]})
 
