@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kernelyard.driver.report.layered_layout import GAP_X, layered_layout
+from kernelyard.driver.report.layered_layout import GAP_X, lay_out_in_layers
 from kernelyard.driver.report.report_graph import MAX_BOXES, MAX_LETTERS, boxes_of
 from kernelyard.driver.report.report_page import LIBRARY_COLOURS, OTHER_COLOURS, VIEW_COLOUR, report_page
 from kernelyard.runtime.report import Node, Placed, PlacedRegion, Reason, Report
@@ -162,7 +162,7 @@ def test_boxes_do_not_overlap_and_edges_point_down(seed: int) -> None:
     count = rng.randint(1, 60)
     sizes = [(rng.uniform(20, 120), rng.uniform(10, 60)) for _ in range(count)]
     edges = sorted({tuple(sorted(rng.sample(range(count), 2))) for _ in range(rng.randint(0, 90)) if count > 1})
-    layout = layered_layout(sizes, edges)
+    layout = lay_out_in_layers(sizes, edges)
     places = [(x, y, *size) for (x, y), size in zip(layout.centres, sizes, strict=True)]
     for i, (x, y, w, h) in enumerate(places):
         assert x - w / 2 >= -1e-6
@@ -180,7 +180,7 @@ def test_boxes_do_not_overlap_and_edges_point_down(seed: int) -> None:
 def test_edges_from_one_box_share_a_line() -> None:
     """A value that is read in many layers is drawn as one line with branches."""
     chain = [(i, i + 1) for i in range(1, 9)]
-    layout = layered_layout([(60, 20)] * 10, [*chain, *((0, i) for i in range(2, 10))])
+    layout = lay_out_in_layers([(60, 20)] * 10, [*chain, *((0, i) for i in range(2, 10))])
     trunk = layout.paths[-1]
     for path in layout.paths[len(chain) :]:
         assert path[:-1] == trunk[: len(path) - 1]

@@ -11,7 +11,7 @@ import kernelyard as ky
 from kernelyard import dims
 from kernelyard.errors import LegalizeError, UnknownOpError, VerifyError
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
-from kernelyard.legalize import custom_kernel, isolated_kernels, register_kernel, unregister_kernel
+from kernelyard.legalize import custom_kernel, isolate_kernels, register_kernel, unregister_kernel
 from kernelyard.runtime.abi.native_unit import NativeFunction, NativeUnit
 from kernelyard.runtime.abi.spec import Signature, TensorSpec
 from kernelyard.runtime.modules.c_source import CSourceModule
@@ -25,7 +25,7 @@ X = np.float32([[-1, 2, -3], [4, -5, 6]])
 
 @pytest.fixture(autouse=True)
 def _isolated() -> Iterator[None]:
-    with isolated_kernels():
+    with isolate_kernels():
         yield
 
 

@@ -12,7 +12,7 @@ from kernelyard import dims
 from kernelyard.errors import PatternError
 from kernelyard.ir import Binding, Constant, Function, FunctionBuilder, TensorType, Tuple, Var
 from kernelyard.patterns import Matcher, is_const, is_op, is_tuple, is_tuple_get_item, is_var, match, matches, wildcard
-from kernelyard.patterns.language.pattern_parts import captured_names
+from kernelyard.patterns.language.pattern_parts import list_captures
 
 
 def conv(builder: FunctionBuilder, x: Var, value: float = 1.0) -> Var:
@@ -154,7 +154,7 @@ def test_optional_takes_the_longer_and_absent_captures_are_absent(builder: Funct
     assert "activation" in match(pattern, r, f)
     assert "activation" not in match(pattern, c, f)
     assert pattern.root_ops == {"nn.conv2d", "nn.relu"}
-    assert captured_names(pattern) == ("activation",)
+    assert list_captures(pattern) == ("activation",)
 
 
 def test_repeated_reaches_each_length_in_one_way(builder: FunctionBuilder) -> None:

@@ -11,7 +11,7 @@ import pytest
 from kernelyard.errors import PatternError, UnknownOpError
 from kernelyard.ir import Call, Constant, FunctionBuilder, Tuple, TupleGetItem
 from kernelyard.patterns import is_const, is_var, item, match, op, trace, tuple_of, wildcard
-from kernelyard.patterns.language.pattern_parts import captured_names
+from kernelyard.patterns.language.pattern_parts import list_captures
 
 CONSTANT, VARIABLE = is_const(), is_var()
 PIECES = ("bias", "activation", "residual")
@@ -26,7 +26,7 @@ def linear(x: Any, weight: Any = CONSTANT, bias: Any = CONSTANT, residual: Any =
 
 
 def test_parameters_are_captures_and_defaults_say_what_they_are() -> None:
-    assert set(captured_names(trace(linear))) == {"x", "weight", "root", *PIECES}  # pyright: ignore
+    assert set(list_captures(trace(linear))) == {"x", "weight", "root", *PIECES}  # pyright: ignore
 
 
 @pytest.mark.parametrize("pieces", [some for count in range(4) for some in combinations(PIECES, count)])

@@ -85,7 +85,7 @@ def placed(poolings, seconds, backend=None, policy=None):
 def test_a_region_is_generated_that_gains_less_than_two_reorders():
     calls, recorder = placed(1, 1.5 * REORDER)
     assert calls == ["floor", "nn.max_pool2d", "floor"]
-    assert {each.code for each in recorder.declined_matches()} == {"generated"}
+    assert {each.code for each in recorder.list_declined_matches()} == {"generated"}
 
 
 def test_a_region_stays_that_gains_more():

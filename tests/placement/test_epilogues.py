@@ -77,9 +77,9 @@ def bias_and_relu(b: FunctionBuilder, x: Var) -> Expr:
 def test_bias_and_activation_stay_with_the_generated_kernel() -> None:
     calls, recorder = placed(bias_and_relu, least_cost())
     assert calls == ["@acme_0", "floor", "add", "nn.relu", "@acme_0"]
-    reasons = {(each.pattern, each.code) for each in recorder.declined_matches()}
+    reasons = {(each.pattern, each.code) for each in recorder.list_declined_matches()}
     assert reasons == {("acme.add", "generated"), ("acme.relu", "generated")}
-    assert "continues a kernel of generator" in recorder.declined_matches()[0].message
+    assert "continues a kernel of generator" in recorder.list_declined_matches()[0].message
 
 
 @pytest.mark.parametrize("policy", [least_cost(is_sure=False), TakeAll()], ids=["a guess", "a named backend"])

@@ -97,7 +97,9 @@ def test_the_code_generator_gets_regions_that_it_expects_to_be_quicker_with() ->
     calls, declined, recorder = placed(Costed(Cost(0.0), TWO), Generator())
     assert calls == ["@acme_0", "floor", "nn.relu", "tanh", "add"]
     assert {code for _, code in declined} == {"generated"}
-    assert "generator expects to be faster: twice through memory" in {d.message for d in recorder.declined_matches()}
+    assert "generator expects to be faster: twice through memory" in {
+        d.message for d in recorder.list_declined_matches()
+    }
 
 
 def test_the_code_generator_gets_single_matches_too() -> None:

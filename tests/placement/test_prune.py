@@ -126,7 +126,7 @@ def test_a_check_that_fails_declines_its_region_and_is_a_violation(answer):
     after = verify(partition(module, [Choosy(answer)], PlacementSettings(recorder=recorder)))
     assert not any(name.startswith("@acme") for name in called(after))
     assert_same_meaning(module, after, [X])
-    assert {d.code for d in recorder.declined_matches()} == {"check-error"}
+    assert {d.code for d in recorder.list_declined_matches()} == {"check-error"}
     assert "the check of a region by acme failed" in recorder.violations[0].message
     with pytest.raises(PluginContractError, match="the check of a region by acme failed"):
         partition(module, [Choosy(answer)], PlacementSettings(strict=True))

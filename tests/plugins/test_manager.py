@@ -13,13 +13,13 @@ from fake_distribution import GOOD_PLUGIN, MANIFEST, install
 
 from kernelyard.errors import BackendUnavailableError, PluginError, UnknownBackendError
 from kernelyard.plugins import hookimpl
-from kernelyard.plugins.discovery.manager import BackendInfo, PluginManager, blocked, get_manager
+from kernelyard.plugins.discovery.manager import BackendInfo, PluginManager, block_plugins, get_manager
 from kernelyard.plugins.hookspecs import HOOK_OF_PART
 from kernelyard.plugins.interfaces.backend import Backend
 from kernelyard.plugins.interfaces.code_generator import CodeGenerator
 from kernelyard.plugins.interfaces.frontend import Frontend
 from kernelyard.plugins.interfaces.manifest import Manifest, parse_manifest
-from kernelyard.plugins.sandbox.guard import guarded
+from kernelyard.plugins.sandbox.guard import run_guarded
 from kernelyard.runtime.abi.runtime_halves import runtime_entry_points
 
 
@@ -247,7 +247,7 @@ def test_a_malformed_entry_points_file_is_named_and_the_rest_works(site: Path) -
 def test_an_unusable_timeout_is_named(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("KERNELYARD_PLUGIN_TIMEOUT", value)
     with pytest.raises(PluginError, match="KERNELYARD_PLUGIN_TIMEOUT"):
-        guarded("asking", lambda: 1)
+        run_guarded("asking", lambda: 1)
 
 
 def test_many_threads_may_need_a_plugin_first(site: Path) -> None:
@@ -330,13 +330,13 @@ def test_the_frontend_whose_manifest_claims_a_model_is_imported_first(tmp_path: 
 
 def test_blocking_within_a_block(site: Path) -> None:
     get_manager.cache_clear()  # it may know the plugins of another test
-    with blocked(["good"]):
+    with block_plugins(["good"]):
         info = next(info for info in get_manager().infos() if info.name == "good")
         assert (info.state, info.hint) == ("blocked", "leave out -p no:good")
         with pytest.raises(BackendUnavailableError, match="leave out"):
             get_manager().get("good", "backend")
     assert get_manager().get("good", "backend").name == "good"
-    with pytest.raises(UnknownBackendError, match="did you mean 'good'"), blocked(["god"]):
+    with pytest.raises(UnknownBackendError, match="did you mean 'good'"), block_plugins(["god"]):
         pass
     get_manager.cache_clear()
 

@@ -60,7 +60,7 @@ def run(products, b: FunctionBuilder, result: Var) -> tuple[ky.Executable, list[
     assert_allclose(
         ky.VirtualMachine(exe, ky.cuda(products.emulator.index))["main"](*feeds), evaluate(module, feeds)[0]
     )
-    return exe, [(each.code, each.message) for each in recorder.declined_matches()]
+    return exe, [(each.code, each.message) for each in recorder.list_declined_matches()]
 
 
 def product(a: tuple[int, ...], b: tuple[int, ...], pair: tuple[str, str], turn_a: bool, turn_b: bool):

@@ -241,7 +241,7 @@ def test_what_the_arch_has_not(arch: str | None, dtype: str, answer: str) -> Non
     target = ky.Target("cuda", arch=arch)
     placed = partition_for("cudnn", module_of(lambda b: conv(b, dtype)), target=target, recorder=recorder)
     assert list(placed.functions) == ["main"], "nothing is taken"
-    assert ("arch", answer) in [(each.code, each.message) for each in recorder.declined_matches()]
+    assert ("arch", answer) in [(each.code, each.message) for each in recorder.list_declined_matches()]
 
 
 def test_weights_shared_by_convolutions_are_stored_once() -> None:

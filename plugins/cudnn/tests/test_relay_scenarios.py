@@ -56,7 +56,7 @@ def run(machine: Any, b: FunctionBuilder, result: Var) -> tuple[ky.Executable, l
     exe = ky.compile(after, target=H200, backends=["cudnn"], strict=True, options={"cudnn": {"layout": "first"}})
     feeds = feeds_of(module)
     assert_allclose(np.asarray(machine(exe)(*feeds).numpy()), evaluate(module, feeds)[0])
-    return exe, [(each.code, each.message) for each in recorder.declined_matches()]
+    return exe, [(each.code, each.message) for each in recorder.list_declined_matches()]
 
 
 def conv2d(b: FunctionBuilder, image: Any, kernel: Any, steps: Any, padding: Any = None) -> Var:

@@ -173,7 +173,7 @@ def test_what_a_rule_declines_is_reported() -> None:
     recorder = Recorder()
     module = module_of(lambda b, x: [b.op("exp", b.op("abs", x))])
     assert AnnotateTarget("test", recorder)(module) is module
-    (declined,) = recorder.declined_matches()
+    (declined,) = recorder.list_declined_matches()
     assert (declined.code, declined.message) == ("accuracy", "too coarse")
 
 

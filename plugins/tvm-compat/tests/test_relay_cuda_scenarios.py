@@ -91,7 +91,7 @@ def declined(library: str, b: FunctionBuilder, result: Var, rest_is_taken: bool 
     assert not all(taken)
     feeds = feeds_of(module)
     assert_allclose(exe(*feeds), evaluate(module, feeds)[0])
-    return [(each.code, each.message) for each in recorder.declined_matches()]
+    return [(each.code, each.message) for each in recorder.list_declined_matches()]
 
 
 # --- test_cudnn.py ----------------------------------------------------------------------------------------------------

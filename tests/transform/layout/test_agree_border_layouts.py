@@ -115,7 +115,7 @@ class Recorder:
     def __init__(self):
         self.violations = []
 
-    def violated(self, backend, symbols, message):
+    def record_violation(self, backend, symbols, message):
         self.violations.append((backend, tuple(symbols), message))
 
 

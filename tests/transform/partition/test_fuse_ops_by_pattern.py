@@ -42,10 +42,10 @@ class Log:
         self.taken: list[tuple[str, str, str]] = []
         self.refused: list[tuple[str, str, str]] = []
 
-    def accepted(self, pattern: FusionPattern, match: Any, function: str, composite: str) -> None:
+    def record_match(self, pattern: FusionPattern, match: Any, function: str, composite: str) -> None:
         self.taken.append((pattern.name, function, composite))
 
-    def declined(self, pattern: FusionPattern, match: Any, function: str, decline: Decline) -> None:
+    def record_decline(self, pattern: FusionPattern, match: Any, function: str, decline: Decline) -> None:
         self.refused.append((pattern.name, decline.code, match.ops[-1]))
 
 
@@ -214,7 +214,7 @@ def test_a_broken_check_declines_its_match_only(check_: Any, getter: Any, messag
     reasons: list[str] = []
 
     class Reasons(Log):
-        def declined(self, pattern: FusionPattern, match: Any, function: str, decline: Decline) -> None:
+        def record_decline(self, pattern: FusionPattern, match: Any, function: str, decline: Decline) -> None:
             assert decline.code == "check-error"
             reasons.append(decline.message)
 

@@ -92,10 +92,10 @@ def _people() -> list[str]:
 
 def _variables() -> dict[str, str]:
     chosen = [name for name in os.environ if name.startswith(PREFIX) or name in OTHERS]
-    return {name: _shown(name, os.environ[name]) for name in sorted(chosen)}
+    return {name: _redact(name, os.environ[name]) for name in sorted(chosen)}
 
 
-def _shown(name: str, value: str) -> str:
+def _redact(name: str, value: str) -> str:
     """Return the value of a variable where it is a number or a list of names; those of secrets never."""
     return value if _PLAIN.fullmatch(value) and not _SECRET.search(name) else "set"
 

@@ -144,13 +144,13 @@ def main(ctx: click.Context, plugins: tuple[str, ...], isolate: tuple[str, ...],
 
         ctx.with_resource(verbose_log())
     if plugins:
-        from kernelyard.plugins.discovery.manager import blocked
+        from kernelyard.plugins.discovery.manager import block_plugins
 
         wrong = [plugin for plugin in plugins if not plugin.startswith("no:")]
         if wrong:
             raise click.BadParameter(f"{wrong[0]!r}; write -p no:NAME", param_hint="-p")
-        ctx.with_resource(blocked(plugin.removeprefix("no:") for plugin in plugins))
+        ctx.with_resource(block_plugins(plugin.removeprefix("no:") for plugin in plugins))
     if isolate:
-        from kernelyard.driver.isolation.isolated_backend import isolated
+        from kernelyard.driver.isolation.isolated_backend import isolate_plugins
 
-        ctx.with_resource(isolated(isolate))
+        ctx.with_resource(isolate_plugins(isolate))

@@ -11,7 +11,7 @@ from kernelyard.patterns.registry import FusionPattern
 from kernelyard.plugins.discovery.manager import BackendInfo, get_manager
 from kernelyard.plugins.interfaces.backend import Backend
 from kernelyard.plugins.sandbox import sandbox_probe
-from kernelyard.plugins.sandbox.guard import guarded
+from kernelyard.plugins.sandbox.guard import run_guarded
 from kernelyard.runtime.abi.api_range import RUNTIME_API, check_runtime_api
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.device.device import GROUP, device_kinds
@@ -67,7 +67,7 @@ def _api_fault(entry: EntryPoint) -> str:
 
 def _import_fault(entry: EntryPoint) -> str:
     try:
-        load = guarded(f"importing the runtime {entry.name!r}", entry.load)
+        load = run_guarded(f"importing the runtime {entry.name!r}", entry.load)
     except PluginError as error:
         return error.message
     if not callable(load):
@@ -94,7 +94,9 @@ def _pattern_faults(info: BackendInfo) -> Iterator[str]:
     for kind in info.targets:
         try:
             target = Target(kind)
-            patterns = guarded(f"asking for patterns for {kind}", lambda target=target: list(backend.patterns(target)))
+            patterns = run_guarded(
+                f"asking for patterns for {kind}", lambda target=target: list(backend.patterns(target))
+            )
         except KernelyardError as error:
             has_any = True
             yield error.message

@@ -112,7 +112,7 @@ class _GraphWriter:
             given.update(zip(composite.params, call.args, strict=True))
         inputs: list[tuple[str, NodeEntry]] = []
         for role, operand in kernel.inputs:
-            entries = self._operand(self._visited(given.get(operand, operand), role, kernel))
+            entries = self._operand(self._visit_operand(given.get(operand, operand), role, kernel))
             inputs.append((role, entries[0]))
         outputs = tuple(_spec(tensor) for tensor in tensors_of(call.type))
         attrs = {name: plain(item, f"{kernel.op}.{name}") for name, item in kernel.attrs.items()}
@@ -126,7 +126,7 @@ class _GraphWriter:
         assert isinstance(binding.value, Call)
         return self.serializer.visit_call(binding.value)
 
-    def _visited(self, operand: Expr, role: str, kernel: KernelNode) -> Expr:
+    def _visit_operand(self, operand: Expr, role: str, kernel: KernelNode) -> Expr:
         if not isinstance(operand, Constant):
             return operand
         constant = self.serializer.visit_constant(operand, role, kernel)

@@ -35,7 +35,7 @@ class DimTable:
         if len(self._fixed) == len(self._dims):
             return self._fixed
         if self._compiled is None and self._is_used:  # many tables are used once: compiling takes as long as ten times
-            self._compiled = compiled(self._dims)
+            self._compiled = compile_dims(self._dims)
         self._is_used = True
         if self._compiled is not None:
             try:
@@ -49,7 +49,7 @@ class DimTable:
         return tuple([known[dim] for dim in self._dims])
 
 
-def compiled(dims: Sequence[Dim]) -> Compiled:
+def compile_dims(dims: Sequence[Dim]) -> Compiled:
     """Return a Python function of the symbols' values that gives those of dims. It raises: ShapeError; KeyError."""
     lines = _Lines()
     results = [lines.of(dim) for dim in dims]

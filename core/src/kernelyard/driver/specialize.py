@@ -137,7 +137,7 @@ class SpecializingExecutable(Executable):
 
     def __call__(self, *args: Any, **feeds: Any) -> Tensor | tuple[Tensor, ...]:
         """Run by position, or by names; a single result comes as it is, several as a tuple. Raises: as `run`."""
-        results = tuple(self.run(self._named(args, feeds)).values())
+        results = tuple(self.run(self._name_feeds(args, feeds)).values())
         return results[0] if len(results) == 1 else results
 
     def warm(self, *sizes: Mapping[str, Sequence[int]], callers: int = 1, **shapes: Sequence[int]) -> None:
@@ -159,11 +159,11 @@ class SpecializingExecutable(Executable):
         self, feeds: Mapping[str, Any] | Sequence[Any], calls: int = 10, device: Device | None = None
     ) -> Profile:
         """Profile the program of these sizes. Raises: as `run`."""
-        named = feeds if isinstance(feeds, Mapping) else self._named(feeds, {})
+        named = feeds if isinstance(feeds, Mapping) else self._name_feeds(feeds, {})
         executable = self.compiled_for(named)
         return executable.profile(_actual_inputs(executable, named), calls, device)
 
-    def _named(self, args: Sequence[Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def _name_feeds(self, args: Sequence[Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
         names = [info.name for info in self.inputs]
         if len(args) + len(feeds) != len(names):
             raise InputNameError("wrong number of inputs", found=len(args) + len(feeds), expected=", ".join(names))
@@ -171,22 +171,22 @@ class SpecializingExecutable(Executable):
 
     def save(self, path: str | os.PathLike[str], variants: Sequence[Executable] = ()) -> NoReturn:
         """Raise ArtifactError: what is not compiled yet cannot be saved."""
-        raise self._unsaved()
+        raise self._create_save_error()
 
     def to_bytes(self) -> NoReturn:
         """Raise ArtifactError: what is not compiled yet cannot be saved."""
-        raise self._unsaved()
+        raise self._create_save_error()
 
     def export_library(
         self, path: str | os.PathLike[str], standalone: bool | None = None, options: Sequence[str] = ()
     ) -> NoReturn:
         """Raise ArtifactError: what is not compiled yet cannot be saved."""
-        raise self._unsaved()
+        raise self._create_save_error()
 
     def __reduce__(self) -> NoReturn:
-        raise self._unsaved()
+        raise self._create_save_error()
 
-    def _unsaved(self) -> ArtifactError:
+    def _create_save_error(self) -> ArtifactError:
         return ArtifactError(
             "a model that is compiled for the sizes that come cannot be saved",
             found=f"{len(self._compiled)} programs, for sizes that came",

@@ -74,13 +74,13 @@ class _Parser(ValueParser):
             elif self.scanner.accept("external"):
                 external.append(self.external())
             else:
-                name, function = self.named_function()
+                name, function = self.parse_named_function()
                 if name in functions:
                     raise self.scanner.error(f"@{name} is defined twice")
                 functions[name] = function
         return IRModule(functions, {**attrs, "external_modules": tuple(external)} if external else attrs)
 
-    def named_function(self) -> tuple[str, BaseFunction]:
+    def parse_named_function(self) -> tuple[str, BaseFunction]:
         keyword = self.scanner.expect_kind("name")
         self.scanner.expect("@")
         name = self.scanner.name()
@@ -108,7 +108,7 @@ class _Parser(ValueParser):
         self.scanner.expect("(")
         params: list[Var] = []
         while not self.scanner.accept(")"):
-            params.append(self.declared(self.var_name(), ""))
+            params.append(self.declare(self.var_name(), ""))
             if not self.scanner.at(")"):
                 self.scanner.expect(",")
         self.scanner.expect("->")
@@ -149,7 +149,7 @@ class _Parser(ValueParser):
         var = self.vars[name] = Var(name, stated, origin)
         return Binding(var, value)
 
-    def declared(self, name: str, origin: str) -> Var:
+    def declare(self, name: str, origin: str) -> Var:
         if name in self.vars:
             raise self.scanner.error(f"%{name} is declared twice")
         self.scanner.expect(":")
@@ -190,19 +190,19 @@ class _Parser(ValueParser):
             return self.call(self.scanner.take().text, stated)
         operand = self.operand()
         if isinstance(operand, GlobalVar):
-            return self.applied(operand, stated)
+            return self.apply(operand, stated)
         if self.scanner.accept("["):
             index = int(self.integer())
             self.scanner.expect("]")
-            return self.made(lambda: TupleGetItem(operand, index))
+            return self.build(lambda: TupleGetItem(operand, index))
         return operand
 
     def call(self, name: str, stated: Type) -> Expr:
         start = self.scanner.peek()
         arguments, attrs = self.arguments()
-        return self.made(lambda: Call(get_op(name), arguments, attrs, stated), start)
+        return self.build(lambda: Call(get_op(name), arguments, attrs, stated), start)
 
-    def applied(self, function: GlobalVar, stated: Type) -> Expr:
+    def apply(self, function: GlobalVar, stated: Type) -> Expr:
         arguments, attrs = self.arguments()
         return Call(function, arguments, attrs, stated)
 
@@ -215,7 +215,7 @@ class _Parser(ValueParser):
                 self.scanner.expect(",")
         return arguments, self.attributes()
 
-    def made(self, make: Callable[[], Expr], token: Any = None) -> Expr:
+    def build(self, make: Callable[[], Expr], token: Any = None) -> Expr:
         try:
             return make()
         except ParseError:

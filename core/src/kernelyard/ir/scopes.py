@@ -45,7 +45,7 @@ class Scopes:
                 self._free[name] = frozenset().union(*unknown)
         return self._free[name]
 
-    def shared(self, name: str) -> frozenset[str]:
+    def find_shared(self, name: str) -> frozenset[str]:
         """Return the symbols that a function has in common with its callers, as far as these know them."""
         function = self._module.functions.get(name)
         params = function.params if isinstance(function, Function) else ()

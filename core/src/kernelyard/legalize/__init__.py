@@ -5,7 +5,7 @@ from kernelyard.legalize.custom import CustomKernel as CustomKernel
 from kernelyard.legalize.custom import custom_kernel as custom_kernel
 from kernelyard.legalize.custom import find_kernel as find_kernel
 from kernelyard.legalize.custom import is_compiled as is_compiled
-from kernelyard.legalize.custom import isolated_kernels as isolated_kernels
+from kernelyard.legalize.custom import isolate_kernels as isolate_kernels
 from kernelyard.legalize.custom import op_of as op_of
 from kernelyard.legalize.custom import register_kernel as register_kernel
 from kernelyard.legalize.custom import unregister_kernel as unregister_kernel

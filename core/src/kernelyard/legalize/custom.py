@@ -114,7 +114,7 @@ def unregister_kernel(name: str) -> None:
 
 
 @contextmanager
-def isolated_kernels() -> Iterator[None]:
+def isolate_kernels() -> Iterator[None]:
     """Isolate the registry of custom kernels in a `with` block: it starts empty and is restored at the end."""
     outer = list(_KERNELS)
     _KERNELS.clear()

@@ -139,20 +139,20 @@ def suppress_boxes(b: RuleBuilder, boxes: Operand, groups: Operand, most: Operan
 
         def previous(place: Expr) -> Expr:
             goes_on = select(is_of_group(place), ~overlaps(maximum(place, 0), here), const(False, "bool"))
-            return select(goes_on, _selected_box(before(place)), place)
+            return select(goes_on, _unpack_box(before(place)), place)
 
         last = before(here)
-        number = select(is_of_group(_selected_box(last)), _count(last), 0)
+        number = select(is_of_group(_unpack_box(last)), _count(last), 0)
         is_wanted = number < most[()]
-        found = iterate("place", select(is_wanted, _selected_box(last), -1), _ALL, previous)
+        found = iterate("place", select(is_wanted, _unpack_box(last), -1), _ALL, previous)
         is_kept = is_wanted & ~is_of_group(found)
         return select(is_kept, (number + 1) * index(1 << _COUNT) + here + 1, last)
 
     kept = b.scan((count,), 0, body, INDEX, name="kept")
-    return b.compute((count,), lambda i: equal(_selected_box(kept[i]), i))
+    return b.compute((count,), lambda i: equal(_unpack_box(kept[i]), i))
 
 
-def _selected_box(element: Expr) -> Expr:
+def _unpack_box(element: Expr) -> Expr:
     """Return the box that an element of the scan names; -1 for none."""
     return element % index(1 << _COUNT) - 1
 

@@ -44,7 +44,7 @@ class _Layer:
             for name, alpha, beta in activations_of(attrs)
         ]
 
-    def clipped(self, x: Expr) -> Expr:
+    def apply_clip(self, x: Expr) -> Expr:
         return x if self.clip is None else minimum(maximum(x, -self.clip), self.clip)
 
     def product(self, state: Operand | Buffer, weights: Operand) -> Buffer:
@@ -85,7 +85,7 @@ class _Layer:
                 )
         return (hidden, *states)
 
-    def quantized_product(
+    def multiply_quantized(
         self, state: Buffer, recurrent: Operand, scale: Operand, zero: Operand, sums: Operand
     ) -> Callable[[Expr, Expr], Expr]:
         """Return the product of a state, quantized now, with 8-bit weights, at a sequence and a column."""
@@ -158,7 +158,7 @@ def rnn(
 
     def cell(gate: Gate, state: Buffer) -> Sequence[Buffer]:
         product = layer.product(state, recurrent)
-        return (b.compute(state.shape, lambda i, j: f(layer.clipped(gate(0, i, j) + product[i, j])), "new"),)
+        return (b.compute(state.shape, lambda i, j: f(layer.apply_clip(gate(0, i, j) + product[i, j])), "new"),)
 
     return layer.run([hidden], cell)
 
@@ -186,16 +186,16 @@ def gru(
             inner = layer.product(state, candidate)
         else:
             apart = b.compute(
-                shape, lambda i, j: f(layer.clipped(gate(1, i, j) + product[i, j + size])) * state[i, j], "reset"
+                shape, lambda i, j: f(layer.apply_clip(gate(1, i, j) + product[i, j + size])) * state[i, j], "reset"
             )
             inner = layer.product(apart, candidate)
 
         def new(i: Expr, j: Expr) -> Expr:
-            update = f(layer.clipped(gate(0, i, j) + product[i, j]))
+            update = f(layer.apply_clip(gate(0, i, j) + product[i, j]))
             added = inner[i, j] + bias[j]
             if linear_before_reset:
-                added = f(layer.clipped(gate(1, i, j) + product[i, j + size])) * added
-            fresh = g(layer.clipped(gate(2, i, j) + added))
+                added = f(layer.apply_clip(gate(1, i, j) + product[i, j + size])) * added
+            fresh = g(layer.apply_clip(gate(2, i, j) + added))
             return fresh + update * (state[i, j] - fresh)
 
         return (b.compute(shape, new, "new"),)
@@ -244,7 +244,7 @@ def dynamic_quantize_lstm(
     layer = _Layer(b, gates, lengths, attrs)
 
     def product(state: Buffer) -> Callable[[Expr, Expr], Expr]:
-        return layer.quantized_product(state, recurrent, scale, zero, sums)
+        return layer.multiply_quantized(state, recurrent, scale, zero, sums)
 
     return layer.run([hidden, memory], _lstm_cell(layer, product, peepholes, is_coupled=input_forget))
 
@@ -269,12 +269,12 @@ def _lstm_cell(
 
         def looking(n: int, i: Expr, j: Expr, row: int, seen: Buffer) -> Expr:
             value = total(n, i, j)
-            return f(layer.clipped(value if peepholes is None else value + peepholes[row, j] * seen[i, j]))
+            return f(layer.apply_clip(value if peepholes is None else value + peepholes[row, j] * seen[i, j]))
 
         def fresh(i: Expr, j: Expr) -> Expr:
             take = looking(0, i, j, 0, memory)
             keep = 1 - take if is_coupled else looking(1, i, j, 1, memory)
-            return keep * memory[i, j] + take * g(layer.clipped(total(2, i, j)))
+            return keep * memory[i, j] + take * g(layer.apply_clip(total(2, i, j)))
 
         new_memory = b.compute(shape, fresh, "new_memory")
         new = b.compute(shape, lambda i, j: looking(3, i, j, 2, new_memory) * h(new_memory[i, j]), "new")

@@ -17,7 +17,7 @@ from kernelyard.ir.types import TensorType, Type, tensors_of
 from kernelyard.ops.declaration import declare
 from kernelyard.ops.samples import floats
 from kernelyard.ops.type_rules import require, require_dtype, require_length, require_rank, require_same_dtype, unify
-from kernelyard.ops.windows import Ints, check_window, padded, taps, window_attributes, window_sizes
+from kernelyard.ops.windows import Ints, check_window, pad_spatial, taps, window_attributes, window_sizes
 
 
 def _check_operands(types: Sequence[TensorType], attrs: Attributes, rank: int) -> None:
@@ -56,7 +56,7 @@ def _conv(
     batch, filters, per_group = x.shape[0], weight.shape[0], weight.shape[1]
     by_group = weight.reshape(groups, filters // groups, per_group, *kernel)
     result = np.zeros((batch, groups, filters // groups, int(np.prod(out))), x.dtype)
-    for position, part in taps(padded(x, padding, 0), kernel, out, strides, dilation):
+    for position, part in taps(pad_spatial(x, padding, 0), kernel, out, strides, dilation):
         # One matrix product per kernel position: no copy of the input for every tap is ever held at once.
         matrix = by_group[(..., *position)]
         part = part.reshape(batch, groups, per_group, -1)

@@ -143,13 +143,13 @@ def _clip_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
 def _clip(x: np.ndarray, *, min: float | None, max: float | None) -> np.ndarray:  # noqa: A002 (attribute names)
     # The lower bound first: where min > max, the result is max.
     if min is not None:
-        x = np.maximum(x, _bound(min, x.dtype))
+        x = np.maximum(x, _clip_to_dtype(min, x.dtype))
     if max is not None:
-        x = np.minimum(x, _bound(max, x.dtype))
+        x = np.minimum(x, _clip_to_dtype(max, x.dtype))
     return x
 
 
-def _bound(value: float, dtype: np.dtype) -> np.ndarray:
+def _clip_to_dtype(value: float, dtype: np.dtype) -> np.ndarray:
     if not is_float(from_numpy(dtype)):
         limits = np.iinfo(dtype)
         value = (

@@ -221,7 +221,7 @@ class _Frame:
     def make_closure(self, call: Call) -> Closure:
         function, *captured = call.args
         assert isinstance(function, GlobalVar)
-        return Closure(function, tuple(map(self.operand, captured)), self.shared_with(function))
+        return Closure(function, tuple(map(self.operand, captured)), self.find_shared_symbols(function))
 
     def invoke_closure(self, call: Call) -> Value:
         closure, *args = map(self.operand, call.args)
@@ -231,11 +231,11 @@ class _Frame:
 
     def call_scoped(self, callee: Expr, args: Sequence[Value]) -> Value:
         assert isinstance(callee, GlobalVar)
-        return call_function(self.module[callee.name], args, self.module, self.shared_with(callee))
+        return call_function(self.module[callee.name], args, self.module, self.find_shared_symbols(callee))
 
-    def shared_with(self, callee: GlobalVar) -> Symbols:
+    def find_shared_symbols(self, callee: GlobalVar) -> Symbols:
         """Return those of the known symbols that a branch, a loop body or a closure shares."""
-        shared = self.scopes.shared(callee.name)
+        shared = self.scopes.find_shared(callee.name)
         return {name: value for name, value in self.symbols.items() if name in shared}
 
     @cached_property

@@ -15,7 +15,7 @@ from kernelyard.ir.types import TensorType, Type
 from kernelyard.ops.declaration import declare, sum_of_elements
 from kernelyard.ops.samples import draw_numbers, floats
 from kernelyard.ops.type_rules import NUMBERS, require, require_dtype, require_length, require_rank
-from kernelyard.ops.windows import Ints, check_window, padded, taps, window_attributes, window_sizes
+from kernelyard.ops.windows import Ints, check_window, pad_spatial, taps, window_attributes, window_sizes
 
 
 def _pool_type(rank: int, allowed: Sequence[str], types: Sequence[TensorType], attrs: Attributes) -> Type:
@@ -48,7 +48,7 @@ def _lay_out(
     for i in range(rank):
         needed = (out[i] - 1) * strides[i] + dilation[i] * (pool_size[i] - 1) + 1
         extra.append(max(needed - (x.shape[2 + i] + padding[i] + padding[rank + i]), 0))
-    return padded(x, padding, value, tuple(extra)), out
+    return pad_spatial(x, padding, value, tuple(extra)), out
 
 
 def _max_pool(
@@ -75,7 +75,7 @@ def _avg_pool(
     whole, out = _lay_out(x, 0, pool_size, strides, padding, dilation, ceil_mode)
     counted = np.ones((1, 1, *x.shape[2:]), x.dtype)
     if count_include_pad:  # what ceil_mode reaches beyond the padding is never counted
-        counted = padded(counted, padding, 1)
+        counted = pad_spatial(counted, padding, 1)
         padding = (0,) * len(padding)
     counted = _embed(counted, padding, whole.shape[2:])
     total = np.zeros((*x.shape[:2], *out), x.dtype)
@@ -92,7 +92,7 @@ def _embed(counted: np.ndarray, padding: Ints, spatial: Sequence[int]) -> np.nda
     """Return `counted` with zeros around it, up to the size of the padded input."""
     rank = len(spatial)
     back = tuple(spatial[i] - counted.shape[2 + i] - padding[i] for i in range(rank))
-    return padded(counted, padding[:rank] + back, 0)
+    return pad_spatial(counted, padding[:rank] + back, 0)
 
 
 def _samples(rank: int, average: bool) -> Iterator[Sample]:

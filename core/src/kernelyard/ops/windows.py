@@ -63,7 +63,7 @@ def window_sizes(
     return tuple(sizes)
 
 
-def padded(x: np.ndarray, padding: Ints, value: float | int, extra: Ints | None = None) -> np.ndarray:
+def pad_spatial(x: np.ndarray, padding: Ints, value: float | int, extra: Ints | None = None) -> np.ndarray:
     """Return x (N, C, spatial...) with padding around the spatial axes, and `extra` more behind them."""
     rank = x.ndim - 2
     behind = extra or (0,) * rank

@@ -27,17 +27,17 @@ NAMES = ("attention", "attention_bias")
 
 def rewriters_before_recognition() -> Rewriter:
     """Return the rewriters that normalize decomposed attention for `attention_rewriters`."""
-    return _selected_scores() | _selected_rows() | _rows_without_numbers() | _transposed_heads()
+    return _replace_masked_scores() | _hoist_row_mask() | _rows_without_numbers() | _unmerge_transposed_heads()
 
 
 def rewriters_after_recognition() -> Rewriter:
     """Return the rewriters that fold masks and scales into `nn.attention`."""
-    scaled = (_scaled_operand(name, role) for name in NAMES for role in ROLES[:2])
-    return reduce(or_, (_causal(), _causal_rows(), *map(_repeated_heads, NAMES), *scaled))
+    scaled = (_fold_scale(name, role) for name in NAMES for role in ROLES[:2])
+    return reduce(or_, (_causal(), _causal_rows(), *map(_remove_repeated_heads, NAMES), *scaled))
 
 
 # --- before -----------------------------------------------------------------------------------------------------------
-def _selected_scores() -> Rewriter:
+def _replace_masked_scores() -> Rewriter:
     """Rewrite `softmax(where(visible, products, -inf))` to `softmax(products + where(visible, 0, -inf))`."""
 
     def pattern(a: Pattern, b: Pattern) -> Pattern:
@@ -75,7 +75,7 @@ def _weights() -> Pattern:
     return (op.astype(softmax) | softmax).capture("shares")
 
 
-def _selected_rows() -> Rewriter:
+def _hoist_row_mask() -> Rewriter:
     """Rewrite `where(rows, softmax(scores), 0) @ values` to `where(rows, softmax(scores) @ values, 0)`."""
 
     def pattern(rows: Pattern, values: Pattern) -> Pattern:
@@ -115,7 +115,7 @@ def _rows_without_numbers() -> Rewriter:
     return rewriter_of(pattern, replacement)
 
 
-def _transposed_heads() -> Rewriter:
+def _unmerge_transposed_heads() -> Rewriter:
     """Return the rewriter of keys transposed with merged batch and heads, as exporters to ONNX write them."""
 
     def pattern(x: Pattern) -> Pattern:
@@ -194,17 +194,19 @@ def _causal_rows() -> Rewriter:
     return rewriter_of(pattern, replacement)
 
 
-def _repeated_heads(name: str) -> Rewriter:
-    """Attention whose keys and values are heads (B, M, T, H) that are repeated for groups of heads of queries."""
+def _remove_repeated_heads(name: str) -> Rewriter:
+    """Rewrite attention of repeated heads (B, M, T, H) of keys and values to that of grouped heads of queries."""
 
-    def laid_out(x: Pattern, role: str) -> Pattern:
+    def repeat_heads(x: Pattern, role: str) -> Pattern:
         one_more = op.reshape(x).capture(f"{role}_one_more")
         repeated = op.reshape(op.broadcast_to(one_more).capture(f"{role}_wider")).capture(f"{role}_repeated")
         return op.permute_dims(repeated, axes=SWAP_HEADS)
 
     def pattern(query: Pattern, key: Pattern, value: Pattern) -> Pattern:
         extra = (wildcard().capture("bias"),) if name == "attention_bias" else ()
-        return getattr(op.nn, name)(query, laid_out(key, "key"), laid_out(value, "value"), *extra).capture("root")
+        return getattr(op.nn, name)(query, repeat_heads(key, "key"), repeat_heads(value, "value"), *extra).capture(
+            "root"
+        )
 
     def replacement(match: Match) -> Expr | None:
         if not all(repeats_heads(match, role, 1) for role in ROLES[1:]):
@@ -216,7 +218,7 @@ def _repeated_heads(name: str) -> Rewriter:
     return rewriter_of(pattern, replacement)
 
 
-def _scaled_operand(name: str, role: str) -> Rewriter:
+def _fold_scale(name: str, role: str) -> Rewriter:
     """Make a number that queries or keys are multiplied by a part of the scale."""
 
     def pattern() -> Pattern:

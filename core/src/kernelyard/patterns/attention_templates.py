@@ -129,7 +129,7 @@ def heads_first_rewriter(biases: int = 0, with_cast: bool = False, accepts: Acce
 
     def pattern(query: Pattern, key: Pattern, value: Pattern) -> Pattern:
         products = op.matmul(query, key).capture("products")
-        scores = parts._scaled(products) | products
+        scores = parts._scale(products) | products
         for name in BIASES[:biases]:
             scores = op.add(scores, wildcard().capture(name))
         scores = scores.capture("scores")
@@ -147,11 +147,11 @@ class _Parts:
         self.with_kv_repeat = with_kv_repeat
 
     def pattern(self, query: Pattern, key: Pattern, value: Pattern, bias: Pattern | None) -> Pattern:
-        keys = op.permute_dims(self._flat(self._repeated(key, "key"), "key"), axes=(0, 2, 1))
-        scores = self._scaled(op.matmul(self._flat(query, "query"), keys).capture("products"))
+        keys = op.permute_dims(self._flat(self._repeat_heads(key, "key"), "key"), axes=(0, 2, 1))
+        scores = self._scale(op.matmul(self._flat(query, "query"), keys).capture("products"))
         scores = scores if bias is None else op.add(scores, bias)
         weights = self._cast(op.nn.softmax(self._cast(scores), axis=2))
-        result = op.matmul(weights, self._flat(self._repeated(value, "value"), "value"))
+        result = op.matmul(weights, self._flat(self._repeat_heads(value, "value"), "value"))
         if self.layout == "BSH":
             return result
         return op.permute_dims(op.reshape(result).capture("heads"), axes=SWAP_HEADS)
@@ -161,13 +161,13 @@ class _Parts:
             return x
         return op.reshape(op.permute_dims(x, axes=SWAP_HEADS)).capture(f"{role}_flat")
 
-    def _repeated(self, x: Pattern, role: str) -> Pattern:
+    def _repeat_heads(self, x: Pattern, role: str) -> Pattern:
         if not self.with_kv_repeat:
             return x
         one_more = op.reshape(x).capture(f"{role}_one_more")
         return op.reshape(op.broadcast_to(one_more).capture(f"{role}_wider")).capture(f"{role}_repeated")
 
-    def _scaled(self, products: Pattern) -> Pattern:
+    def _scale(self, products: Pattern) -> Pattern:
         def number(name: str) -> Pattern:
             constant = is_const().capture(name)
             return (op.astype(constant) | constant) if self.with_cast else constant

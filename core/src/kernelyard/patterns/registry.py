@@ -121,11 +121,11 @@ def as_fusion_pattern(given: PatternLike) -> FusionPattern:
 class MatchRecorder(Protocol):
     """Observer of what happens to each match; `kernelyard.placement.recorder` has the default implementation."""
 
-    def accepted(self, pattern: FusionPattern, match: Match, function: str, composite: str) -> None:
+    def record_match(self, pattern: FusionPattern, match: Match, function: str, composite: str) -> None:
         """Record that `match` in `function` became a call of the composite function."""
         ...
 
-    def declined(self, pattern: FusionPattern, match: Match, function: str, decline: Decline) -> None:
+    def record_decline(self, pattern: FusionPattern, match: Match, function: str, decline: Decline) -> None:
         """Record that `match` in `function` stays unchanged."""
         ...
 

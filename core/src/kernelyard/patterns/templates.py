@@ -6,8 +6,8 @@ operator itself), "bias", "activation", "residual", "scale", "zero_point". Those
 
 Example:
     >>> pattern = with_activation(with_bias(matmul(transposed_rhs=True)), "nn.relu", "nn.gelu")
-    >>> from kernelyard.patterns.language.pattern_parts import captured_names
-    >>> captured_names(pattern)
+    >>> from kernelyard.patterns.language.pattern_parts import list_captures
+    >>> list_captures(pattern)
     ('activation', 'root', 'lhs', 'rhs', 'bias')
 """
 

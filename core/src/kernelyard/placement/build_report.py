@@ -35,7 +35,7 @@ def build_report(
         target,
         placed=tuple(_rows(nodes)),
         regions=tuple(_regions(nodes, fallbacks)),
-        declined=recorder.declined_matches(),
+        declined=recorder.list_declined_matches(),
         kernels=tuple(kernels),
         violations=tuple(recorder.violations),
         nodes=nodes,

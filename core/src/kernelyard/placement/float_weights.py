@@ -22,11 +22,11 @@ class FloatWeights:
     def __init__(self) -> None:
         self._fold = FoldWeights(all_floats=True)
 
-    def folded(self, module: IRModule) -> IRModule:
+    def fold(self, module: IRModule) -> IRModule:
         """Return the module with float weights."""
         return self._fold(module)
 
-    def restored(self, module: IRModule) -> IRModule:
+    def restore(self, module: IRModule) -> IRModule:
         """Return the module with the weights as they were that operators still read."""
         calls: dict[Expr, Call] = {constant: call for call, constant in self._fold.folded.values()}
         if not calls:

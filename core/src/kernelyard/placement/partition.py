@@ -57,7 +57,7 @@ def partition(module: IRModule, backends: Sequence[Backend], settings: Placement
             if settings.strict:
                 raise broken from error
             log.warning("the backend %s failed while it was offered the model", backend.name, exc_info=True)
-            recorder.violated(backend.name, (), str(broken))
+            recorder.record_violation(backend.name, (), str(broken))
         else:
             module = placed
             recorder.adopt(attempt)
@@ -132,7 +132,7 @@ def _offer(
 ) -> IRModule:
     backend, excluded = acceptance.backend, frozenset(settings.exclude_patterns)
     wanted = [pattern for pattern in patterns if pattern.name not in excluded]
-    recorder.offered(backend.name, patterns)
+    recorder.record_offer(backend.name, patterns)
     prepared = _prepare(backend, module)
     checked, annotate = acceptance.wrap_checks(wanted), not backend.merge_composites
     weights = FloatWeights()
@@ -141,7 +141,7 @@ def _offer(
     record_near_misses(prepared, fused, backend.name, wanted, left_out, recorder)
     fused = release_epilogues(fused, acceptance.policy, {pattern.name: pattern for pattern in wanted}, recorder)
     # A region that is not wanted gives back products with the weights that it was offered.
-    return weights.restored(merge_regions(fused, acceptance, wanted, recorder)) if backend.merge_composites else fused
+    return weights.restore(merge_regions(fused, acceptance, wanted, recorder)) if backend.merge_composites else fused
 
 
 def _match(
@@ -154,13 +154,13 @@ def _match(
 ) -> IRModule:
     """Lift what patterns match; of products with quantized weights, those of integers come first."""
 
-    def matched(module: IRModule, patterns: Sequence[FusionPattern]) -> IRModule:
+    def match_patterns(module: IRModule, patterns: Sequence[FusionPattern]) -> IRModule:
         return match(patterns, annotate, recorder, settings.bind_constants)(module)
 
     if not any(narrow_weights(function) for function in module.entry_functions().values()):
-        return matched(module, patterns)
+        return match_patterns(module, patterns)
     of_integers, others = split(patterns)
-    return weights.restored(matched(weights.folded(matched(module, of_integers)), others))
+    return weights.restore(match_patterns(weights.fold(match_patterns(module, of_integers)), others))
 
 
 def _prepare(backend: Backend, module: IRModule) -> IRModule:

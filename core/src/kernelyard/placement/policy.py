@@ -95,7 +95,7 @@ class LeastCost:
 
     def decide(self, backend: Backend, work: Match | Region, cost: Cost | None) -> Answer:
         """See `Policy.decide`."""
-        alternative = self._generated(work)
+        alternative = self._estimate_generated(work)
         if alternative is None or alternative.seconds is None:
             return Accept(cost)
         name = self.generator.name
@@ -111,12 +111,12 @@ class LeastCost:
 
     def decide_epilogue(self, match: Match) -> Decline | None:
         """See `Policy.decide_epilogue`."""
-        alternative = self._generated(match)
+        alternative = self._estimate_generated(match)
         if alternative is None or alternative.seconds is None or not alternative.is_sure:
             return None
         return Decline(GENERATED, f"it continues a kernel of {self.generator.name}, which computes it in registers")
 
-    def _generated(self, work: Match | Region) -> Cost | None:
+    def _estimate_generated(self, work: Match | Region) -> Cost | None:
         """Return what the work costs as generated kernels; None where there are none, or nobody says."""
         if not all(has_rule(call.op_name) for call in calls_of(work)):
             return None

@@ -148,7 +148,7 @@ def release_composites(
                 continue
             bindings += match.bindings
             pattern = patterns[module[binding.value.op_name].attrs[COMPOSITE]]  # pyright: ignore[reportAttributeAccessIssue]
-            recorder.released(pattern, match, name, declined[binding])
+            recorder.record_release(pattern, match, name, declined[binding])
         changed[name] = Function(function.params, bindings, function.result, function.attrs)
     after = module.with_functions(changed)
     entries = tuple(module.entry_functions())

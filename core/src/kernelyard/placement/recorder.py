@@ -55,11 +55,11 @@ class Recorder:
         self.offers = dict(branch.offers)
         self.violations = list(branch.violations)
 
-    def offered(self, backend: str, patterns: Sequence[FusionPattern]) -> None:
+    def record_offer(self, backend: str, patterns: Sequence[FusionPattern]) -> None:
         """Record that `backend` is offered the model next; backends come in order."""
         self.offers[backend] = frozenset(op for pattern in patterns for op in pattern.pattern.root_ops or ())
 
-    def accepted(self, pattern: FusionPattern, match: Match, function: str, composite: str) -> None:
+    def record_match(self, pattern: FusionPattern, match: Match, function: str, composite: str) -> None:
         """Record that `match` in `function` became a call of the composite function."""
         self.matches[match.root] = match
         for binding, call in zip(match.call_bindings, match.calls, strict=True):
@@ -67,35 +67,35 @@ class Recorder:
             if binding.var.origin:  # a later backend may see the same node under a new variable
                 self._taken[(binding.var.origin, call.op_name)] = pattern.backend
 
-    def released(self, pattern: FusionPattern, match: Match, function: str, decline: Decline) -> None:
+    def record_release(self, pattern: FusionPattern, match: Match, function: str, decline: Decline) -> None:
         """Record that an accepted `match` stays unchanged after all: its region is not worth a call."""
         self.matches.pop(match.root, None)
         for binding, call in zip(match.call_bindings, match.calls, strict=True):
             self._taken.pop(binding.var, None)
             self._taken.pop((binding.var.origin, call.op_name), None)
-        self.declined(pattern, match, function, decline)
+        self.record_decline(pattern, match, function, decline)
 
-    def declined(self, pattern: FusionPattern, match: Match, function: str, decline: Decline) -> None:
+    def record_decline(self, pattern: FusionPattern, match: Match, function: str, decline: Decline) -> None:
         """Record that `match` in `function` stays unchanged."""
         at = decline.at
         subject = at if isinstance(at, Var) and at in match.members else match.root
         value = match.value_of(subject)
         op = _op_of(value)
         if isinstance(decline, FailedCheck):
-            self.violated(pattern.backend, (), decline.message)
+            self.record_violation(pattern.backend, (), decline.message)
         self._declined[_Declined(pattern.backend, pattern.name, subject, op, decline)] = None
         reason = Reason(pattern.backend, pattern.name, decline.code, decline.message)
         self.reasons.add(match.root, _op_of(match.value_of(match.root)), reason)
         if subject is not match.root:
             self.reasons.add(subject, op, reason)
 
-    def violated(self, backend: str, symbols: Sequence[str], message: str) -> None:
+    def record_violation(self, backend: str, symbols: Sequence[str], message: str) -> None:
         """Record a contract violation: the accepted regions `symbols` of `backend` run elsewhere."""
         violation = Violation(backend, tuple(symbols), f"{self.label_of(backend)}: {message}")
         if violation not in self.violations:
             self.violations.append(violation)
 
-    def declined_matches(self) -> tuple[DeclinedMatch, ...]:
+    def list_declined_matches(self) -> tuple[DeclinedMatch, ...]:
         """Return all declines, in order, with the backend that took the op in the end."""
         return tuple(
             DeclinedMatch(

@@ -126,13 +126,13 @@ class _Parser(ValueParser):
             return self.literal_of(None)
         self.scanner.expect_kind("name")
         try:
-            return self.named(token, depth)
+            return self.parse_named(token, depth)
         except ParseError:
             raise
         except IRError as error:
             raise self.scanner.error(f"{error.message} ({error.found})", token) from error
 
-    def named(self, token: Token, depth: int) -> Expr:
+    def parse_named(self, token: Token, depth: int) -> Expr:
         """Return an expression that begins with a name: a load, an operation, a literal with its dtype, or an axis."""
         name = token.text
         if self.scanner.at("["):

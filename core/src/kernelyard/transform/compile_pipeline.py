@@ -91,10 +91,10 @@ class CompilePipeline(Sequential):
             )
         new = [Sequential(passes, point)] if "." not in point else passes
 
-        def edited(found: Sequence[Pass], name: str) -> list[Pass]:
+        def replace_passes(found: Sequence[Pass], name: str) -> list[Pass]:
             return [part for each in found for part in (new if each.name == name else [each])]
 
-        return self._edit(point, edited, change)
+        return self._edit(point, replace_passes, change)
 
     def _edit(self, point: str, edit: Callable[[Sequence[Pass], str], Sequence[Pass]], change: str) -> CompilePipeline:
         if point not in self.points:

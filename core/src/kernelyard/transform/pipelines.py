@@ -84,15 +84,15 @@ def register_pipeline(name: str, passes: Callable[[], Sequence[Pass]]) -> None:
 def pipeline(name: str) -> Callable[[Callable[P, Sequence[Pass]]], Callable[P, Sequential]]:
     """Register a function that lists passes, and have it return them as one; its parameters need defaults."""
 
-    def registered(passes: Callable[P, Sequence[Pass]]) -> Callable[P, Sequential]:
+    def register(passes: Callable[P, Sequence[Pass]]) -> Callable[P, Sequential]:
         @wraps(passes)
-        def made(*args: P.args, **kwargs: P.kwargs) -> Sequential:
+        def build(*args: P.args, **kwargs: P.kwargs) -> Sequential:
             return Sequential(passes(*args, **kwargs), name)
 
         register_pipeline(name, passes)
-        return made
+        return build
 
-    return registered
+    return register
 
 
 def get_pipeline(name: str) -> Sequential:

@@ -8,7 +8,7 @@ from kernelyard.errors import KernelyardError
 from kernelyard.ir import Op, Var, get_op
 from kernelyard.patterns import FusionPattern
 from kernelyard.patterns.language.pattern import CallPattern, Pattern
-from kernelyard.patterns.language.pattern_parts import kept, walk
+from kernelyard.patterns.language.pattern_parts import cache_by_pattern, walk
 from kernelyard_fuzz import bins
 from kernelyard_fuzz.bins import Interval
 from kernelyard_fuzz.chooser import Chooser
@@ -58,7 +58,7 @@ def _ops_of(pattern: FusionPattern) -> Sequence[Op]:
     return [get_op(name) for name in dict.fromkeys(name for call in inner or calls for name in call.ops or ())]
 
 
-@kept
+@cache_by_pattern
 def _computes(operand: Pattern) -> bool:
     return any(isinstance(part, CallPattern) and not set(part.ops or ()) <= READINGS for part in walk(operand))
 

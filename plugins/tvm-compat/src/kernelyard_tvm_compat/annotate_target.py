@@ -69,7 +69,7 @@ class AnnotateTarget(Pass):
             pattern = op_rule_pattern(call.op_name, target)
             match = Matcher(dataflow).match(pattern.pattern, binding.var)
             assert match is not None
-            self.recorder.declined(pattern, match, function, answer)
+            self.recorder.record_decline(pattern, match, function, answer)
         return False
 
 

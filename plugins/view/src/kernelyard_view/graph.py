@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from kernelyard.driver.report.layered_layout import Layout, layered_layout
+from kernelyard.driver.report.layered_layout import Layout, lay_out_in_layers
 from kernelyard.runtime.report import Node
 from kernelyard_view.names import plain_name
 
@@ -42,7 +42,7 @@ def graph_data(nodes: Sequence[Node]) -> dict[str, Any]:
     sizes = [_size(label, op) for label, op in boxes]
     edges = _edges(nodes, reads, gives)
     counts = {"first": len(reads), "count": len(nodes), "labels": [label for label, _ in boxes]}
-    return {**counts, **_drawn(layered_layout(sizes, edges), sizes, edges)}
+    return {**counts, **_drawn(lay_out_in_layers(sizes, edges), sizes, edges)}
 
 
 def _boxes(nodes: Sequence[Node], reads: Sequence[Tensor], gives: Sequence[Tensor]) -> list[tuple[str, str]]:

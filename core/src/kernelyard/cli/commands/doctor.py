@@ -19,7 +19,7 @@ from kernelyard.errors import PluginError
 from kernelyard.plugins.discovery.manager import BackendInfo, backends, get_manager
 from kernelyard.plugins.hookspecs import API_VERSION
 from kernelyard.plugins.sandbox import sandbox_probe
-from kernelyard.plugins.sandbox.guard import guarded
+from kernelyard.plugins.sandbox.guard import run_guarded
 from kernelyard.runtime.abi.runtime_halves import runtime_entry_points
 from kernelyard.runtime.export import get_include
 from kernelyard.runtime.installed.disk_cache import list_ignored_settings
@@ -133,7 +133,7 @@ def _collect_facts(part: str) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for each in get_manager().active(part):
         try:
-            facts = guarded(f"asking {each.name} for facts", lambda each=each: dict(each.facts()))
+            facts = run_guarded(f"asking {each.name} for facts", lambda each=each: dict(each.facts()))
         except PluginError as error:
             facts = {"facts": error.message}
         if facts:

@@ -63,7 +63,7 @@ _FRAME = re.compile(r'File "(.*)", line (\d+) in (\S+)')  # of faulthandler
 
 
 @contextmanager
-def isolated(names: Iterable[str]) -> Iterator[None]:
+def isolate_plugins(names: Iterable[str]) -> Iterator[None]:
     """Isolate plugins within a `with` block, "all" for each of them; the command line's `--isolate NAME`.
 
     Raises: UnknownBackendError for a name that no installed plugin has.
@@ -177,11 +177,11 @@ class IsolatedBackend(Backend):
         reached = reachable_functions(module, tuple(name for name, _ in wanted))
         part = IRModule({name: function for name, function in module.functions.items() if name in reached})
 
-        def loaded(answer: Mapping[str, Any], folder: Path) -> RuntimeModule:
+        def load(answer: Mapping[str, Any], folder: Path) -> RuntimeModule:
             self._refusable.update(answer["refusable"])
             return _read(folder / ARTIFACT)
 
-        return self._ask(part, wanted, sum(len(region.composites()) for region in regions), loaded)
+        return self._ask(part, wanted, sum(len(region.composites()) for region in regions), load)
 
     def _ask(
         self,

@@ -64,7 +64,7 @@ def generate(session: CompileSession, module: IRModule) -> Generated:
         if session.strict:
             raise broken from error
         log.warning("the code generator %s failed", generator.name, exc_info=True)
-        session.recorder.violated(generator.name, tuple(functions), broken.message)
+        session.recorder.record_violation(generator.name, tuple(functions), broken.message)
         return Generated(module)
     return Generated(legal, generator, (kernel_module,), kernels_of(legal, generator.name))
 
@@ -110,10 +110,10 @@ def _generate(
 ) -> RuntimeModule:
     what = f"the code generator {generator.name}"
 
-    def made() -> RuntimeModule:
+    def generate_module() -> RuntimeModule:
         return check_module(generator.generate(functions, target, options), tuple(functions))
 
-    return within_time(what, made, len(functions))
+    return within_time(what, generate_module, len(functions))
 
 
 def _contract_error(name: str, error: Exception) -> PluginContractError:

@@ -101,7 +101,7 @@ def lower_vm_function(
     ]
     vm_function = VMFunction(
         name,
-        tuple(sorted(Scopes(module).shared(name))),
+        tuple(sorted(Scopes(module).find_shared(name))),
         inputs,
         tuple(outputs),
         tuple(lowering.values),

@@ -96,14 +96,14 @@ def _preparing_codegen(session: CompileSession, backend: Backend, refusable: dic
     refusable: gets the regions that the backend may refuse to run, by symbol.
     """
 
-    def compiled(regions: list[Region], options: Mapping[str, Any]) -> RuntimeModule:
+    def compile_regions(regions: list[Region], options: Mapping[str, Any]) -> RuntimeModule:
         module = backend.codegen(regions, options)
         refusable.update((region.symbol, region) for region in regions if backend.may_refuse(region))
         if isinstance(module, RuntimeModule):
             prepare(module, session.target)
         return module
 
-    return compiled
+    return compile_regions
 
 
 def prepare(module: RuntimeModule, target: Target) -> None:

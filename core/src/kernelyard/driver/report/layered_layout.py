@@ -32,11 +32,11 @@ class _Item:
     x: float = 0.0
 
 
-def layered_layout(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]]) -> Layout:
+def lay_out_in_layers(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]]) -> Layout:
     """Place boxes of the given widths and heights; each edge goes from a box to one of a higher number.
 
     Example:
-        >>> layout = layered_layout([(60, 20), (60, 20), (60, 20)], [(0, 1), (0, 2)])
+        >>> layout = lay_out_in_layers([(60, 20), (60, 20), (60, 20)], [(0, 1), (0, 2)])
         >>> [y for _, y in layout.centres]
         [0.0, 46.0, 46.0]
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from kernelyard.driver.report.layered_layout import Layout, layered_layout
+from kernelyard.driver.report.layered_layout import Layout, lay_out_in_layers
 from kernelyard.runtime.report import Node
 from kernelyard.runtime.report_words import VIEW
 
@@ -109,7 +109,7 @@ def draw(nodes: Sequence[Node], boxes: Sequence[Box], colours: Mapping[str, str]
     An op's group has its number in `data-node`, a box's the first and last in `data-nodes`.
     """
     edges = _edges(nodes, boxes)
-    layout = layered_layout([box.size for box in boxes], edges)
+    layout = lay_out_in_layers([box.size for box in boxes], edges)
     width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN
     shapes = [_edge(layout, i, edge) for i, edge in enumerate(edges)]
     shapes += [_box(nodes, i, box, layout.centres[i], colours) for i, box in enumerate(boxes)]

@@ -24,7 +24,7 @@ from kernelyard.ir.size_bounds import with_bounds
 from kernelyard.ir.verify import verify
 from kernelyard.plugins.discovery.manager import PluginManager
 from kernelyard.plugins.interfaces.frontend import Frontend
-from kernelyard.plugins.sandbox.guard import guarded
+from kernelyard.plugins.sandbox.guard import run_guarded
 from kernelyard.runtime.installed.distributions import package_line
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def frontend_for(manager: PluginManager, model: object) -> Frontend:
         asked.append(frontend.name)
         label = manager.label_of(frontend.name)
         try:
-            if guarded(f"asking {label} whether it reads this model", lambda f=frontend: f.accepts(model)):
+            if run_guarded(f"asking {label} whether it reads this model", lambda f=frontend: f.accepts(model)):
                 return frontend
         except PluginError:  # one broken frontend must not keep the others from reading the model
             log.warning("%s failed when it was asked whether it reads this model", label, exc_info=True)

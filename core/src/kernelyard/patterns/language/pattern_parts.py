@@ -24,34 +24,34 @@ T = TypeVar("T")
 COMPUTED = (CallPattern, FunctionCallPattern, TupleGetItemPattern)
 
 
-def kept(compute: Callable[[Pattern], T]) -> Callable[[Pattern], T]:
+def cache_by_pattern(compute: Callable[[Pattern], T]) -> Callable[[Pattern], T]:
     """Keep what a function says of a pattern as long as the pattern lives: patterns never change, and backends offer
     the same ones to every model.
     """
     known: WeakKeyDictionary[Pattern, T] = WeakKeyDictionary()
 
     @wraps(compute)
-    def asked(pattern: Pattern) -> T:
+    def look_up(pattern: Pattern) -> T:
         if pattern not in known:
             known[pattern] = compute(pattern)
         return known[pattern]
 
-    return asked
+    return look_up
 
 
-@kept
+@cache_by_pattern
 def computes(pattern: Pattern) -> bool:
     """Return True for a pattern whose matches have something to compute, if there are any."""
     return pattern.root_ops != frozenset() and any(isinstance(part, COMPUTED) for part in walk(pattern))
 
 
-@kept
+@cache_by_pattern
 def has_predicate(pattern: Pattern) -> bool:
     """Return True for a pattern of which some part is a predicate, a vendor's function."""
     return any(isinstance(part, PredicatePattern) for part in walk(pattern))
 
 
-def captured_names(pattern: Pattern) -> tuple[str, ...]:
+def list_captures(pattern: Pattern) -> tuple[str, ...]:
     """Return the names that a match of this pattern may capture, in order of appearance, each once."""
     names: dict[str, None] = {}
     for part in walk(pattern):
@@ -72,7 +72,7 @@ def walk(pattern: Pattern) -> tuple[Pattern, ...]:
     return tuple(seen)
 
 
-@kept
+@cache_by_pattern
 def children(pattern: Pattern) -> tuple[Pattern, ...]:
     """Return the patterns that this one is made of; those that it is only compared with are not among them."""
     if isinstance(pattern, SameShapePattern):

@@ -139,9 +139,9 @@ class Feasibility:
                 yield Way(pattern.args, operands)
         if pattern.quotients and isinstance(call.type, TensorType) and dtypes.is_float(call.type.dtype):
             # Integers are rounded after each step, so there the form counts.
-            yield from self._reassociated(pattern, call)
+            yield from self._reassociate(pattern, call)
 
-    def _reassociated(self, pattern: CallPattern, call: Call) -> Iterator[Way]:
+    def _reassociate(self, pattern: CallPattern, call: Call) -> Iterator[Way]:
         """Yield the ways that only another form allows."""
         is_as_written = pattern.names(call.op_name)
         if is_as_written and call.op_name == DIVIDE:

@@ -85,9 +85,9 @@ class NearMisses:
         return self.feasibility.dataflow.value_of(expr)
 
     def _whole(self, pattern: Pattern, expr: Expr) -> NearMiss:
-        return NearMiss(0, "", describe(pattern), self._found(expr))
+        return NearMiss(0, "", describe(pattern), self._describe_value(expr))
 
-    def _found(self, expr: Expr) -> str:
+    def _describe_value(self, expr: Expr) -> str:
         value = self._value(expr)
         if isinstance(value, Constant):
             return f"a constant {value.type!r}"
@@ -139,7 +139,7 @@ class NearMisses:
                 return NearMiss(1, f"attribute {name} of {op}", expected, repr(attrs.get(name, "none")))
         return self._whole(pattern, expr)
 
-    def _typed(self, pattern: DtypePattern | ShapePattern | TypePattern, expr: Expr) -> NearMiss:
+    def _type(self, pattern: DtypePattern | ShapePattern | TypePattern, expr: Expr) -> NearMiss:
         inner = self.find(pattern.pattern, expr)
         return inner or NearMiss(0, "", describe(pattern), repr(expr.type))
 
@@ -151,7 +151,9 @@ class NearMisses:
             holds = pattern.predicate(expr)
         except Exception as error:  # a vendor's code
             return NearMiss(0, "", f"that {_name_of(pattern.predicate)} answers", repr(error))
-        return None if holds else NearMiss(0, "", f"that {_name_of(pattern.predicate)} holds", self._found(expr))
+        return (
+            None if holds else NearMiss(0, "", f"that {_name_of(pattern.predicate)} holds", self._describe_value(expr))
+        )
 
     def _inner(self, pattern: CapturePattern | SameShapePattern, expr: Expr) -> NearMiss | None:
         return self.find(pattern.pattern, expr)
@@ -167,9 +169,9 @@ _EXPLAINERS: dict[type[Pattern], Callable[[NearMisses, Pattern, Expr], NearMiss 
     CallPattern: NearMisses._call,
     AndPattern: NearMisses._both,
     AttrPattern: NearMisses._attributes,
-    DtypePattern: NearMisses._typed,
-    ShapePattern: NearMisses._typed,
-    TypePattern: NearMisses._typed,
+    DtypePattern: NearMisses._type,
+    ShapePattern: NearMisses._type,
+    TypePattern: NearMisses._type,
     PredicatePattern: NearMisses._predicate,
     CapturePattern: NearMisses._inner,
     SameShapePattern: NearMisses._inner,

@@ -21,7 +21,7 @@ from kernelyard.patterns.language.pattern import (
     TupleGetItemPattern,
     TuplePattern,
 )
-from kernelyard.patterns.language.pattern_parts import children, kept
+from kernelyard.patterns.language.pattern_parts import cache_by_pattern, children
 from kernelyard.patterns.matching.dataflow import Dataflow
 
 MAX_DEPTH = 16  # patterns that reach further are tested against all ops of the function
@@ -88,7 +88,7 @@ class Prefilter:
         return self._bit.setdefault(value.op.name, 1 << len(self._bit))
 
 
-@kept
+@cache_by_pattern
 def find_required_ops(pattern: Pattern) -> Clauses:
     """Return sets of ops, of each of which every match of a pattern has one.
 
@@ -105,7 +105,7 @@ def find_required_ops(pattern: Pattern) -> Clauses:
     return own.union(*map(find_required_ops, children(pattern)))
 
 
-@kept
+@cache_by_pattern
 def depth_of(pattern: Pattern) -> int:
     """Return how many steps a match reaches back from its root, the root included."""
     steps = isinstance(pattern, (CallPattern, FunctionCallPattern, TuplePattern, TupleGetItemPattern))

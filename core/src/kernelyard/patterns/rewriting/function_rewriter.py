@@ -24,7 +24,7 @@ from kernelyard.ir.module import IRModule
 from kernelyard.ir.visitor import reachable_functions
 from kernelyard.patterns.language.pattern import Pattern
 from kernelyard.patterns.language.pattern_context import PatternContext
-from kernelyard.patterns.language.pattern_parts import captured_names
+from kernelyard.patterns.language.pattern_parts import list_captures
 from kernelyard.patterns.language.traced import Traced, trace
 from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.rewriting.module_rule import ModuleRule
@@ -111,12 +111,12 @@ def _with_callees(function: BaseFunction, names: Mapping[str, str]) -> BaseFunct
     if not isinstance(function, Function) or all(old == new for old, new in names.items()):
         return function
 
-    def renamed(expr: Expr) -> Expr:
+    def rename(expr: Expr) -> Expr:
         return GlobalVar(names[expr.name]) if isinstance(expr, GlobalVar) and expr.name in names else expr
 
     bindings = []
     for binding in function.bindings:
-        value = with_operands(binding.value, [renamed(operand) for operand in operands(binding.value)])
+        value = with_operands(binding.value, [rename(operand) for operand in operands(binding.value)])
         if isinstance(value, Call) and isinstance(value.op, GlobalVar) and value.op.name in names:
             value = Call(GlobalVar(names[value.op.name]), value.args, value.attrs, value.type)
         bindings.append(Binding(binding.var, value))
@@ -164,7 +164,7 @@ def rewriter_of(pattern: Callable[..., Any], replacement: Callable[..., Any]) ->
     """
     traced = trace(pattern)
     roots = traced if isinstance(traced, tuple) else (traced,)
-    captured = dict.fromkeys(name for root in roots for name in captured_names(root))
+    captured = dict.fromkeys(name for root in roots for name in list_captures(root))
     names = tuple(inspect.signature(replacement).parameters)
     for name in names:
         if name not in captured and name != "match":

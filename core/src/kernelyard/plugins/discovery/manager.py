@@ -28,7 +28,7 @@ from kernelyard.plugins.interfaces.backend import Backend, Unavailable
 from kernelyard.plugins.interfaces.code_generator import CodeGenerator
 from kernelyard.plugins.interfaces.frontend import Frontend
 from kernelyard.plugins.interfaces.manifest import Manifest, read_manifest
-from kernelyard.plugins.sandbox.guard import guarded
+from kernelyard.plugins.sandbox.guard import run_guarded
 from kernelyard.runtime.installed.distributions import package_line
 from kernelyard.runtime.installed.entry_points import EntryPoint, distribution_of, find
 from kernelyard.variables import EnvironmentVariable
@@ -56,7 +56,7 @@ class PluginManager:
         found = find(GROUP)
         for entry in found.entries:
             plugin = Plugin(entry.name, *distribution_of(entry), entry.load, entry=entry)
-            reason, hint = self._blocked_reason(entry.name)
+            reason, hint = self._find_block_reason(entry.name)
             if reason:
                 plugin.fail("blocked", reason, hint)
             else:
@@ -66,7 +66,7 @@ class PluginManager:
             self.plugins.append(Plugin(dist, dist, "", _nothing, state="broken", reason=reason))
         self._settle_duplicates()
 
-    def _blocked_reason(self, name: str) -> tuple[str, str]:
+    def _find_block_reason(self, name: str) -> tuple[str, str]:
         """Return why the user disabled this plugin and how to enable it; "" if it is enabled."""
         if name in self._blocked:
             return f"blocked by the caller (-p no:{name})", f"leave out -p no:{name}"
@@ -158,7 +158,7 @@ class PluginManager:
 
     def _activate(self, plugin: Plugin) -> None:
         try:
-            module = guarded(f"importing {plugin.label}", plugin.load)
+            module = run_guarded(f"importing {plugin.label}", plugin.load)
             self._register_hooks(plugin, module)
             for part in _manifest_of(plugin).provides:
                 plugin.parts[part] = self._make_part(plugin, part)
@@ -173,7 +173,7 @@ class PluginManager:
             plugin.state = "active"
 
     def _register_hooks(self, plugin: Plugin, module: object) -> None:
-        guarded(f"registering {plugin.label}", lambda: self.pluggy.register(module, name=plugin.name))
+        run_guarded(f"registering {plugin.label}", lambda: self.pluggy.register(module, name=plugin.name))
         own = [caller.name for caller in self.pluggy.get_hookcallers(module) or ()]
         problem, hint = _hook_problem(_manifest_of(plugin), own)
         if problem:
@@ -183,7 +183,7 @@ class PluginManager:
     def _make_part(self, plugin: Plugin, part: str) -> Any:
         hook = getattr(self.pluggy.hook, HOOK_OF_PART[part])
         implementation = next(impl for impl in hook.get_hookimpls() if impl.plugin_name == plugin.name)
-        made = guarded(f"{HOOK_OF_PART[part]} of {plugin.label}", implementation.function)
+        made = run_guarded(f"{HOOK_OF_PART[part]} of {plugin.label}", implementation.function)
         if not isinstance(made, _TYPE_OF_PART[part]):
             raise PluginError(
                 f"{HOOK_OF_PART[part]} returned {type(made).__name__}, not a {_TYPE_OF_PART[part].__name__}"
@@ -329,7 +329,7 @@ def _probe(plugin: Plugin, part: Any) -> Unavailable | None:
         except BackendUnavailableError as error:
             return Unavailable(error.message, error.hint)
 
-    found = guarded(f"probing {plugin.label}", probe) if hasattr(part, "probe") else None
+    found = run_guarded(f"probing {plugin.label}", probe) if hasattr(part, "probe") else None
     if found is None or isinstance(found, Unavailable):
         return found
     raise PluginError(f"probe() returned {type(found).__name__}, not None or an Unavailable")
@@ -361,7 +361,7 @@ _blocked_at_start: set[str] = set()
 
 
 @contextmanager
-def blocked(names: Iterable[str]) -> Iterator[None]:
+def block_plugins(names: Iterable[str]) -> Iterator[None]:
     """Keep plugins from being loaded within a `with` block; the command line's `-p no:NAME`.
 
     Raises: UnknownBackendError for a name that no installed plugin has.

@@ -114,14 +114,14 @@ def heard(action: Callable[[], T], hear: Callable[[], None]) -> T:
     return context.run(action)
 
 
-def guarded(what: str, action: Callable[[], T]) -> T:
+def run_guarded(what: str, action: Callable[[], T]) -> T:
     """Return the result of a plugin's code.
 
     Raises: PluginTimeoutError, else PluginError with the plugin's own error as cause.
     """
     result, error = _outcome(what, action, timeout_seconds())
     if error is not None:
-        raise _raised(what, error) from error
+        raise _wrap_error(what, error) from error
     return result
 
 
@@ -134,10 +134,10 @@ def within_time(what: str, action: Callable[[], T], items: int = 0) -> T:
     result, error = _outcome(what, action, timeout_seconds(items))
     if error is None:
         return result
-    raise error if isinstance(error, Exception) else _raised(what, error)
+    raise error if isinstance(error, Exception) else _wrap_error(what, error)
 
 
-def _raised(what: str, error: BaseException) -> PluginError:
+def _wrap_error(what: str, error: BaseException) -> PluginError:
     return PluginError(f"{what} raised {type(error).__name__}: {error}")
 
 

@@ -71,7 +71,7 @@ def probe_plugins(entries: Sequence[EntryPoint], hooks: Sequence[Sequence[str]])
         return [PASSED] * len(entries)
     memory = DiskCache("plugins")
     with ThreadPoolExecutor(max(1, min(len(entries), os.cpu_count() or 1))) as threads:
-        return list(threads.map(lambda entry, names: _cached_verdict(memory, entry, names), entries, hooks))
+        return list(threads.map(lambda entry, names: _look_up_verdict(memory, entry, names), entries, hooks))
 
 
 def forget(entries: Sequence[EntryPoint], hooks: Sequence[Sequence[str]]) -> None:
@@ -85,7 +85,7 @@ def is_wanted() -> bool:
     return VARIABLE.get("1") != "0" and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
-def _cached_verdict(memory: DiskCache, entry: EntryPoint, hooks: Sequence[str]) -> Verdict:
+def _look_up_verdict(memory: DiskCache, entry: EntryPoint, hooks: Sequence[str]) -> Verdict:
     key = _key(entry, hooks)
     known = _read(memory.get(key))
     if known is not None:

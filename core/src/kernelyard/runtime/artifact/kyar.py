@@ -336,10 +336,10 @@ def _report(manifest: Fields, contents: Contents) -> ReportSource:
     if entry is None or "member" not in entry:
         return entry  # earlier releases wrote it into the manifest
     name = Fields(entry, f"{manifest.where}.report").text("member")
-    return partial(_parsed_report, name, contents.member(name, f"{manifest.where}.report.member"))
+    return partial(_parse_report, name, contents.member(name, f"{manifest.where}.report.member"))
 
 
-def _parsed_report(name: str, member: np.ndarray) -> dict[str, Any]:
+def _parse_report(name: str, member: np.ndarray) -> dict[str, Any]:
     report = read_json(member.data, name)
     if not isinstance(report, dict):
         raise corrupted(name, report, "an object")

@@ -221,7 +221,7 @@ def _run_segments(segments: Sequence[LimitedRun], limit: CallLimit | None = None
 
 
 class TimedStep:
-    """Runs a step of a program when it is called; `timed` does, and says where the time went.
+    """Runs a step of a program when it is called; `run_timed` does, and says where the time went.
 
     describe: what each of the table's steps is, where a step of the program consists of several. counters: what an
     engine counted inside, which is asked in its place.
@@ -242,7 +242,7 @@ class TimedStep:
     def __call__(self) -> None:
         self._table.run()
 
-    def timed(self) -> tuple[float, Sequence[tuple[Part, float]]]:
+    def run_timed(self) -> tuple[float, Sequence[tuple[Part, float]]]:
         """Return the seconds, and those of each part where they are known."""
         seconds = self._run_timed()
         try:

@@ -35,7 +35,7 @@ class _Part:
         self.table = table
         self.may_capture = may_capture
 
-    def captured(self) -> Replay:
+    def capture(self) -> Replay:
         """Return the replay of the steps at their present addresses; the steps themselves where there is none, which is
         told once."""
         if not self.may_capture:
@@ -108,7 +108,7 @@ class CapturedProgram:
         self._captured += 1
         replays: list[Replay] = []
         for part in self._parts:
-            replays.append(part.captured())
+            replays.append(part.capture())
             replays[-1]()
         if any(part.may_capture for part in self._parts):
             _put(self._replays, addresses, replays, MAX_GRAPHS)

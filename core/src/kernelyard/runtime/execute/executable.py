@@ -134,7 +134,7 @@ class Executable(CompiledModel):
         """
         from kernelyard.runtime.profiling.profiler import profile
 
-        return profile(self._taken_with(feeds), feeds, calls, device)
+        return profile(self._choose_placement(feeds), feeds, calls, device)
 
     def at_sizes(self, sizes: Mapping[str, int]) -> Executable:
         """Return the placement of the model that runs at sizes of its symbols: one of `alternatives`, or this one."""
@@ -160,7 +160,7 @@ class Executable(CompiledModel):
 
         return tuple(sizes_at(self.main.inputs, shapes) for shapes in self._entry.runner.recent_shapes())
 
-    def _taken_with(self, feeds: Mapping[str, Any] | Sequence[Any]) -> Executable:
+    def _choose_placement(self, feeds: Mapping[str, Any] | Sequence[Any]) -> Executable:
         """Return the placement that runs on feeds."""
         if not self.alternatives:
             return self
@@ -209,11 +209,11 @@ class Executable(CompiledModel):
 
     def inspect(self) -> str:
         """Format programs and modules as readable text."""
-        from kernelyard.runtime.execute.module_answers import shown  # seldom asked for
+        from kernelyard.runtime.execute.module_answers import show_module  # seldom asked for
 
         parts = [str(each) for each in (*self.programs.values(), *self.vm_functions.values())]
         parts += [f"fallback {each}" for each in self.fallbacks.values()]
-        parts += [f"module {number}, {shown(module)}" for number, module in enumerate(self.modules)]
+        parts += [f"module {number}, {show_module(module)}" for number, module in enumerate(self.modules)]
         for each in self.alternatives:
             from kernelyard.runtime.placement_decision import sizes_text  # few models have any
 

@@ -10,7 +10,7 @@ from kernelyard.runtime.execute.step_errors import StepLabel, describe_step, ste
 from kernelyard.runtime.lru import CacheInfo
 
 
-def shown(module: RuntimeModule) -> str:
+def show_module(module: RuntimeModule) -> str:
     """Return a module as text, or who cannot show it and why."""
     try:
         return str(module.inspect())

@@ -83,7 +83,7 @@ class _Measurement:
     ) -> None:
         nbytes = sum(array.nbytes for array in (*inputs, *outputs))
         start = time.perf_counter()
-        seconds, inside = run.timed() if isinstance(run, TimedStep) else (_seconds(run), ())
+        seconds, inside = run.run_timed() if isinstance(run, TimedStep) else (_seconds(run), ())
         self._runs[-1].append(_Event(step, nbytes, start, seconds, inside))
 
     def profile(self) -> Profile:

@@ -93,7 +93,7 @@ class _Hoister:
             sizes = enumerate(call.tensor_type.shape)
             attrs["shape"] = tuple(own[axis][1] - own[axis][0] if axis in own else size for axis, size in sizes)
         computed = self._part(call.args[0])[1]
-        offsets = {axis: computed[axis][0] for axis in self._reads.indexed(call) if axis in computed}
+        offsets = {axis: computed[axis][0] for axis in self._reads.find_indexed_ranges(call) if axis in computed}
         if call.op_name == "strided_slice":
             for name in ("begin", "end"):
                 numbers = zip(attrs["axes"], attrs[name], strict=True)
@@ -113,7 +113,7 @@ class _Hoister:
 
     def _narrow(self, operand: Expr, ranges: Ranges, reader: Call) -> Expr:
         """Return what a reader reads of an operand; what it indexes itself is as far as it was computed."""
-        kept = self._reads.indexed(reader) if operand is reader.args[0] else {}
+        kept = self._reads.find_indexed_ranges(reader) if operand is reader.args[0] else {}
         operand, computed = self._part(operand)
         cuts = {axis: _clip_range(ranges[axis], computed.get(axis)) for axis in ranges if axis not in kept}
         shape = operand.tensor_type.shape if isinstance(operand.type, TensorType) else ()

@@ -46,9 +46,9 @@ class Reads:
         if not is_tensor_operator(value):
             return {}
         same = {to: own[axis] for axis, to in _map_axes(value, place).items() if axis in own}
-        return {**same, **self.indexed(value)} if place == 0 else same
+        return {**same, **self.find_indexed_ranges(value)} if place == 0 else same
 
-    def indexed(self, call: Call) -> Ranges:
+    def find_indexed_ranges(self, call: Call) -> Ranges:
         """Return the part of its first operand that a slice, a take or a gather reads by its own indices."""
         if call.op_name == "strided_slice":
             return _slice_ranges(call)

@@ -89,9 +89,9 @@ class _Parts:
             self._values[binding.var] = binding.value
             if not self._attends(binding.value) and not self._follow(binding):
                 self._read_elsewhere.update(operands(binding.value))
-        self.wanted = self._wanted()
+        self.wanted = self._find_wanted()
 
-    def _wanted(self) -> set[Expr]:
+    def _find_wanted(self) -> set[Expr]:
         columns = Counter[Var]()
         for part in (self.of[var] for var in self._read):
             columns[part.product] += part.columns.size

@@ -58,7 +58,7 @@ class BindSymbolicVars(Pass):
 
 def bind_function(function: Function, values: Mapping[str, Dim], constants: Mapping[Var, Constant] = NONE) -> Function:
     """Return the function with symbols replaced by dims, and some of its parameters by constants."""
-    return _Binder(dict(values)).bound(function, constants)
+    return _Binder(dict(values)).bind(function, constants)
 
 
 def _unknown(name: str, known: frozenset[str]) -> PassError:
@@ -88,7 +88,7 @@ class _Binder:
     def __init__(self, values: dict[str, Dim]) -> None:
         self._values = values
 
-    def bound(self, function: Function, constants: Mapping[Var, Constant]) -> Function:
+    def bind(self, function: Function, constants: Mapping[Var, Constant]) -> Function:
         replaced: dict[Expr, Expr] = {**constants}
         params = [param for param in function.params if param not in constants]
         for param in params:

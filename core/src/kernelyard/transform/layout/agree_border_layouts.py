@@ -124,7 +124,7 @@ class AgreeBorderLayouts(Pass):
             raise violation from error
         log.warning("%s failed when it was asked for layouts; they are row-major", region.backend, exc_info=True)
         if self.recorder is not None:
-            self.recorder.violated(region.backend, (), violation.message)
+            self.recorder.record_violation(region.backend, (), violation.message)
 
 
 def _check(wished: object, function: Function) -> None:

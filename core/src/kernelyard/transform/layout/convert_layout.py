@@ -174,11 +174,11 @@ def _convert_reduction_axes(call: Call, rank: int) -> Mapping[str, Any] | None:
 
 
 def _convert_pads(call: Call, rank: int) -> Mapping[str, Any]:
-    def moved(pads: Sequence[Any]) -> tuple[Any, ...]:
+    def move(pads: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(pads[axis] for axis in to_last(rank))
 
     pads = call.attrs["pads"]
-    return {**call.attrs, "pads": moved(pads[:rank]) + moved(pads[rank:])}
+    return {**call.attrs, "pads": move(pads[:rank]) + move(pads[rank:])}
 
 
 _FIRST_OPERAND_ONLY = ("nn.batch_norm",)

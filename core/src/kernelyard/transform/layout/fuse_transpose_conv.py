@@ -50,10 +50,10 @@ class _Fuser(FunctionMutator):
         if image is None:
             return value
         orders = [to_last(rank), *(_order_of_filters(filters.tensor_type) for filters in value.args[1:])]
-        args = [image, *map(self._permuted, value.args[1:], orders[1:])]
+        args = [image, *map(self._permute, value.args[1:], orders[1:])]
         function = _channels_last_function(value, orders)
         name = self.functions.name_of(function, f"{value.op_name.removeprefix('nn.')}_channels_last")
-        result = TensorType(_permuted(value.tensor_type.shape, to_last(rank)), value.tensor_type.dtype)
+        result = TensorType(_reorder(value.tensor_type.shape, to_last(rank)), value.tensor_type.dtype)
         made = self.emit(call_tir(name, args, result), var.name, var.origin)
         return Call(get_op("permute_dims"), [made], {"axes": to_first(rank)})
 
@@ -64,7 +64,7 @@ class _Fuser(FunctionMutator):
             return None
         return value.args[0]
 
-    def _permuted(self, operand: Expr, axes: tuple[int, ...]) -> Expr:
+    def _permute(self, operand: Expr, axes: tuple[int, ...]) -> Expr:
         if isinstance(operand, Constant):
             return Constant(np.ascontiguousarray(operand.data.transpose(axes)))
         return self.emit(Call(get_op("permute_dims"), [operand], {"axes": axes}))
@@ -85,12 +85,12 @@ def _channels_last_function(call: Call, orders: Sequence[tuple[int, ...]]) -> Pr
         **{each: to_last(rank) for each in (*function.outputs, *function.locals) if len(each.shape) == rank},
         **dict(zip(function.inputs, orders, strict=True)),
     }
-    new = {buffer: replace(buffer, shape=_permuted(buffer.shape, order)) for buffer, order in order_of.items()}
+    new = {buffer: replace(buffer, shape=_reorder(buffer.shape, order)) for buffer, order in order_of.items()}
 
     def visit(expr: ScalarExpr) -> ScalarExpr:
         if not isinstance(expr, Load) or expr.buffer not in new:
             return expr
-        return Load(new[expr.buffer], _permuted(expr.indices, order_of[expr.buffer]))
+        return Load(new[expr.buffer], _reorder(expr.indices, order_of[expr.buffer]))
 
     def rewritten(block: ComputeBlock) -> ComputeBlock:
         block = rewrite_block(block, ExprRewriter(visit))
@@ -98,7 +98,7 @@ def _channels_last_function(call: Call, orders: Sequence[tuple[int, ...]]) -> Pr
         if order is None:
             return block
         axes = _order_axes(block, order)
-        return replace(block, axes=axes, output=new[block.output], indices=_permuted(block.indices, order))
+        return replace(block, axes=axes, output=new[block.output], indices=_reorder(block.indices, order))
 
     def of(buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:
         return tuple(new.get(buffer, buffer) for buffer in buffers)
@@ -111,8 +111,8 @@ def _channels_last_function(call: Call, orders: Sequence[tuple[int, ...]]) -> Pr
 def _order_axes(block: ComputeBlock, order: tuple[int, ...]) -> tuple[IterVar, ...]:
     """Return a block's axes, those of its points in the order of the dims that it writes."""
     spatial = block.spatial_axes
-    return (*_permuted(spatial, order), *block.reduce_axes) if len(spatial) == len(order) else block.axes
+    return (*_reorder(spatial, order), *block.reduce_axes) if len(spatial) == len(order) else block.axes
 
 
-def _permuted(values: Sequence[T], order: Sequence[int]) -> tuple[T, ...]:
+def _reorder(values: Sequence[T], order: Sequence[int]) -> tuple[T, ...]:
     return tuple(values[axis] for axis in order)

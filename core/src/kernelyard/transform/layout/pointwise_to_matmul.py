@@ -102,7 +102,7 @@ class _Converter(FunctionMutator):
         if rows is None:
             return value
         self._rows[var] = rows._replace(value=self.emit(rows.value, var.name, var.origin))
-        return _permuted(self._regroup_rows(self._rows[var], 1, value.tensor_type.shape), FIRST)
+        return _permute(self._regroup_rows(self._rows[var], 1, value.tensor_type.shape), FIRST)
 
     def _product(self, call: Call) -> _Rows | None:
         x, weight = call.args
@@ -139,7 +139,7 @@ class _Converter(FunctionMutator):
         if x not in self._rows:
             return None
         last = self._regroup_rows(self._rows[x], 1, x.tensor_type.shape)
-        return _permuted(self.emit(make("reshape", last, shape=(batch, length, *heads))), (0, 2, 3, 1))
+        return _permute(self.emit(make("reshape", last, shape=(batch, length, *heads))), (0, 2, 3, 1))
 
     def _rows_of(self, operand: Expr) -> _Rows | None:
         """Return what a value (n, c, l) is the permutation of; None for one that is none."""
@@ -159,7 +159,7 @@ class _Converter(FunctionMutator):
         if permute is None or permute.attrs["axes"][-1] == 3:
             return None
         batch, channels, length = operand.tensor_type.shape
-        last = self.emit(_permuted(reshape.args[0], (0, 3, 1, 2)))
+        last = self.emit(_permute(reshape.args[0], (0, 3, 1, 2)))
         return _Rows(self.emit(make("reshape", last, shape=(batch, length, channels))))
 
     def _regroup_rows(self, rows: _Rows, groups: int, shape: Shape) -> Expr:
@@ -167,10 +167,10 @@ class _Converter(FunctionMutator):
         batch, channels, length = shape
         value = rows.value
         if rows.groups not in (1, groups):
-            value = self.emit(make("reshape", self.emit(_permuted(value, BY_GROUP)), shape=(batch, length, channels)))
+            value = self.emit(make("reshape", self.emit(_permute(value, BY_GROUP)), shape=(batch, length, channels)))
         if groups not in (1, rows.groups):
             parts = (batch * length, groups, channels // groups)
-            value = self.emit(_permuted(self.emit(make("reshape", value, shape=parts)), BY_GROUP))
+            value = self.emit(_permute(self.emit(make("reshape", value, shape=parts)), BY_GROUP))
         return value
 
 
@@ -189,5 +189,5 @@ def _broadcast_to_rows(constant: Constant, groups: int) -> Constant | None:
     return Constant(vector.reshape(groups, 1, -1) if groups > 1 and vector.size > 1 else vector)
 
 
-def _permuted(operand: Expr, axes: tuple[int, ...]) -> Call:
+def _permute(operand: Expr, axes: tuple[int, ...]) -> Call:
     return make("permute_dims", operand, axes=axes)

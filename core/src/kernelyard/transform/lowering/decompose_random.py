@@ -48,16 +48,16 @@ class _Numbers:
     def uniform(self) -> Expr:
         """Return numbers between two bounds."""
         low, high = self.attrs["low"], self.attrs["high"]
-        return self._scaled(self._fractions(0), high - low, low)
+        return self._scale(self._fractions(0), high - low, low)
 
     def normal(self) -> Expr:
         """Return normally distributed numbers."""
         rest = self._op("subtract", self._constant(1), self._fractions(0))
         radius = self._op("sqrt", self._op("multiply", self._op("log", rest), self._constant(-2)))
         cosine = self._op("cos", self._op("multiply", self._fractions(1), self._constant(2 * math.pi)))
-        return self._scaled(self._op("multiply", radius, cosine), self.attrs["scale"], self.attrs["mean"])
+        return self._scale(self._op("multiply", radius, cosine), self.attrs["scale"], self.attrs["mean"])
 
-    def _scaled(self, numbers: Expr, factor: float, summand: float) -> Expr:
+    def _scale(self, numbers: Expr, factor: float, summand: float) -> Expr:
         scaled = self._op("multiply", numbers, self._constant(factor))
         return Call(
             get_op("astype"), [self._op("add", scaled, self._constant(summand))], {"dtype": self.attrs["dtype"]}

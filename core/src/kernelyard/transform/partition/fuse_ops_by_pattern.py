@@ -102,7 +102,7 @@ class FuseOpsByPattern(Pass):
             lifting.rewrite(name, function, groups)
             for root, group in groups.items():
                 if self.recorder is not None:
-                    self.recorder.accepted(group.pattern, group.match, name, lifting.composites[root])
+                    self.recorder.record_match(group.pattern, group.match, name, lifting.composites[root])
         if not lifting.composites:
             self._warn_of_legalized(module)
         return lifting.finish()
@@ -144,7 +144,7 @@ class FuseOpsByPattern(Pass):
                 if answer is not None and (answer.code, answer.at) not in reported:
                     reported.add((answer.code, answer.at))
                     if self.recorder is not None:
-                        self.recorder.declined(pattern, match, function, answer)
+                        self.recorder.record_decline(pattern, match, function, answer)
         return None
 
     def _candidates(self, value: Expr) -> tuple[FusionPattern, ...]:

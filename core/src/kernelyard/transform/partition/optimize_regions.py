@@ -78,7 +78,7 @@ class OptimizeRegions(Pass):
             raise violation from error
         log.warning("the optimization by %s of its regions failed; they stay unchanged", backend, exc_info=True)
         if self.recorder is not None:
-            self.recorder.violated(backend, (), violation.message)
+            self.recorder.record_violation(backend, (), violation.message)
 
 
 def _alone(module: IRModule, name: str, region: Function) -> IRModule:

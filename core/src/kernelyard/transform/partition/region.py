@@ -74,6 +74,6 @@ Codegen: TypeAlias = Callable[[list[Region], Mapping[str, Any]], RuntimeModule]
 class ViolationRecorder(Protocol):
     """Observer of regions that a backend accepted and its codegen then failed on."""
 
-    def violated(self, backend: str, symbols: Sequence[str], message: str) -> None:
+    def record_violation(self, backend: str, symbols: Sequence[str], message: str) -> None:
         """Record that the regions `symbols` of `backend` are dissolved into their ops."""
         ...

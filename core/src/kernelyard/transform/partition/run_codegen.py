@@ -129,7 +129,7 @@ class RunCodegen(Pass):
     def _record(self, regions: Sequence[Region], error: Exception) -> None:
         if self.recorder is not None:
             backend, symbols = regions[0].backend, [region.symbol for region in regions]
-            self.recorder.violated(backend, symbols, _violation(backend, regions, error).message)
+            self.recorder.record_violation(backend, symbols, _violation(backend, regions, error).message)
 
     def _generate(self, codegen: Codegen, regions: list[Region]) -> RuntimeModule:
         """Run a backend's codegen on regions of one module, and check the result.

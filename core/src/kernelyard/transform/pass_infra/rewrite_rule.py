@@ -56,7 +56,7 @@ def is_uniform(expr: Expr, value: float) -> bool:
 def restrict_to_floats(rule: Rule) -> Rule:
     """Return a rule for calls that give floats, and no others."""
 
-    def guarded(mutator: FunctionMutator, call: Call) -> Expr | None:
+    def rewrite_floats(mutator: FunctionMutator, call: Call) -> Expr | None:
         return rule(mutator, call) if dtypes.is_float(call.tensor_type.dtype) else None
 
-    return guarded
+    return rewrite_floats

@@ -92,7 +92,7 @@ class _Widening(FunctionMutator):
             return call
         if not self._is_wide_form(wide, call):
             return call
-        return self._rounded(self.emit(wide, var.name, var.origin), call)
+        return self._round(self.emit(wide, var.name, var.origin), call)
 
     def _is_wide_form(self, wide: Call, call: Call) -> bool:
         pairs = zip(tensors_of(wide.type), tensors_of(call.type), strict=True)
@@ -103,7 +103,7 @@ class _Widening(FunctionMutator):
             self._wide[operand] = self.emit(Call(get_op("astype"), [operand], {"dtype": WIDE}), "wide")
         return self._wide[operand]
 
-    def _rounded(self, wide: Expr, call: Call) -> Expr:
+    def _round(self, wide: Expr, call: Call) -> Expr:
         if isinstance(wide.type, TensorType):
             return self._round_tensor(wide, call.tensor_type.dtype)
         parts = [self.emit(TupleGetItem(wide, index)) for index in range(len(tensors_of(wide.type)))]

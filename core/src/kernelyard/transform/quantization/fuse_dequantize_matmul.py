@@ -73,7 +73,7 @@ class ColumnWeights(WeightConstants):
             word = words[row // index(PER_WORD), column]
             nibble = binary("shr", word, cast(row % index(PER_WORD) * 4, "int32")) & 15
             number = cast(nibble, "float32") + float(self.lowest)
-        return self.dequantized(buffers, number, row // index(self.group), column)
+        return self.dequantize(buffers, number, row // index(self.group), column)
 
 
 class _Fuser(FunctionMutator):

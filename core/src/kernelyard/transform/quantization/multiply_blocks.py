@@ -92,7 +92,7 @@ class BlockWeights(WeightConstants):
             word = binary("shr", word, cast(half * 4, "int32")) & _HALVES
         number = cast(byte_of(word, row % index(PER_WORD), "uint8"), "float32")
         number = number if self.zeros is not None else number - float(self.offset)
-        return self.dequantized(buffers, number, row // index(self.block), column)
+        return self.dequantize(buffers, number, row // index(self.block), column)
 
 
 class _Multiplier(FunctionMutator):
@@ -210,7 +210,7 @@ def _product(blocks: Sequence[TensorType], result: TensorType, weights: BlockWei
         product = byte_of(word, byte, "uint8") * cast(codes[(*at[:-1], block, digit, place)], "int32")
         return binary("shl", product, cast(8 - digit * 8, "int32")) if digits > 1 else product
 
-    def scaled(at: Sequence[Axis], block: ScalarExpr, product: ScalarExpr, part: float) -> ScalarExpr:
+    def dequantize(at: Sequence[Axis], block: ScalarExpr, product: ScalarExpr, part: float) -> ScalarExpr:
         """Return a product, or the sum of a part of a block, in float32; part: of the block's corrections."""
         row, column = (*at[:-1], block), (block, at[-1])
         share = sums[row] * part
@@ -225,12 +225,12 @@ def _product(blocks: Sequence[TensorType], result: TensorType, weights: BlockWei
         return total if minimum is None else total + share * cast(minimum, "float32")
 
     def product(at: Sequence[Axis], point: Sequence[Axis]) -> ScalarExpr:
-        return scaled(at, point[0], integers(at, point[0], point[1:]), 1 / (block * digits))
+        return dequantize(at, point[0], integers(at, point[0], point[1:]), 1 / (block * digits))
 
     shape = (*result.shape[:-1], weights.columns)
     if weights.blocks == 1:
         whole = b.reduce("sum", shape, inner, lambda at, point: integers(at, index(0), point), name="matmul")
-        y = b.compute(result.shape, lambda *at: scaled(at, index(0), whole[at], 1.0))
+        y = b.compute(result.shape, lambda *at: dequantize(at, index(0), whole[at], 1.0))
     else:
         total = b.reduce("sum", shape, (weights.blocks, *inner), product, name="matmul")
         y = total if shape == result.shape else b.compute(result.shape, lambda *at: total[at])

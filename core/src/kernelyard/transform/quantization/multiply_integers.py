@@ -214,7 +214,7 @@ def _matmul(args: Sequence[Expr], depth: int, result: TensorType, has_zeros: boo
 
     total = b.reduce("sum", result.shape, (depth // PER_WORD, PER_WORD), body, name="matmul")
 
-    def scaled(*at: Axis) -> ScalarExpr:
+    def dequantize(*at: Axis) -> ScalarExpr:
         column = at[-1]
         whole = total[at] - to_unsigned_byte(zero[()]) * sums[column]
         for row in range(left):
@@ -225,7 +225,7 @@ def _matmul(args: Sequence[Expr], depth: int, result: TensorType, has_zeros: boo
             whole = whole - rows[at[:-1]] * zeros[column]
         return cast(whole, "float32") * (scale[()] * scales[column])
 
-    return _finish(b, b.compute(result.shape, scaled), "dequantize", "matmul")
+    return _finish(b, b.compute(result.shape, dequantize), "dequantize", "matmul")
 
 
 def _type_of_words(data: TensorType, padding: Sequence[int]) -> TensorType:
@@ -286,8 +286,8 @@ def _convolution(args: Sequence[Expr], call: Call) -> PrimFunc:
 
     total = b.reduce("sum", shape, (*reduced, PER_WORD), body, name="conv")
 
-    def scaled(*at: Axis) -> ScalarExpr:
+    def dequantize(*at: Axis) -> ScalarExpr:
         whole = total[at] - to_unsigned_byte(zero[()]) * sums[at[1]]
         return cast(whole, "float32") * (scale[()] * scales[at[1]])
 
-    return _finish(b, b.compute(shape, scaled), "dequantize", call.op_name)
+    return _finish(b, b.compute(shape, dequantize), "dequantize", call.op_name)

@@ -16,9 +16,9 @@ from kernelyard.transform.quantization.quantized_movement import (
     MOVEMENTS,
     Movement,
     difference,
+    get_stored_dtype,
     has_positive_scales,
     refusal,
-    stored_dtype,
 )
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ def is_inverse(quantize: Call, dequantize: Call) -> bool:
     if difference(dequantize, quantize) is not None or not has_positive_scales(dequantize):
         return False
     # Products with 16 bits and their quotients are still closer to the integer than to the next one in float32.
-    size, dtype = itemsize(stored_dtype(quantize)), dequantize.tensor_type.dtype
+    size, dtype = itemsize(get_stored_dtype(quantize)), dequantize.tensor_type.dtype
     return size == 1 or (size == 2 and dtype in ("float32", "float64"))
 
 
@@ -145,7 +145,7 @@ def _is_absorbed(quantize: Call, activation: Call) -> bool:
         return False
     if not has_positive_scales(quantize) or not isinstance(quantize.args[2], Constant):
         return False
-    limits = np.iinfo(to_numpy(stored_dtype(quantize)))
+    limits = np.iinfo(to_numpy(get_stored_dtype(quantize)))
     return all(
         bound is None or bool((_quantize_number(quantize, bound) == limit).all())
         for bound, limit in ((low, limits.min), (high, limits.max))

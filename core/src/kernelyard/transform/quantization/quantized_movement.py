@@ -73,7 +73,7 @@ def refusal(call: Call, dequantizes: Sequence[Call]) -> str | None:
 
 def difference(one: Call, other: Call) -> str | None:
     """Return what differs between the parameters of two calls of quantize or dequantize, or None."""
-    if stored_dtype(one) != stored_dtype(other):
+    if get_stored_dtype(one) != get_stored_dtype(other):
         return "the stored dtypes differ"
     for place, name in ((1, "scales"), (2, "zero points")):
         if not _is_equal(one.args[place], other.args[place]):
@@ -84,7 +84,7 @@ def difference(one: Call, other: Call) -> str | None:
     return None
 
 
-def stored_dtype(call: Call) -> str:
+def get_stored_dtype(call: Call) -> str:
     """Return the dtype of the stored numbers of a quantize or dequantize."""
     return call.tensor_type.dtype if call.op_name == "quantize" else call.args[0].tensor_type.dtype
 
@@ -162,7 +162,7 @@ def _check_pooling(call: Call, dequantize: Call) -> str | None:
 
 
 def _check_byte(dequantize: Call) -> str | None:
-    return None if itemsize(stored_dtype(dequantize)) == 1 else "the stored numbers have more than 8 bits"
+    return None if itemsize(get_stored_dtype(dequantize)) == 1 else "the stored numbers have more than 8 bits"
 
 
 def _check_nearest(call: Call, dequantize: Call) -> str | None:
@@ -184,7 +184,7 @@ def _padding(call: Call, dequantize: Call) -> float | None:
         return None
     value, scale_value, zero_value = call.attrs["value"], float(scale.data), float(zero.data)
     stored = value / scale_value + zero_value if value else zero_value
-    limits = np.iinfo(to_numpy(stored_dtype(dequantize)))
+    limits = np.iinfo(to_numpy(get_stored_dtype(dequantize)))
     exact = np.float32(np.float32(stored - zero_value) * np.float32(scale_value)) == np.float32(value)
     return stored if stored == round(stored) and limits.min <= stored <= limits.max and exact else None
 

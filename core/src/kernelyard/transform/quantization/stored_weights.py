@@ -76,7 +76,7 @@ class WeightConstants(ABC):
     def number(self, buffers: Mapping[str, Buffer], row: ScalarExpr, column: ScalarExpr) -> ScalarExpr:
         """Return a weight in float32; buffers: the constants as a function reads them, by the names of `inputs`."""
 
-    def dequantized(
+    def dequantize(
         self, buffers: Mapping[str, Buffer], integer: ScalarExpr, group: ScalarExpr, column: ScalarExpr
     ) -> ScalarExpr:
         """Return what an integer of a group, in float32, stands for."""

@@ -96,20 +96,20 @@ def _flip_nothing(mutator: FunctionMutator, call: Call) -> Expr | None:
     return call.args[0] if all(call.args[0].tensor_type.shape[axis] == 1 for axis in call.attrs["axes"]) else None
 
 
-def _reduced_axes(call: Call) -> tuple[int, ...]:
+def _resolve_axes(call: Call) -> tuple[int, ...]:
     return call.attrs["axes"] or tuple(range(call.args[0].tensor_type.rank))
 
 
 def _reduce_ones(mutator: FunctionMutator, call: Call) -> Expr | None:
     """Replace a reduction over axes of size 1 by a reshape."""
     x = call.args[0].tensor_type
-    is_trivial = all(x.shape[axis] == 1 for axis in _reduced_axes(call))
+    is_trivial = all(x.shape[axis] == 1 for axis in _resolve_axes(call))
     return make("reshape", call.args[0], shape=call.tensor_type.shape) if is_trivial else None
 
 
 def _explicit_axes(mutator: FunctionMutator, call: Call) -> Expr | None:
     """Return a reduction over all axes names them."""
-    axes = _reduced_axes(call)
+    axes = _resolve_axes(call)
     if not axes or call.attrs["axes"]:
         return None
     return make(call.op_name, call.args[0], axes=axes, keepdims=call.attrs["keepdims"])
