@@ -109,7 +109,10 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        value = getattr(import_module(_HOME[name]), name)
+        from kernelyard.collector import collector_paused  # with contextlib, which a bare import does without
+
+        with collector_paused():
+            value = getattr(import_module(_HOME[name]), name)
         globals()[name] = value
         return value
     if name in _SUBPACKAGES:

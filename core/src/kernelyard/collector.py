@@ -1,4 +1,4 @@
-"""Python's garbage collector, which compilation pauses."""
+"""Python's garbage collector, which imports, compilation, loading and planning pause."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: objects of a compile live as long as it does, and collection looks at each again.
+    """Pause the garbage collector: what is made meanwhile lives long, and collection looks at each object again.
 
     Example:
         >>> with collector_paused():

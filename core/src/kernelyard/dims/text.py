@@ -8,9 +8,12 @@ from functools import lru_cache
 from kernelyard.dims.expression import BUILDERS, Dim, floordiv, symbol
 from kernelyard.errors import ParseError
 
-_TOKEN = r"\s*(?:(\d+)|([A-Za-z_][A-Za-z0-9_.]*)|(//|[-+*(),%]))"
+_TOKEN = r"(\d+|[A-Za-z_][A-Za-z0-9_.]*|//|[-+*(),%])|(\S)"
 MAX_TEXT = 4096
 MAX_DEPTH = 60
+MAX_GROUPS = 1024
+# What stood in parentheses, by its tokens and depth: the sizes of a program are sums and products of few groups.
+_GROUPS: dict[tuple[int, tuple[str, ...]], Dim] = {}
 
 
 def is_identifier(text: str) -> bool:
@@ -47,15 +50,12 @@ def parse(text: str) -> Dim:
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tokens: list[str] = []
-        position = 0
-        stripped, token = text.rstrip(), re.compile(_TOKEN)  # not when this is imported: it takes long
-        while position < len(stripped):
-            match = token.match(stripped, position)
-            if match is None:
-                raise ParseError("a dimension has an unexpected character", where=f"column {position + 1} of {text!r}")
-            self.tokens.append(match.group().strip())
-            position = match.end()
+        token = re.compile(_TOKEN)  # not when this is imported: it takes long
+        found = token.findall(text)
+        if any(wrong for _, wrong in found):
+            column = next(match.start() for match in token.finditer(text) if match[2]) + 1
+            raise ParseError("a dimension has an unexpected character", where=f"column {column} of {text!r}")
+        self.tokens: list[str] = [right for right, _ in found]
         self.index = 0
 
     def peek(self) -> str:
@@ -99,9 +99,7 @@ class _Parser:
         if token == "-":
             return self.factor(depth + 1) * -1
         if token == "(":
-            value = self.sum(depth + 1)
-            self.expect(")")
-            return value
+            return self.group(depth + 1)
         if token.isdigit():
             return int(token)
         if not is_identifier(token):
@@ -117,3 +115,26 @@ class _Parser:
         right = self.sum(depth + 1)
         self.expect(")")
         return BUILDERS[token](left, right)
+
+    def group(self, depth: int) -> Dim:
+        """Return what stands between the parenthesis that was taken and the one that closes it."""
+        key = depth, tuple(self.tokens[self.index : self.closing()])
+        value = _GROUPS.get(key)
+        if value is None:
+            value = self.sum(depth)
+            if len(_GROUPS) >= MAX_GROUPS:
+                _GROUPS.clear()
+            _GROUPS[key] = value
+        else:
+            self.index += len(key[1])
+        self.expect(")")
+        return value
+
+    def closing(self) -> int:
+        """Return the index of the parenthesis that closes the one that was taken; that of the end where none does."""
+        nesting = 1
+        for index in range(self.index, len(self.tokens)):
+            nesting += {"(": 1, ")": -1}.get(self.tokens[index], 0)
+            if not nesting:
+                return index
+        return len(self.tokens)
