@@ -4,6 +4,7 @@
 // Source: PTX ISA 8.8, "mbarrier", "cp.async.bulk.tensor", "Tensor".
 #pragma once
 #include <map>
+#include <vector>
 
 // What cuTensorMapEncodeTiled makes, as the emulator has it: the axis along memory is the first.
 struct alignas(64) TensorMap {

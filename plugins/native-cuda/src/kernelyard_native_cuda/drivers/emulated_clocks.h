@@ -12,7 +12,7 @@ struct Clock {
     for (unsigned n = 0; n < CLOCKS; ++n) of[n] = of[n] < other.of[n] ? other.of[n] : of[n];
   }
 };
-static Clock clocks[CLOCKS];  // of each warp: what of the others it knows to be over, and its own time
+inline Clock clocks[CLOCKS];  // of each warp: what of the others it knows to be over, and its own time
 static Thread* const bulk_copies = threads + MOST_THREADS;  // who writes what they bring
 
 static unsigned warp_of(const Thread* thread) { return (unsigned)(thread - threads) / WARP_THREADS; }

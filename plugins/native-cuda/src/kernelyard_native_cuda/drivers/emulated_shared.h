@@ -10,10 +10,10 @@ template <class T> struct Global;
 // does not branch by thread. A conflict is a pass over the banks beyond the first that an instruction's bytes need.
 struct Touch { unsigned place; unsigned char nbytes; };  // nbytes 0: none
 static const unsigned MOST_TOUCHES = 4096;
-static bool counts_conflicts;
-static unsigned long long conflicts, passes;
-static Touch (*touches)[WARP_THREADS];  // of the current thread's barrier interval, for each warp: MOST_TOUCHES rows
-static unsigned touched[MOST_THREADS];
+inline bool counts_conflicts;
+inline unsigned long long conflicts, passes;
+inline Touch (*touches)[WARP_THREADS];  // of the current thread's barrier interval, for each warp: MOST_TOUCHES rows
+inline unsigned touched[MOST_THREADS];
 
 static void count_passes(const Touch* lanes) {
   unsigned width = 0;
@@ -67,9 +67,9 @@ struct Byte {
   Thread* awaited;                   // whose asynchronous copy is to write it; null for none
 };
 static const unsigned MOST_DYNAMIC = 227 << 10;
-static unsigned char dynamic[MOST_DYNAMIC];
-static Byte bytes[MOST_DYNAMIC];
-static unsigned dynamic_size;
+inline unsigned char dynamic[MOST_DYNAMIC];
+inline Byte bytes[MOST_DYNAMIC];
+inline unsigned dynamic_size;
 static const unsigned char AWAITED = 0xC3;
 
 static void check_span(unsigned place, unsigned nbytes) {
@@ -129,8 +129,8 @@ static void write_bytes(unsigned place, const void* from, unsigned nbytes) {
 struct Copy { unsigned place, nbytes, group; unsigned char data[16]; };
 static const unsigned MOST_COPIES = 512;
 struct Copies { unsigned count, group; Copy all[MOST_COPIES]; };
-static Copies* copies;  // for each thread
-static unsigned copies_under_way;
+inline Copies* copies;  // for each thread
+inline unsigned copies_under_way;
 
 static void forget_copies() {  // those that nobody waited for, of any kernel
   if (!copies_under_way) return;

@@ -2,7 +2,6 @@
 // which barrier. Included by emulation.h.
 #pragma once
 #include <type_traits>
-#include <vector>
 
 namespace emulation {
 
@@ -88,27 +87,6 @@ template <class T> struct Argument<Global<T>> {
   static constexpr Kind KIND = {sizeof(T), !std::is_const<T>::value, false};
   static Global<T> of(const Given& given) {
     return {(T*)given.slot.value, given.slot.nbytes / (long long)sizeof(T), given.touched, given.name};
-  }
-};
-
-// What is recorded of a launch's tensors.
-struct Records {
-  std::vector<std::vector<Touched>> all;
-  void start(Given* given, const Kind* kinds, int count) {
-    for (int n = 0; n < count; ++n) {
-      given[n].tensor = kinds[n].is_map ? *(const Slot*)given[n].slot.value : given[n].slot;
-      for (int other = 0; other < n; ++other)
-        if (kinds[n].is_written || kinds[other].is_written) check_apart(given[n], given[other]);
-      if (!kinds[n].element_nbytes) continue;
-      all.emplace_back(given[n].slot.nbytes / kinds[n].element_nbytes);
-      given[n].touched = all.back().data();
-    }
-  }
-  static void check_apart(const Given& one, const Given& other) {  // the nbytes of numbers are 0
-    const Slot a = one.tensor, b = other.tensor;
-    if (a.nbytes && b.nbytes && a.value < b.value + b.nbytes && b.value < a.value + a.nbytes)
-      snprintf(message, sizeof message, "tensors %s and %s overlap, although the kernel takes them as __restrict__ and writes one",
-               one.name, other.name);
   }
 };
 }  // namespace emulation

@@ -5,6 +5,7 @@
 #pragma once
 #include <deque>
 #include <memory>
+#include <vector>
 
 namespace emulation {
 static const unsigned GROUP_THREADS = 128, GROUPS = MOST_THREADS / GROUP_THREADS, PIECE = 16;

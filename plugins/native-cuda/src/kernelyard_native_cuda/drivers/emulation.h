@@ -70,22 +70,22 @@ struct Thread {
 };
 static const unsigned MOST_THREADS = 1024, WARP_THREADS = 32;
 static const size_t STACK = 128 << 10;
-static Thread threads[MOST_THREADS + 1];  // and one that stands for bulk copies
-static char* stacks;
-static Thread* current;
-static Context scheduler;
-static uint3 grid, block, block_index;
-static unsigned count;  // of threads in a block
-static unsigned long long epoch = 1;  // barriers so far, in all blocks: what happened in another epoch is in order
-static bool is_last_first;  // the order of blocks, and of copies
-static unsigned long long block_epoch;  // the epoch in which the block began: shared memory of before is not its own
-static void (*body)(void*);
-static void* arguments;
-static char message[512];
-static void forget_copies(), count_touches(), start_clocks();
+inline Thread threads[MOST_THREADS + 1];  // and one that stands for bulk copies
+inline char* stacks;
+inline Thread* current;
+inline Context scheduler;
+inline uint3 grid, block, block_index;
+inline unsigned count;  // of threads in a block
+inline unsigned long long epoch = 1;  // barriers so far, in all blocks: what happened in another epoch is in order
+inline bool is_last_first;  // the order of blocks, and of copies
+inline unsigned long long block_epoch;  // the epoch in which the block began: shared memory of before is not its own
+inline void (*body)(void*);
+inline void* arguments;
+inline char message[512];
 // What asynchronous work of sm_90 adds, where a kernel has any: whether something happened that threads wait for, what is
 // wrong at a block's end, and what a write of shared memory would disturb.
-static struct { void (*start)(); bool (*release)(); void (*check_end)(); void (*check_write)(unsigned place, unsigned nbytes); } extension;
+struct Extension { void (*start)(); bool (*release)(); void (*check_end)(); void (*check_write)(unsigned place, unsigned nbytes); };
+inline Extension extension;
 
 static void leave() { change(current->context, scheduler); }
 [[noreturn]] __attribute__((noinline, cold)) static void fail(const char* what, long long index, long long size) {
@@ -97,78 +97,6 @@ static void start() {
   body(arguments);
   current->state = DONE;
   for (;;) leave();
-}
-
-static bool release_warps() {
-  bool released = false;
-  for (unsigned first = 0; first < count; first += 32) {
-    const unsigned end = first + 32 < count ? first + 32 : count;
-    for (unsigned one = first; one < end; ++one) {
-      if (threads[one].state != IN_WARP) continue;
-      const unsigned mask = threads[one].lane_mask;
-      bool complete = true;
-      for (unsigned other = first; other < end; ++other)
-        if (mask >> (other - first) & 1u)
-          complete = complete && threads[other].state == IN_WARP && threads[other].lane_mask == mask;
-      for (unsigned other = first; complete && other < end; ++other)
-        if (mask >> (other - first) & 1u) threads[other].state = READY;
-      released = released || complete;
-    }
-  }
-  return released;
-}
-
-// Whether the block went on at its barrier; where it cannot, `message` says why.
-static bool release_barrier() {
-  unsigned waiting = 0, done = 0, asynchronous = 0;
-  for (unsigned i = 0; i < count; ++i) {
-    waiting += threads[i].state == AT_BARRIER, done += threads[i].state == DONE;
-    asynchronous += threads[i].state == WAITING;
-  }
-  if (waiting == count) {
-    count_touches();
-    ++epoch;
-    for (unsigned i = 0; i < count; ++i) threads[i].state = READY;
-    return true;
-  }
-  if (done != count)
-    snprintf(message, sizeof message,
-             "%u of %u threads of block (%u, %u, %u) wait at __syncthreads, %u at an mbarrier or for wgmma, %u at a warp "
-             "collective, %u have ended",
-             waiting, count, block_index.x, block_index.y, block_index.z, asynchronous, count - waiting - asynchronous - done,
-             done);
-  else if (extension.check_end) extension.check_end();
-  return false;
-}
-
-static void run_block() {
-  block_epoch = ++epoch;
-  forget_copies();
-  start_clocks();
-  if (extension.start) extension.start();
-  for (unsigned i = 0; i < count; ++i) {
-    threads[i].state = READY;
-    threads[i].syncs = threads[i].fences = 0;
-    threads[i].index = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
-    prepare(threads[i].context, stacks + i * STACK, STACK, start);
-  }
-  do {
-    bool ran;
-    do {
-      ran = false;
-      for (unsigned i = 0; i < count; ++i)
-        if (threads[i].state == READY) {
-          current = &threads[i];
-          change(scheduler, current->context);
-          if (message[0]) return;
-          ran = true;
-        }
-      ran = release_warps() || ran;
-      if (!ran && extension.release) ran = extension.release();
-      if (message[0]) return;
-    } while (ran);
-  } while (release_barrier());
-  count_touches();
 }
 
 }  // namespace emulation
@@ -231,41 +159,8 @@ template <class... A, int... I> static void call(Call<A...>* it, Numbers<I...>) 
 template <class... A> static void call_it(void* it) { call((Call<A...>*)it, typename Upto<sizeof...(A)>::type()); }
 
 struct Start { unsigned grid[3], block[3], shared_nbytes, records_tensors, order; };
-enum { AS_NUMBERED, LAST_FIRST };  // orders of blocks; any other is a seed to shuffle by
-
-static std::vector<size_t> shuffled(size_t total, unsigned long long seed) {
-  std::vector<size_t> order(total);
-  for (size_t n = 0; n < total; ++n) {  // Fisher and Yates, with Knuth's MMIX generator
-    seed = seed * 6364136223846793005ull + 1442695040888963407ull;
-    const size_t at = (seed >> 33) % (n + 1);
-    order[n] = order[at], order[at] = n;
-  }
-  return order;
-}
-static void run_blocks(unsigned how) {
-  const size_t total = (size_t)grid.x * grid.y * grid.z;
-  const std::vector<size_t> order = how > LAST_FIRST ? shuffled(total, how) : std::vector<size_t>();
-  for (size_t n = 0; n < total && !message[0]; ++n) {
-    const size_t number = how == AS_NUMBERED ? n : how == LAST_FIRST ? total - 1 - n : order[n];
-    const size_t row = number / grid.x;
-    block_index = {(unsigned)(number % grid.x), (unsigned)(row % grid.y), (unsigned)(row / grid.y)};
-    run_block();
-  }
-}
-static const char* run(const Start& how, Given* given, const Kind* kinds, int arguments_count) {
-  grid = {how.grid[0], how.grid[1], how.grid[2]}, block = {how.block[0], how.block[1], how.block[2]};
-  count = block.x * block.y * block.z;
-  dynamic_size = how.shared_nbytes;
-  is_last_first = how.order == LAST_FIRST;
-  message[0] = 0;
-  if (!stacks) stacks = (char*)malloc(STACK * MOST_THREADS);
-  if (!stacks || count < 1 || count > MOST_THREADS) return "a block of more threads than there may be";
-  if (dynamic_size > MOST_DYNAMIC) return "more dynamic shared memory than there may be";
-  Records records;
-  if (how.records_tensors) records.start(given, kinds, arguments_count);
-  run_blocks(how.order);
-  return message[0] ? message : nullptr;
-}
+// Runs the blocks of `body`; null, or what went wrong.
+const char* run(const Start& how, Given* given, const Kind* kinds, int arguments_count);
 // Runs a kernel; null, or what went wrong. names: of its parameters, as far as they are known.
 template <int N, class... A>
 static const char* launch(void (*kernel)(A...), const Start* how, const Slot* slots, const char* const (&names)[N]) {
@@ -360,10 +255,7 @@ template <int N, class T> static void put_pack(emulation::Global<T> p, long long
   if ((size_t)p.place(i) % alignof(Pack<T, N>)) emulation::fail("elements are written at once that are not aligned", i, p.size);
   for (int lane = 0; lane < N; ++lane) p[i + lane] = all.at[lane];
 }
-// Passes over the banks beyond those that accesses of shared memory need, and passes, since counting began.
-EXPORTED void emulation_count_conflicts(int on) {
-  emulation::counts_conflicts = on;
-  emulation::conflicts = emulation::passes = 0;
-}
-EXPORTED unsigned long long emulation_conflicts() { return emulation::conflicts; }
-EXPORTED unsigned long long emulation_passes() { return emulation::passes; }
+// Most of a short program's compilation was this: it is in an object that is compiled once, with which programs are linked.
+#ifndef KERNELYARD_EMULATION_OBJECT
+#include "emulated_blocks.h"
+#endif

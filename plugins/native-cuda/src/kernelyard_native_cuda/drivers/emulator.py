@@ -48,6 +48,7 @@ FLAGS = (
     "-fno-strict-aliasing",
     "-ffp-contract=off",
 )
+OBJECT, OBJECT_ELSEWHERE = "emulation.o", "-DKERNELYARD_EMULATION_OBJECT"
 NAME, PARAMETERS = re.compile(r"\b(\w+)\s*\("), re.compile(r"([^{;]*)\)\s*\{")  # of a function that is defined
 CACHE = DiskCache("cuda-emulator")
 POISON = 0xC3
@@ -144,9 +145,9 @@ class Emulator(CudaDriver):
             with tempfile.TemporaryDirectory(prefix="kernelyard-") as name:
                 folder = Path(name)
                 (folder / "kernels.cpp").write_text(text, encoding="utf-8")
-                folders = (precompiled_header(self._compiler, FLAGS), HEADER.parent)
-                includes = (f"-I{each}" for each in folders if each is not None)
-                words = (*self._compiler, *FLAGS, *includes, "-o", "kernels.so", "kernels.cpp")
+                made = precompiled(self._compiler, FLAGS)
+                kept = (OBJECT_ELSEWHERE, f"-I{made}", str(made / OBJECT)) if made is not None else ()
+                words = (*self._compiler, *FLAGS, "-o", "kernels.so", "kernels.cpp", *kept, f"-I{HEADER.parent}")
                 CPP.run(words, folder)
                 code = (folder / "kernels.so").read_bytes()
             CACHE.put(key, code)
@@ -154,11 +155,12 @@ class Emulator(CudaDriver):
 
 
 @cache
-def precompiled_header(compiler: tuple[str, ...], flags: tuple[str, ...]) -> Path | None:
-    """Return a folder with the emulator's header precompiled; None where nothing may be kept.
+def precompiled(compiler: tuple[str, ...], flags: tuple[str, ...]) -> Path | None:
+    """Return a folder with the emulator's header precompiled, and an object; None where nothing may be kept.
 
-    Most kernels are short, and the header takes a third of the time of their compilation. A compiler that cannot read
-    the file, as one of another version, reads the header instead. Raises: ToolchainError.
+    Most kernels are short, and the emulator takes most of the time of their compilation: the object has what runs the
+    blocks of every kernel. A compiler that cannot read the header's file, as one of another version, reads the header
+    instead. Raises: ToolchainError.
     """
     kept = plugin_cache("kernelyard-native-cuda")
     if kept is None:
@@ -168,10 +170,13 @@ def precompiled_header(compiler: tuple[str, ...], flags: tuple[str, ...]) -> Pat
     header = folder / f"{HEADER.name}.gch"
     if not header.exists():
         folder.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as name:  # others read it once it is complete
-            made = Path(name, header.name)
-            CPP.run((*compiler, *flags, "-x", "c++-header", str(HEADER), "-o", str(made)), Path(name))
-            os.replace(made, header)
+        with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as name:  # complete before it is read
+            made = Path(name)
+            words, source = (*compiler, *flags), str(HEADER)
+            CPP.run((*words, "-x", "c++", "-c", source, "-o", str(made / OBJECT)), made)
+            CPP.run((*words, OBJECT_ELSEWHERE, "-x", "c++-header", source, "-o", str(made / header.name)), made)
+            os.replace(made / OBJECT, folder / OBJECT)
+            os.replace(made / header.name, header)
     return folder
 
 
