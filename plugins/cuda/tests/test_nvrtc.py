@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from kernelyard.errors import ToolchainError
 from kernelyard_cuda import nvrtc
 from kernelyard_cuda.libraries import NVRTC, candidates
+from kernelyard_cuda.precompiled_headers import precompiled
 
 from .fake_nvrtc import CUBIN, fake_nvrtc
 
+SM_90 = "--gpu-architecture=sm_90"
 KERNEL = 'extern "C" __global__ void kernel(float* x) { *x = 1; }'
 
 
@@ -40,4 +43,32 @@ def test_every_nvrtc_of_this_machine_compiles() -> None:
     if not found:
         pytest.skip("NVRTC is not installed here: pip install nvidia-cuda-nvrtc-cu12")
     for library in found:
-        assert nvrtc.compile_cubin(library, KERNEL, ["--gpu-architecture=sm_90"]).startswith(b"\x7fELF"), library
+        assert nvrtc.compile_cubin(library, KERNEL, [SM_90]).startswith(b"\x7fELF"), library
+
+
+@pytest.fixture
+def library() -> str:
+    found = nvrtc.find()
+    if found is None or not hasattr(ctypes.CDLL(found[0]), "nvrtcSetPCHHeapSize"):
+        pytest.skip("NVRTC 12.8 or later is not installed here: pip install nvidia-cuda-nvrtc-cu12")
+    return found[0]
+
+
+def test_headers_of_several_programs_are_read_once(tmp_path: Path, library: str) -> None:
+    (tmp_path / "scaled.h").write_text("template <int N> __device__ float scaled(float x) { return N * x; }\n")
+    headers, options = '#include "scaled.h"\n', [SM_90, f"-I{tmp_path}"]
+    whole = '#include "scaled.h"\n#define FACTOR {}\nextern "C" __global__ void kernel(float* x) {{ *x = scaled<FACTOR>(*x); }}'
+    for factor in (2, 3, 4):
+        alone = nvrtc.compile_cubin(library, whole.format(factor), options)
+        program = whole.format(factor).removeprefix(headers)
+        assert nvrtc.compile_cubin(library, program, options, headers) == alone
+    with precompiled(ctypes.CDLL(library), headers, options) as chosen:
+        flag, folder = chosen
+        assert flag == "--pch"
+        assert [path.suffix for path in Path(folder.removeprefix("--pch-dir=")).iterdir()] == [".pch"]
+
+
+def test_no_headers_are_shared_with_a_thread_that_compiles(library: str) -> None:
+    headers = "#include <cuda_fp16.h>\n"
+    with precompiled(ctypes.CDLL(library), headers, []), precompiled(ctypes.CDLL(library), headers, []) as chosen:
+        assert chosen == []

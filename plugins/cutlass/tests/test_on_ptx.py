@@ -115,7 +115,7 @@ LAUNCHES: dict[str, Callable[[Any, Memory], PlannedLaunch]] = {
 def ptx_of(kernel: Kernel) -> str:
     toolchain = find_toolchain()
     options = ["--gpu-architecture=sm_80", *compiler.FLAGS, *(f"-I{folder}" for folder in toolchain.folders)]
-    return nvrtc.compile_ptx(toolchain.nvrtc, compiler.text_of(kernel), options)
+    return nvrtc.compile_ptx(toolchain.nvrtc, compiler.text_of(kernel), options, compiler.headers_of(kernel))
 
 
 def constant(text: str, name: str) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kernelyard.errors import ToolchainError
 from kernelyard_cuda.libraries import NVRTC, candidates
+from kernelyard_cuda.precompiled_headers import precompiled, with_headers
 
 
 def find() -> tuple[str, tuple[Path, ...]] | None:
@@ -62,28 +63,26 @@ def _load(library: str) -> ctypes.CDLL:
     return nvrtc
 
 
-def compile_cubin(library: str, source: str, options: Sequence[str]) -> bytes:
+def compile_cubin(library: str, source: str, options: Sequence[str], headers: str = "") -> bytes:
     """Return the cubin of CUDA C++ text.
 
+    headers: lines before it that include headers, which are read once for the programs of this process.
     Raises: ToolchainError with what the compiler said.
     """
-    program = _Program(library, source)
+    return _compile(library, source, options, headers, "CUBIN")
+
+
+def compile_ptx(library: str, source: str, options: Sequence[str], headers: str = "") -> str:
+    """Return the PTX of CUDA C++ text; see `compile_cubin`."""
+    return _compile(library, source, options, headers, "PTX").rstrip(b"\0").decode()
+
+
+def _compile(library: str, source: str, options: Sequence[str], headers: str, form: str) -> bytes:
+    program = _Program(library, with_headers(headers, source))
     try:
-        program.compile(options)
-        return program.read("nvrtcGetCUBINSize", "nvrtcGetCUBIN")
-    finally:
-        program.destroy()
-
-
-def compile_ptx(library: str, source: str, options: Sequence[str]) -> str:
-    """Return the PTX of CUDA C++ text.
-
-    Raises: ToolchainError with what the compiler said.
-    """
-    program = _Program(library, source)
-    try:
-        program.compile(options)
-        return program.read("nvrtcGetPTXSize", "nvrtcGetPTX").rstrip(b"\0").decode()
+        with precompiled(_load(library), headers, options) as more:
+            program.compile([*options, *more])
+        return program.read(f"nvrtcGet{form}Size", f"nvrtcGet{form}")
     finally:
         program.destroy()
 

@@ -18,7 +18,7 @@ FLAGS = ("--std=c++17", "-default-device")
 
 
 def text_of(kernel: Kernel) -> str:
-    """Return the program of a kernel: its parameters as macros, and the template.
+    """Return the program of a kernel behind the headers: its parameters as macros, and the template.
 
     Example:
         >>> from kernelyard_cutlass.kernels import TransposeKernel
@@ -27,12 +27,21 @@ def text_of(kernel: Kernel) -> str:
     """
     macros = {"KY_ENTRY": entry_of(kernel), **kernel.defines()}
     lines = [f"#define {name} {value}" for name, value in macros.items()]
-    return "\n".join([*lines, _template(kernel.template)])
+    return "\n".join([*lines, _template(kernel.template)[1]])
+
+
+def headers_of(kernel: Kernel) -> str:
+    """Return the lines that include headers, which stand before the program of a kernel."""
+    return _template(kernel.template)[0]
 
 
 @cache
-def _template(name: str) -> str:
-    return (TEMPLATES / f"{name}.cuh").read_text(encoding="utf-8")
+def _template(name: str) -> tuple[str, str]:
+    """Return the lines of a template that include headers, and those behind these."""
+    lines = (TEMPLATES / f"{name}.cuh").read_text(encoding="utf-8").splitlines(keepends=True)
+    headers = [line for line in lines if line.startswith("#include")]
+    first = lines.index(headers[-1]) + 1
+    return "".join(headers), "".join(lines[first:])
 
 
 def key_of(kernel: Kernel, arch: str, toolchain: Toolchain) -> str:
@@ -42,7 +51,7 @@ def key_of(kernel: Kernel, arch: str, toolchain: Toolchain) -> str:
     CUTLASS, the CUDA headers and NVRTC, with where they are.
     """
     found = [toolchain.nvrtc_version, toolchain.nvrtc, toolchain.cutlass_version, *map(str, toolchain.folders)]
-    return "\n".join([arch, *FLAGS, *found, text_of(kernel)])
+    return "\n".join([arch, *FLAGS, *found, headers_of(kernel), text_of(kernel)])
 
 
 def compile_kernel(kernel: Kernel, arch: str) -> Code:
@@ -55,6 +64,6 @@ def compile_kernel(kernel: Kernel, arch: str) -> Code:
     cubin = CACHE.get(key)
     if cubin is None:
         options = [f"--gpu-architecture={arch}", *FLAGS, *(f"-I{folder}" for folder in toolchain.folders)]
-        cubin = nvrtc.compile_cubin(toolchain.nvrtc, text_of(kernel), options)
+        cubin = nvrtc.compile_cubin(toolchain.nvrtc, text_of(kernel), options, headers_of(kernel))
         CACHE.put(key, cubin)
     return code_of(kernel, arch, cubin)

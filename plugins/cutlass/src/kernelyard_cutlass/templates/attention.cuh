@@ -1,22 +1,6 @@
 // softmax(scale * queries @ keys.T + bias, masked) @ values for each head: CUTLASS's fused multi-head attention.
 // Heads of queries may share a head of keys and values. With starts of sequences, rows are packed one after the other.
-#include <cuda/std/cstddef>
-#include <cuda/std/cstdint>
-#include <cuda/std/limits>
-#include <cuda/std/tuple>
-#include <cuda/std/type_traits>
-#include <cuda/std/utility>
-#include "cutlass/array.h"
-#include "cutlass/cutlass.h"
-#include "cutlass/numeric_types.h"
-// The kernel is written for nvcc: it names the standard library and marks what runs on the host.
-namespace std {
-using ::cuda::std::false_type;
-using ::cuda::std::size_t;
-using ::cuda::std::true_type;
-}  // namespace std
-#define __host__
-#include "kernel_forward.h"
+#include "fused_attention.h"
 
 using Kernel = AttentionKernel<
     KY_INPUT, cutlass::arch::Sm80, KY_IS_ALIGNED, KY_QUERIES, KY_KEYS, KY_MOST_SIZE, false, KY_HAS_BIAS>;
