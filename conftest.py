@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
+
+from kernelyard.runtime.installed.disk_cache import DiskCache, max_bytes
 
 GOLDEN = Path(__file__).parent / "tests" / "golden"
 SETTINGS = "_hypothesis_internal_use_settings"  # of a property test
@@ -129,37 +132,45 @@ def _compiled_ahead() -> Iterator[None]:
         yield
 
 
-class KeptPrograms:
-    """Stand in for a `DiskCache` where `KERNELYARD_CACHE_MB` turns these off: a file for each program in a folder."""
+class KeptPrograms(DiskCache):
+    """A `DiskCache` that, where `KERNELYARD_CACHE_MB` turns these off, has a file for each program in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name)
         self.folder = folder
 
     def get(self, key: str) -> bytes | None:
-        path = self._path(key)
+        if max_bytes():
+            return super().get(key)
+        path = self._kept(key)
         return path.read_bytes() if path.exists() else None
 
     def put(self, key: str, payload: bytes) -> None:
-        path = self._path(key)
-        made = path.with_name(f"{path.name}.{os.getpid()}")
+        if max_bytes():
+            super().put(key, payload)
+            return
+        path = self._kept(key)
+        made = path.with_name(f"{path.name}.{os.getpid()}.{get_ident()}")
         made.write_bytes(payload)
         made.replace(path)  # other processes read it once it is complete
 
-    def _path(self, key: str) -> Path:
+    def _kept(self, key: str) -> Path:
         return self.folder / hashlib.sha256(key.encode()).hexdigest()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _emulated_programs_are_kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Precompile the emulator's header, and compile a program of the same text once for all tests of a run."""
+def _programs_are_kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compile a program of the same text once for all tests of a run; precompile the emulator's header."""
+    from kernelyard_native_cpu import generator
     from kernelyard_native_cuda.drivers import emulator
 
     base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "emulator"
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "programs"
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(emulator, "plugin_cache", lambda distribution: folder)
-        patch.setattr(emulator, "CACHE", KeptPrograms(folder))
+        patch.setattr(emulator, "CACHE", KeptPrograms("cuda-emulator", folder))
+        patch.setattr(generator, "CACHE", KeptPrograms("native-cpu", folder))
         yield
 
 

@@ -12,10 +12,11 @@ from kernelyard.ir import TensorType
 from kernelyard.runtime.installed.disk_cache import DiskCache
 from kernelyard.target import Target
 from kernelyard.tir.builder import PrimFuncBuilder
-from kernelyard_native_cpu import _native
+from kernelyard_native_cpu import _native, generator
 from kernelyard_native_cpu.generator import CACHE, NativeCpuGenerator
 from kernelyard_native_cpu.machine import resolve_machine
 
+SHARED = 1  # each machine's functions that share out tasks are an entry of their own
 PROGRAM = """
 import numpy as np, kernelyard as ky, kernelyard.ops
 from kernelyard.ir import FunctionBuilder, IRModule
@@ -31,6 +32,7 @@ np.testing.assert_allclose(exe(np.ones(33, np.float32)).numpy(), np.tanh(2.0), r
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("KERNELYARD_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("KERNELYARD_CACHE_MB", "10")
+    monkeypatch.setattr(generator, "CACHE", CACHE)  # not the one that keeps programs for all tests
     return tmp_path / "native-cpu"
 
 
@@ -52,9 +54,9 @@ def generate(factor: float = 2.0, mcpu: str | None = None) -> bytes:
 
 def test_the_same_kernels_are_compiled_once(folder: Path, compiled: list[str]) -> None:
     first = generate()
-    assert len(compiled) == len(list(folder.iterdir())) == 1
+    assert len(compiled) == len(list(folder.iterdir())) == 1 + SHARED
     assert generate() == first
-    assert len(compiled) == 1
+    assert len(compiled) == 1 + SHARED
 
 
 def test_another_text_or_machine_is_another_entry(folder: Path, compiled: list[str]) -> None:
@@ -62,7 +64,7 @@ def test_another_text_or_machine_is_another_entry(folder: Path, compiled: list[s
     generate(3.0)
     generate(mcpu="x86-64-v2")  # older than any machine that has vectors worth the name
     generate(mcpu="x86-64")
-    assert len(compiled) == len(list(folder.iterdir())) == 4
+    assert len(compiled) == len(list(folder.iterdir())) == 4 + 3 * SHARED
 
 
 def test_the_key_has_the_compilers_version_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,33 +81,32 @@ def test_the_key_has_the_compilers_version_and_options(monkeypatch: pytest.Monke
 
 def test_a_damaged_entry_is_compiled_anew(folder: Path, compiled: list[str]) -> None:
     first = generate()
-    (path,) = folder.iterdir()
-    path.write_bytes(path.read_bytes()[:-7])
-    assert generate() == first
-    assert len(compiled) == 2
-    assert generate() == first
-    assert len(compiled) == 2
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes()[:-7])
+    for _ in range(2):
+        assert generate() == first
+        assert len(compiled) == 2 * (1 + SHARED)
 
 
 def test_it_can_be_turned_off(folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELYARD_CACHE_MB", "0")
     assert generate() == generate()
-    assert len(compiled) == 2
+    assert len(compiled) == 2 * (1 + SHARED)
     assert not folder.exists()
 
 
 def test_several_processes_may_compile_at_once(folder: Path) -> None:
     processes = [subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE) for _ in range(3)]
     for process in processes:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors.decode()
-    assert CACHE.use().entries == 1
+    assert CACHE.use().entries == 1 + SHARED
 
 
 def test_doctor_says_where_it_is(folder: Path) -> None:
     generate()
     fact = NativeCpuGenerator().facts()["kernel cache"]
-    assert fact.startswith(f"{folder}, 1 entries, ")
+    assert fact.startswith(f"{folder}, {1 + SHARED} entries, ")
     assert fact.endswith("at most 10 MB")
     assert CACHE.use().nbytes > 0
 
@@ -116,7 +117,7 @@ def test_llvm_is_not_loaded_where_all_kernels_are_there(folder: Path) -> None:
             [sys.executable, "-c", f"{PROGRAM}\nimport sys; print('llvmlite.binding' in sys.modules)"],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=True,
         ).stdout.split()
         for _ in range(2)

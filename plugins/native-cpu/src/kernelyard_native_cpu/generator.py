@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -71,7 +71,7 @@ class NativeCpuGenerator(CodeGenerator):
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
         """See `CodeGenerator.generate`."""
         machine = resolve_machine(target.mcpu, target.arch)
-        objects: list[bytes] = []
+        objects = [_cached_object(write_thread_functions(machine), machine)]
         kernels: list[GeneratedKernel] = []
         names = list(functions)
         for start in range(0, len(names), KERNELS_PER_MODULE):
@@ -96,6 +96,14 @@ def write_module(functions: Mapping[str, PrimFunc], machine: Machine) -> tuple[l
     """Generate kernels of functions, and the text of an LLVM module with all of them."""
     declarations = dict(threads.DECLARATIONS)
     kernels = [generate_kernel(name, function, machine, declarations) for name, function in functions.items()]
+    return kernels, _module_of((kernel.text for kernel in kernels), declarations, machine)
+
+
+def write_thread_functions(machine: Machine) -> str:
+    """Return the text of an LLVM module with what all kernels call to share out their tasks."""
+    return _module_of([threads.FUNCTIONS], threads.POOL_DECLARATIONS, machine)
+
+
+def _module_of(functions: Iterable[str], declarations: Mapping[str, str], machine: Machine) -> str:
     head = f'target triple = "{_native.triple(machine)}"'
-    texts = [head, threads.FUNCTIONS, *(kernel.text for kernel in kernels)]
-    return kernels, module_text(texts, declarations, machine.vector_bits, machine.attributes)
+    return module_text([head, *functions], declarations, machine.vector_bits, machine.attributes)

@@ -17,7 +17,7 @@ from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Value
 from kernelyard_native_cpu.codegen.group import ARGS, GROUP_PARAMETERS, THREAD, WORKSPACE, GroupWriter
 from kernelyard_native_cpu.codegen.memory import DimTable, Memory
-from kernelyard_native_cpu.codegen.threads import GroupLoop, entry_function, member
+from kernelyard_native_cpu.codegen.threads import GroupLoop, entry_function
 from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, LocalInfo, entry_symbol
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.group import Group
@@ -74,7 +74,7 @@ class _KernelWriter:
         infos: list[GroupInfo] = []
         for number, (group, plans) in enumerate(zip(self.groups, self.plans, strict=True)):
             text, info = self._group_writer(group, plans).write(f"{self.name}.{number}")
-            texts += [text, member(f"{self.name}.{number}")]
+            texts.append(text)
             infos.append(info)
         texts.append(entry_function(self.name, tuple(self._loops(infos))))
         function = self.function

@@ -19,6 +19,7 @@ _LINE = 64
 
 # What threads are told, in the order in which it lies in a context: 8 bytes each.
 FIELDS = {
+    "group": "ptr",
     "args": "ptr",
     "dims": "ptr",
     "workspace": "ptr",
@@ -28,7 +29,12 @@ FIELDS = {
     "step": "i64",
 }
 
-DECLARATIONS = {
+# What an entry function calls where a group has threads.
+SHARE_OUT = "threads.share_out"
+_PARAMETERS = "ptr, ptr, ptr, ptr, i64, i64, i64, i32"
+DECLARATIONS = {SHARE_OUT: f"declare hidden void @{SHARE_OUT}({_PARAMETERS})"}
+# What the functions below call.
+POOL_DECLARATIONS = {
     "GOMP_parallel": "declare void @GOMP_parallel(ptr, ptr, i32, i32)",
     "omp_get_thread_num": "declare i32 @omp_get_thread_num()",
     "llvm.umax.i64": "declare i64 @llvm.umax.i64(i64, i64)",
@@ -41,20 +47,27 @@ def _places() -> str:
     return "\n".join(f"  %{name}.at = getelementptr i64, ptr %context, i64 {n}" for n, name in enumerate(FIELDS))
 
 
-def _loads(*names: str) -> str:
-    """Fields of `%context`, by name."""
-    return "\n".join(f"  %{name} = load {FIELDS[name]}, ptr %{name}.at, align 8" for name in names)
+def _loads() -> str:
+    """Return the LLVM text that loads the fields of `%context`."""
+    return "\n".join(f"  %{name} = load {type_}, ptr %{name}.at, align 8" for name, type_ in FIELDS.items())
 
 
-# share_out: every thread's range is untouched; the pool runs the group's `member`, by these flags.
+def _stores() -> str:
+    """Return the LLVM text that stores the fields of `%context`."""
+    return "\n".join(f"  store {type_} %{name}, ptr %{name}.at, align 8" for name, type_ in FIELDS.items())
+
+
+# share_out: every thread's range is untouched; the pool runs the group by these flags. Objects that are linked into one
+# library may each bring it along.
 # take_tasks: what one thread does of a group: pieces of its own range, then of those after it. In every other step of a
 # recurrence it begins at the end of a range: the last pieces of the step before are in its cache.
-FUNCTIONS = f"""define internal void @share_out(ptr %context, ptr %member, i32 %flags) #0 {{
+FUNCTIONS = f"""define weak_odr hidden void @{SHARE_OUT}(ptr %group, ptr %args, ptr %dims, ptr %workspace, i64 %tasks,
+    i64 %threads, i64 %step, i32 %flags) #0 {{
 entry:
-{_places()}
-{_loads("tasks", "threads")}
+  %context = alloca [{len(FIELDS)} x i64], align 8
   %cursors = alloca [{_LINE} x i8], i64 %threads, align {_LINE}
-  store ptr %cursors, ptr %cursors.at, align 8
+{_places()}
+{_stores()}
   br label %next
 next:
   %thread = phi i64 [ 0, %entry ], [ %after, %next ]
@@ -68,14 +81,14 @@ next:
   br i1 %more, label %next, label %run
 run:
   %count = trunc i64 %threads to i32
-  call void @GOMP_parallel(ptr %member, ptr %context, i32 %count, i32 %flags)
+  call void @GOMP_parallel(ptr @take_tasks, ptr %context, i32 %count, i32 %flags)
   ret void
 }}
 
-define internal void @take_tasks(ptr %context, ptr %group) #0 {{
+define internal void @take_tasks(ptr %context) #0 {{
 entry:
 {_places()}
-{_loads(*FIELDS)}
+{_loads()}
   %number = call i32 @omp_get_thread_num()
   %thread = zext i32 %number to i64
   %odd = and i64 %step, 1
@@ -127,15 +140,6 @@ finished:
 """
 
 
-def member(name: str) -> str:
-    """Return the LLVM text of the function that each thread of the pool runs for a group."""
-    return f"""define internal void @{name}.thread(ptr %context) #0 {{
-  call void @take_tasks(ptr %context, ptr @{name})
-  ret void
-}}
-"""
-
-
 class GroupLoop(NamedTuple):
     """Groups that are run in turn, for each step of a loop if they share one.
 
@@ -149,14 +153,7 @@ class GroupLoop(NamedTuple):
 
 def entry_function(name: str, loops: Sequence[GroupLoop]) -> str:
     """Return the kernel: each group in turn, by one thread or by the pool."""
-    lines = [
-        f"define i32 @{name}(ptr %args, ptr %dims, i32 %most, ptr %workspace) #0 {{",
-        "entry:",
-        f"  %context = alloca [{len(FIELDS)} x i64], align 8",
-        _places(),
-        *(f"  store ptr %{name}, ptr %{name}.at, align 8" for name in ("args", "dims", "workspace")),
-        "  store i64 0, ptr %step.at, align 8",
-    ]
+    lines = [f"define i32 @{name}(ptr %args, ptr %dims, i32 %most, ptr %workspace) #0 {{", "entry:"]
     for number, loop in enumerate(loops):
         is_single = loop.steps == 1 and loop.steps_place is None
         lines += _groups(name, loop.groups, "0") if is_single else _steps(name, number, loop)
@@ -183,7 +180,6 @@ def _steps(name: str, number: int, loop: GroupLoop) -> list[str]:
         f"  {step}.inside = icmp slt i64 {step}, {count}",
         f"  br i1 {step}.inside, label %body{number}, label %exit{number}",
         f"body{number}:",
-        f"  store i64 {step}, ptr %step.at, align 8",
         *_groups(name, loop.groups, step),
         f"  br label %latch{number}",
         f"latch{number}:",
@@ -196,6 +192,7 @@ def _steps(name: str, number: int, loop: GroupLoop) -> list[str]:
 def _groups(name: str, groups: Sequence[tuple[int, bool]], step: str) -> list[str]:
     lines: list[str] = []
     for g, is_short in groups:
+        given, flags = "ptr %args, ptr %dims, ptr %workspace", ALONE_IF_ASLEEP if is_short else 0
         lines += [
             f"  %pt{g} = getelementptr i64, ptr %dims, i64 {2 * g}",
             f"  %threads{g} = load i64, ptr %pt{g}",
@@ -204,12 +201,11 @@ def _groups(name: str, groups: Sequence[tuple[int, bool]], step: str) -> list[st
             f"  %alone{g} = icmp sle i64 %threads{g}, 1",
             f"  br i1 %alone{g}, label %one{g}, label %many{g}",
             f"one{g}:",
-            f"  call void @{name}.{g}(ptr %args, ptr %dims, ptr %workspace, i64 0, i64 %tasks{g}, i64 0, i64 {step})",
+            f"  call void @{name}.{g}({given}, i64 0, i64 %tasks{g}, i64 0, i64 {step})",
             f"  br label %done{g}",
             f"many{g}:",
-            f"  store i64 %tasks{g}, ptr %tasks.at, align 8",
-            f"  store i64 %threads{g}, ptr %threads.at, align 8",
-            f"  call void @share_out(ptr %context, ptr @{name}.{g}.thread, i32 {ALONE_IF_ASLEEP if is_short else 0})",
+            f"  call void @{SHARE_OUT}(ptr @{name}.{g}, {given},",
+            f"    i64 %tasks{g}, i64 %threads{g}, i64 {step}, i32 {flags})",
             f"  br label %done{g}",
             f"done{g}:",
         ]
