@@ -415,3 +415,21 @@ def test_networks_give_the_same_without_vnni(network, isa, offloading, tmp_path)
     (expected,) = evaluate(module, [x])
     quanta = np.abs(np.load(tmp_path / "y.npy") - expected) / 0.05
     assert quanta.max() < 1.01
+
+
+def test_data_of_int8_is_handed_on_as_uint8(offloading):
+    """Behind a relu it has no zero point then, and oneDNN adds 128 to no number."""
+
+    def build(b, x):
+        w = b.op("dequantize", np.eye(16, dtype=np.int8).reshape(16, 16, 1, 1), np.float32(0.613), np.int8(0))
+        y = decoded(b, encoded(b, x, zero=-3, dtype="int8"), zero=-3)
+        y = encoded(b, b.op("nn.relu", b.op("nn.conv2d", y, w)), zero=-128, dtype="int8")
+        return b.op("nn.conv2d", decoded(b, y, zero=-128), w)
+
+    module = offloading.module(build, (1, 16, 6, 6))
+    exe = ky.compile(module, backends=["dnnl"])
+    results = [
+        line.rpartition(" ")[2] for line in str(exe.inspect()).splitlines() if "quantize(" in line or "conv(" in line
+    ]
+    assert results == ["uint8", "uint8", "float32"], exe.inspect()
+    offloading.right(module, exe)

@@ -131,6 +131,7 @@ if TYPE_CHECKING:
     from kernelyard.transform.pass_infra.pass_base import Pass as Pass
     from kernelyard.transform.pass_infra.pass_base import PassContext as PassContext
     from kernelyard.transform.pass_infra.pass_base import Sequential as Sequential
+    from kernelyard.transform.quantization.store_unsigned import StoreUnsigned as StoreUnsigned
     from kernelyard.transform.quantization.tabulate_quantized import TabulateQuantized as TabulateQuantized
     from kernelyard.transform.simplify.canonicalize import Canonicalize as Canonicalize
     from kernelyard.transform.simplify.dead_code_elimination import DeadCodeElimination as DeadCodeElimination
@@ -187,6 +188,7 @@ _HOME = {
     "kernelyard.transform.pass_infra.fresh_names": "FreshNames",
     "kernelyard.transform.pass_infra.pass_base": "FunctionPass Pass PassContext Sequential",
     "kernelyard.transform.partition.region": "Region",
+    "kernelyard.transform.quantization.store_unsigned": "StoreUnsigned",
     "kernelyard.transform.quantization.tabulate_quantized": "TabulateQuantized",
 }
 

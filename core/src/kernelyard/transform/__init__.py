@@ -66,6 +66,7 @@ _HOME = {
     "SimplifyAttention": "compose.compose_attention",
     "SimplifyInference": "simplify.simplify_inference",
     "SinkReshape": "algebraic.sink_reshape",
+    "StoreUnsigned": "quantization.store_unsigned",
     "TabulateQuantized": "quantization.tabulate_quantized",
     "ToMixedPrecision": "precision.to_mixed_precision",
     "WidenFloats": "precision.widen_floats",

@@ -29,6 +29,7 @@ from kernelyard.plugins.api import (
     QuantizationScheme,
     Region,
     Sequential,
+    StoreUnsigned,
     TabulateQuantized,
     Target,
     Var,
@@ -123,9 +124,10 @@ class DnnlBackend(Backend):
 
     def prepare(self, module: IRModule) -> IRModule:
         """Make functions of one quantized tensor tables, which the runtime looks up by code of its own, splits of such
-        tensors slices, and zero points of filters convolutions."""
+        tensors slices, zero points of filters convolutions, and int8 data uint8."""
         steps = (
             SliceSplits(),
+            StoreUnsigned(),
             SeparateZeroPoints(),
             *(() if self._form == C else (TabulateQuantized(),)),
             DeadCodeElimination(),
