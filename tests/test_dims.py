@@ -104,6 +104,16 @@ def test_broadcast_of_known_sizes():
         dims.broadcast(2, 3)
 
 
+def test_sizes_that_are_broadcast_again_and_again_do_not_grow():
+    """Loops that are written out do so; found by a random binary search of symbolic sizes, too long to be saved."""
+    both = dims.broadcast(N, M)
+    assert dims.broadcast(both, N) == dims.broadcast(M, both) == both
+    assert dims.broadcast(8, dims.broadcast(both, 8)) == dims.broadcast(dims.broadcast(8, M), N)
+    assert dims.parse(str(dims.broadcast(8, both))) == dims.broadcast(8, both)
+    with pytest.raises(ShapeError, match="do not broadcast"):
+        dims.broadcast(dims.broadcast(N, 2), dims.broadcast(3, N))
+
+
 def test_broadcast_is_checked_when_sizes_are_known():
     both = dims.broadcast(N, M)
     assert evaluate(both, {"n": 1, "m": 4}) == 4

@@ -211,17 +211,17 @@ def _floordiv_reduced(left: Dim, right: int) -> Dim:
     common = math.gcd(right, *(c for m, c in left.terms if m))
     if common > 1:  # (g * v + c) // (g * d) == (v + c // g) // d
         return floordiv(_scale_down(variable, common) + constant // common, right // common)
-    inner = _lone_floordiv(variable)
-    if inner is not None:  # (x // a + c) // b == (x + a * c) // (a * b)
-        assert isinstance(inner.right, int)
+    inner = _lone_function(variable, "floordiv")
+    if inner is not None and isinstance(inner.right, int):  # (x // a + c) // b == (x + a * c) // (a * b)
         return floordiv(inner.left + inner.right * constant, inner.right * right)
     return _of_atom(Function("floordiv", left, right))
 
 
-def _lone_floordiv(dim: Dim) -> Function | None:
+def _lone_function(dim: Dim, name: str) -> Function | None:
+    """Return the function of that name which a dim is; None where it is another one, or more."""
     if isinstance(dim, SymbolicDim) and len(dim.terms) == 1 and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1:
         atom = dim.terms[0][0][0]
-        if isinstance(atom, Function) and atom.name == "floordiv" and isinstance(atom.right, int):
+        if isinstance(atom, Function) and atom.name == name:
             return atom
     return None
 
@@ -293,10 +293,17 @@ def broadcast(left: Dim, right: Dim) -> Dim:
         return left
     if left == 1:
         return right
-    if isinstance(left, int) and isinstance(right, int):
+    # Whatever the order, and each but once: sizes that are broadcast again and again would grow without end.
+    sizes = set(_sizes_of_broadcast(left) + _sizes_of_broadcast(right))
+    if sum(isinstance(size, int) for size in sizes) > 1:
         raise ShapeError(f"sizes {left} and {right} do not broadcast", expected="equal sizes, or one of them 1")
-    ordered = sorted((left, right), key=str)
-    return _of_atom(Function("broadcast", ordered[0], ordered[1]))
+    return reduce(lambda a, b: _of_atom(Function("broadcast", a, b)), sorted(sizes, key=str))
+
+
+def _sizes_of_broadcast(dim: Dim) -> list[Dim]:
+    """Return the sizes whose common size a dim is; itself, where it is no broadcast."""
+    found = _lone_function(dim, "broadcast")
+    return [dim] if found is None else [*_sizes_of_broadcast(found.left), *_sizes_of_broadcast(found.right)]
 
 
 def product(dims: Iterable[Dim]) -> Dim:
