@@ -188,7 +188,7 @@ def test_pool_and_what_follows(kind, offloading):
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 5), (2, 8, 5, 6), (1, 8, 3, 4, 5)], ids=str)
-@pytest.mark.parametrize("op", ["mean", "sum", "max"])
+@pytest.mark.parametrize("op", ["mean", "sum"])
 def test_global_pool(shape, op, offloading):
     axes = tuple(range(2, len(shape)))
     offloading.taken("dnnl.reduce", op, lambda b, x: b.op(op, x, axes=axes, keepdims=True), shape)

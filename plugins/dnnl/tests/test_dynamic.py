@@ -65,7 +65,7 @@ PROGRAMS = {
     "max pool, rounded up": ("dnnl.pool", lambda b, x: pool(b, x, ceil_mode=True), IMAGE),
     "average pool, rounded up": ("dnnl.pool", lambda b, x: pool(b, x, "avg", ceil_mode=True, count_include_pad=False), IMAGE),
     "global average": ("dnnl.reduce", lambda b, x: b.op("mean", x, axes=(2, 3), keepdims=True), IMAGE),
-    "maximum": ("dnnl.reduce", lambda b, x: b.op("max", x, axes=(2, 3), keepdims=False), IMAGE),
+    "sum": ("dnnl.reduce", lambda b, x: b.op("sum", x, axes=(2, 3), keepdims=False), IMAGE),
     "elementwise": ("dnnl.elementwise", lambda b, x, y: b.op("multiply", b.op("sigmoid", x), y), [(N, H, W), (N, H, W)]),
     "broadcast": ("dnnl.elementwise", lambda b, x, y: b.op("add", x, y), [(N, 4, H, W), (N, 4, 1, 1)]),
     "nearest": (

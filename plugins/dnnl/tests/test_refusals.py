@@ -115,6 +115,9 @@ REFUSALS = {
     "numbers: largest of a row": (
         "numbers", "dnnl.reduce", lambda b, x: b.op("max", x, axes=(1,), keepdims=False), [(4, 5)],
     ),
+    "numbers: largest over space": (
+        "numbers", "dnnl.reduce", lambda b, x: b.op("max", x, axes=(2, 3), keepdims=True), [(1, 4, 5, 6)],
+    ),
     "numbers: least of all": ("numbers", "dnnl.reduce", lambda b, x: b.op("min", x, axes=(), keepdims=True), [(4, 5)]),
     "empty: concat": ("empty", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=0), [(1, 0), (1, 0)]),
     "slow: interleaving": ("slow", "dnnl.concat", lambda b, x, y: b.op("concat", x, y, axis=1), [(50, 3), (50, 5)]),

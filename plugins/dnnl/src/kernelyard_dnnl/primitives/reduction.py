@@ -1,4 +1,4 @@
-"""reduce: a mean, sum or maximum over all spatial dims is a pooling, other reductions run over the innermost dims.
+"""reduce: a mean or sum over all spatial dims is a pooling, other reductions run over the innermost dims.
 
 Node schema: operand x; attributes algorithm (mean, sum, max, min, prod), axes (empty = all), keepdims; post-ops.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ALGORITHMS = {"mean": 196598, "sum": 196596, "max": 196594, "min": 196595, "prod": 196597}
 TWO_STEP_POOLING = 1024
-_AS_POOLING = {"mean": "avg_include_padding", "sum": "avg_include_padding", "max": "max"}
+_AS_POOLING = {"mean": "avg_include_padding", "sum": "avg_include_padding"}
 
 
 def check(reduction: Candidate) -> Refusal | None:
@@ -72,7 +72,7 @@ def lower_reduce(node: Node, graph: Lowering) -> Value:
 
 
 def _is_global_pooling(x: Value, axes: Shape, algorithm: str) -> bool:
-    """Return True for a mean, sum or maximum over space with the channels innermost, where rows would need a
+    """Return True for a mean or sum over space with the channels innermost, where rows would need a
     transposition."""
     rank = len(x.shape)
     spatial = 2 < rank <= 5 and axes == tuple(range(2, rank)) and algorithm in _AS_POOLING
@@ -126,7 +126,7 @@ def _reduced_rows(graph: Lowering, x: Value, axes: Shape, algorithm: str, dtype:
 
 REDUCE = PrimitiveKind(
     node="reduce",
-    summary="`mean`, `sum`, `prod` over the axes that are innermost in memory; global pooling, also by `max`",
+    summary="`mean`, `sum`, `prod` over the axes that are innermost in memory; global pooling",
     ops=tuple(ALGORITHMS),
     operands=("x",),
     attributes=attributes,
