@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from kernelyard.ir import Var
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.linear_idioms import LINEAR_IDIOMS
+from kernelyard_fuzz.matrix_idioms import MATRIX_IDIOMS
 from kernelyard_fuzz.movement_idioms import MOVEMENT_IDIOMS
+from kernelyard_fuzz.order_idioms import ORDER_IDIOMS
 from kernelyard_fuzz.sketch import Sketch
 from kernelyard_fuzz.window_idioms import WINDOW_IDIOMS
 from kernelyard_fuzz.writer import RefusedError, Writer
@@ -127,7 +129,9 @@ IDIOMS: Mapping[str, Idiom] = {
     "normalised": _normalised,
     "softmax": _softmax,
     **LINEAR_IDIOMS,
+    **MATRIX_IDIOMS,
     **MOVEMENT_IDIOMS,
+    **ORDER_IDIOMS,
     **WINDOW_IDIOMS,
 }
 
