@@ -1,14 +1,7 @@
 // D = activation(A @ dequantized weights + bias), combined with a residual, for few rows: what takes time is reading the
 // weights, once. They are stored in KY_BITS bits, column by column (N, K), with a scale for every `group` of a column's
 // elements (K / group, N). A warp for each column; KY_ROWS rows at a time.
-#include <cuda/std/cstdint>
-#include "cutlass/array.h"
-#include "cutlass/cutlass.h"
-#include "cutlass/epilogue/thread/activation.h"
-#include "cutlass/functional.h"
-#include "cutlass/integer_subbyte.h"
-#include "cutlass/numeric_conversion.h"
-#include "cutlass/numeric_types.h"
+#include "elements.h"
 
 constexpr int kRun = 16;  // elements that a lane dequantizes at a time; they are of one group
 using Stored = cutlass::AlignedArray<KY_WEIGHT, kRun>;

@@ -1,12 +1,6 @@
 // Weights stored in KY_BITS bits, column by column (N, K), with a scale for every `group` of a column's elements
 // (K / group, N), as floats (N, K): what a GEMM reads. A thread for each run of elements of one group.
-#include <cuda/std/cstdint>
-#include "cutlass/array.h"
-#include "cutlass/cutlass.h"
-#include "cutlass/functional.h"
-#include "cutlass/integer_subbyte.h"
-#include "cutlass/numeric_conversion.h"
-#include "cutlass/numeric_types.h"
+#include "elements.h"
 
 constexpr int kRun = 16;
 using Stored = cutlass::AlignedArray<KY_WEIGHT, kRun>;

@@ -1,10 +1,6 @@
 // Each row normalised: (x - mean) / sqrt(variance + epsilon) * gamma + beta, or, with KY_IS_RMS, x / sqrt(mean of
 // squares + epsilon) * gamma. A block of threads for each row; sums are float, or wider.
-#include <cuda/std/cstdint>
-#include "cutlass/array.h"
-#include "cutlass/cutlass.h"
-#include "cutlass/numeric_conversion.h"
-#include "cutlass/numeric_types.h"
+#include "elements.h"
 
 using Pack = cutlass::AlignedArray<KY_INPUT, KY_ALIGNMENT>;
 using Numbers = cutlass::Array<float, KY_ALIGNMENT>;

@@ -1,6 +1,5 @@
 // Rows copied to longer ones, so that each begins where it can be read by 16 bytes; what follows a row is 0.
-#include "cutlass/cutlass.h"
-#include "cutlass/numeric_types.h"
+#include "elements.h"
 
 extern "C" __global__ void __launch_bounds__(256) KY_ENTRY(
     long long rows, long long columns, long long wide, KY_INPUT* x, KY_INPUT* y) {

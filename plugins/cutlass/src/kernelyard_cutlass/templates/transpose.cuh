@@ -1,7 +1,6 @@
 // Matrices (rows, columns), one after another, transposed: weights and images with their channels first become such with
 // channels last. A block of 256 threads for a square of 32 by 32.
-#include "cutlass/cutlass.h"
-#include "cutlass/numeric_types.h"
+#include "elements.h"
 
 extern "C" __global__ void __launch_bounds__(256) KY_ENTRY(long long rows, long long columns, KY_INPUT* x, KY_INPUT* y) {
   __shared__ KY_INPUT square[32][33];
