@@ -17,7 +17,7 @@ from kernelyard.plugins.interfaces.code_generator import CodeGenerator
 from kernelyard.plugins.support.roofline import BYTES_PER_SECOND
 from kernelyard.target import Target
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform.layout.agree_border_layouts import BorderLayouts
+from kernelyard.transform.layout.border_agreement import BorderLayouts
 
 X = np.linspace(-2, 2, 16, dtype=np.float32).reshape(1, 4, 2, 2)
 LAST = (0, 2, 3, 1)

@@ -12,7 +12,8 @@ from kernelyard.ir import FunctionBuilder, IRModule, parse_module, to_text, veri
 from kernelyard.ir.types import tensors_of
 from kernelyard.placement.partition import partition
 from kernelyard.testing.reference import assert_same_meaning
-from kernelyard.transform.layout.agree_border_layouts import AgreeBorderLayouts, BorderLayouts
+from kernelyard.transform.layout.agree_border_layouts import AgreeBorderLayouts
+from kernelyard.transform.layout.border_agreement import BorderLayouts
 from kernelyard.transform.partition.run_codegen import RunCodegen
 
 LAST = (0, 2, 3, 1)
@@ -21,10 +22,10 @@ X = np.random.default_rng(0).standard_normal(SHAPE, dtype=np.float32)
 OPS = {"acme": ["nn.relu", "sigmoid", "add"], "zeus": ["tanh"]}
 
 
-def placed(build, backends=("acme",)):
+def placed(build, backends=("acme",), shape=SHAPE):
     """A function of one image, with the regions of backends in it."""
     b = FunctionBuilder()
-    module = verify(IRModule({"main": b.function(build(b, b.input("x", SHAPE)))}))
+    module = verify(IRModule({"main": b.function(build(b, b.input("x", shape)))}))
     return verify(partition(module, [InterpretedBackend(name, OPS[name]) for name in backends]))
 
 
@@ -41,7 +42,8 @@ def everywhere(order):
 def agreed(before, **layouts):
     """The module with agreed borders, which means the same; also after codegen."""
     after = verify(AgreeBorderLayouts(layouts)(before))
-    assert_same_meaning(before, after, [X])
+    shape = before["main"].params[0].type.shape
+    assert_same_meaning(before, after, [X.reshape(-1)[: np.prod(shape)].reshape(shape)])
     assert to_text(parse_module(to_text(after))) == to_text(after)
     codegens = {name: InterpretedBackend(name, OPS[name]).codegen for name in OPS}
     verify(RunCodegen(codegens)(after))
@@ -56,9 +58,9 @@ def shapes(module):
 
 
 def skipping(b, x):
-    """Two regions of acme, which one tensor joins past the floor between them."""
+    """Two regions of acme, which one tensor joins past the flip between them."""
     y = b.op("nn.relu", x)
-    return b.op("add", y, b.op("sigmoid", b.op("floor", b.op("sigmoid", y))))
+    return b.op("add", y, b.op("sigmoid", b.op("flip", b.op("sigmoid", y), axes=(1,))))
 
 
 def test_regions_that_name_one_order_hand_over_in_it():
@@ -66,7 +68,7 @@ def test_regions_that_name_one_order_hand_over_in_it():
     after = agreed(before, acme=everywhere(LAST))
     assert shapes(before) == [[SHAPE, SHAPE], [SHAPE]]
     last = tuple(SHAPE[axis] for axis in LAST)
-    assert shapes(after) == [[last, SHAPE], [SHAPE]], "floor reads row-major"
+    assert shapes(after) == [[last, SHAPE], [SHAPE]], "flip reads row-major"
     assert called(after) == called(before), "nothing is added to the program"
 
 
@@ -95,14 +97,65 @@ def test_what_others_read_too_is_handed_over_twice():
 
 
 def test_a_region_that_is_called_twice_has_the_same_borders_everywhere():
-    """The second call reads what floor gives, so that the first one must read row-major, too."""
+    """The second call reads what flip gives, so that the first one must read row-major, too."""
 
     def build(b, x):
         y = b.op("tanh", b.op("nn.relu", x))
-        return b.op("tanh", b.op("floor", y))
+        return b.op("tanh", b.op("flip", y, axes=(1,)))
 
     before = placed(build, ("acme", "zeus"))
     assert [name for name in called(before) if name.startswith("@zeus")] == ["@zeus_0", "@zeus_0"]
+    assert AgreeBorderLayouts({"acme": everywhere(LAST), "zeus": everywhere(LAST)})(before) is before
+
+
+def types_of(module, *ops):
+    """Shapes of what operators of the program read and give, in order."""
+    calls = [b.value for b in module["main"].bindings if getattr(b.value, "op_name", "") in ops]
+    return [(call.args[0].type.shape, call.type.shape) for call in calls]
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (2, 3, 3, 3)], ids=str)
+def test_what_is_computed_element_by_element_takes_the_order_between_regions(shape):
+    """As dynamic quantization has it: the range of a tensor, its numbers as integers, and these read again."""
+
+    def build(b, x):
+        y = b.op("nn.relu", x)
+        scale = b.op("divide", b.op("max", y), np.array(255, np.float32))
+        stored = b.op("quantize", y, scale, np.uint8(0), dtype="uint8")
+        return b.op("tanh", b.op("floor", b.op("dequantize", stored, scale, np.uint8(0))))
+
+    before = placed(build, ("acme", "zeus"), shape)
+    after = agreed(before, acme=everywhere(LAST), zeus=everywhere(LAST))
+    last = tuple(shape[axis] for axis in LAST)
+    assert shapes(after) == [[last], [shape]]
+    assert types_of(after, "max", "quantize", "dequantize", "floor") == [(last, ()), *[(last, last)] * 3]
+
+
+OTHER_READERS = {
+    "the caller": lambda b, y: (b.op("tanh", y), y),
+    "an operator that goes along a dim": lambda b, y: (b.op("tanh", y), b.op("flip", y, axes=(1,))),
+    "an operator of two tensors": lambda b, y: (b.op("tanh", y), b.op("multiply", y, y)),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_READERS)
+def test_what_is_read_row_major_too_is_computed_row_major(case):
+    """An operator has one result; only regions write two."""
+    before = placed(lambda b, x: b.tuple(*OTHER_READERS[case](b, b.op("floor", b.op("nn.relu", x)))), ("acme", "zeus"))
+    assert AgreeBorderLayouts({"acme": everywhere(LAST), "zeus": everywhere(LAST)})(before) is before
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_scaled_by_channels_is_computed_row_major(count):
+    channels = np.ones((3, 1, 1), np.float32)
+
+    def build(b, x):
+        y = b.op("nn.relu", x)
+        for _ in range(count):
+            y = b.op("multiply", b.op("floor", y), channels)
+        return b.op("tanh", y)
+
+    before = placed(build, ("acme", "zeus"))
     assert AgreeBorderLayouts({"acme": everywhere(LAST), "zeus": everywhere(LAST)})(before) is before
 
 

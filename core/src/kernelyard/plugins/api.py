@@ -120,7 +120,7 @@ if TYPE_CHECKING:
     from kernelyard.target import Target as Target
     from kernelyard.transform.interprocedural.bind_params import BindParams as BindParams
     from kernelyard.transform.layout.agree_border_layouts import BORDER_LAYOUT as BORDER_LAYOUT
-    from kernelyard.transform.layout.agree_border_layouts import BorderLayouts as BorderLayouts
+    from kernelyard.transform.layout.border_agreement import BorderLayouts as BorderLayouts
     from kernelyard.transform.layout.convert_layout import ConvertLayout as ConvertLayout
     from kernelyard.transform.layout.convert_layout import to_first as to_first
     from kernelyard.transform.layout.convert_layout import to_last as to_last
@@ -178,7 +178,8 @@ _HOME = {
     ),
     "kernelyard.plugins.support.recurrent_direction": "RecurrentDirection",
     "kernelyard.target": "Target",
-    "kernelyard.transform.layout.agree_border_layouts": "BORDER_LAYOUT BorderLayouts",
+    "kernelyard.transform.layout.agree_border_layouts": "BORDER_LAYOUT",
+    "kernelyard.transform.layout.border_agreement": "BorderLayouts",
     "kernelyard.transform.partition.attach_extern_modules": "AttachExternModules",
     "kernelyard.transform.interprocedural.bind_params": "BindParams",
     "kernelyard.transform.simplify.canonicalize": "Canonicalize",

@@ -43,7 +43,7 @@ from kernelyard.runtime.artifact import kyar, safetensors_format
 from kernelyard.runtime.artifact.blobs import restore_blobs
 from kernelyard.runtime.artifact.container import open_container
 from kernelyard.target import Target
-from kernelyard.transform.layout.agree_border_layouts import BorderLayouts
+from kernelyard.transform.layout.border_agreement import BorderLayouts
 from kernelyard.transform.partition.region import Region
 from kernelyard.variables import EnvironmentVariable
 

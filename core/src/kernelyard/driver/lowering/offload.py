@@ -24,7 +24,7 @@ from kernelyard.runtime.device.device import CPU
 from kernelyard.runtime.report import Reason, Violation
 from kernelyard.target import Target
 from kernelyard.transform.interprocedural.inline_functions import inline_functions
-from kernelyard.transform.layout.agree_border_layouts import BorderLayouts
+from kernelyard.transform.layout.border_agreement import BorderLayouts
 from kernelyard.transform.partition.region import Codegen, Region
 from kernelyard.transform.pipelines import codegen
 

@@ -12,7 +12,7 @@ from kernelyard.patterns.registry import Accept, Answer, FusionPattern
 from kernelyard.plugins.interfaces.quantization_scheme import QuantizationScheme
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.target import Target
-from kernelyard.transform.layout.agree_border_layouts import BorderLayouts
+from kernelyard.transform.layout.border_agreement import BorderLayouts
 from kernelyard.transform.partition.region import Region
 
 

@@ -3,14 +3,15 @@
 Tensors of a program are row-major, also those that one region hands to the next. Where the one would write another
 order of the dims, and the other read it, both would reorder for nothing: so each backend is asked how its regions would
 like the tensors at their borders, and where writer and readers agree, the tensor itself has its dims in that order.
-Regions then begin and end with a `permute_dims`, which only renames the dims of what they have.
+Regions then begin and end with a `permute_dims`, which only renames the dims of what they have. What a code generator
+computes element by element in between takes the order that it is given.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from kernelyard.errors import PluginContractError, describe
 from kernelyard.ir import (
@@ -27,11 +28,19 @@ from kernelyard.ir import (
     Type,
     Var,
     get_op,
-    operands,
 )
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
-from kernelyard.records import record
+from kernelyard.transform.layout.border_agreement import (
+    Agreement,
+    BorderLayouts,
+    Borders,
+    Flow,
+    Place,
+    Port,
+    orders_handed_on,
+    region_of,
+)
 from kernelyard.transform.partition.region import Region, ViolationRecorder
 from kernelyard.transform.pass_infra.fresh_names import FreshNames
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
@@ -39,29 +48,7 @@ from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 log = logging.getLogger(__name__)
 
 BORDER_LAYOUT = "border_layout"  # the composites `<backend>.border_layout` are a `permute_dims` at a region's border
-Order: TypeAlias = "tuple[int, ...] | None"
-
-
-@record
-class BorderLayouts:
-    """How a region would like the tensors at its borders: an order for each parameter, and for each result.
-
-    An order names the dims from the outermost to the innermost in memory, (0, 2, 3, 1) for channels-last images; None
-    is row-major, or no matter.
-    """
-
-    reads: tuple[Order, ...]
-    writes: tuple[Order, ...]
-
-
 PreferredLayouts: TypeAlias = Callable[[Region], "BorderLayouts | None"]
-
-
-class Port(NamedTuple):
-    """A parameter or a result of a region, by number."""
-
-    region: str
-    number: int
 
 
 class AgreeBorderLayouts(Pass):
@@ -85,13 +72,15 @@ class AgreeBorderLayouts(Pass):
         self.strict = strict
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
-        wishes = dict(self._wishes(module))
+        wishes: dict[Place, BorderLayouts] = dict(self._wishes(module))
         callers = {
             name: function
             for name, function in module.graph_functions().items()
             if CODEGEN not in function.attrs and COMPOSITE not in function.attrs
         }
-        borders = _Agreement([_Flow(function, wishes) for function in callers.values()], wishes).reach()
+        for function in callers.values():
+            wishes |= orders_handed_on(function, wishes)
+        borders = Agreement([Flow(function, wishes) for function in callers.values()], wishes).reach()
         if not borders.reads:
             return module
         rewriter = _Rewriter(module, wishes, borders)
@@ -141,102 +130,10 @@ def _check(wished: object, function: Function) -> None:
             raise PluginContractError("orders do not fit a region's borders", found=orders, expected=f"ranks {ranks}")
 
 
-class _Flow:
-    """Who writes and reads the tensors at the regions' borders in one function.
-
-    reads: for each call of a region and each of its arguments, the port and where it comes from. uses: for each result
-    of each call, the port and who reads it; None for who is no region.
-    """
-
-    def __init__(self, function: Function, wishes: Mapping[str, BorderLayouts]) -> None:
-        self.reads: list[tuple[Port, Port | None]] = []
-        made: dict[Expr, Port] = {}
-        tuples: dict[Expr, str] = {}
-        users: dict[Expr, list[Port | None]] = {}
-        for binding in function.bindings:
-            value, name = binding.value, region_of(binding.value, wishes)
-            if name is not None:
-                assert isinstance(value, Call)
-                for number, argument in enumerate(value.args):
-                    self.reads.append((Port(name, number), made.get(argument)))
-                    users.setdefault(argument, []).append(Port(name, number))
-                if isinstance(value.type, TensorType):
-                    made[binding.var] = Port(name, 0)
-                else:
-                    tuples[binding.var] = name
-            elif isinstance(value, TupleGetItem) and value.tuple_value in tuples:
-                made[binding.var] = Port(tuples[value.tuple_value], value.index)
-            else:
-                for operand in operands(value):
-                    users.setdefault(operand, []).append(None)
-        for operand in operands(function.result) or [function.result]:
-            users.setdefault(operand, []).append(None)
-        self.uses = [(port, tuple(users.get(var, ()))) for var, port in made.items()]
-        self.escaped = {name for var, name in tuples.items() if var in users}
-
-
-def region_of(value: Expr, regions: Mapping[str, object]) -> str | None:
-    """Return the name of the region that an expression calls, where it is one of these."""
-    is_call = isinstance(value, Call) and isinstance(value.op, GlobalVar) and value.op.name in regions
-    return value.op_name if isinstance(value, Call) and is_call else None
-
-
-class _Borders(NamedTuple):
-    """Hold what is agreed on. reads, writes: the ports that have their own order. plain: of `writes`, those that others
-    read row-major as well."""
-
-    reads: frozenset[Port]
-    writes: frozenset[Port]
-    plain: frozenset[Port]
-
-    @property
-    def regions(self) -> tuple[str, ...]:
-        """The regions whose borders change."""
-        return tuple(sorted({port.region for port in self.reads | self.writes}))
-
-
-class _Agreement:
-    """The largest set of borders that agree in every call: ports go until no more have to."""
-
-    def __init__(self, flows: Sequence[_Flow], wishes: Mapping[str, BorderLayouts]) -> None:
-        self._wishes = wishes
-        self._sources: dict[Port, list[Port | None]] = {}
-        self._users: dict[Port, list[tuple[Port | None, ...]]] = {}
-        for flow in flows:
-            for port, source in flow.reads:
-                self._sources.setdefault(port, []).append(source)
-            for port, users in flow.uses:
-                self._users.setdefault(port, []).append(users)
-        escaped = {name for flow in flows for name in flow.escaped}
-        self.reads = {port for port in self._sources if wishes[port.region].reads[port.number] is not None}
-        self.writes = {
-            port for port in self._users if port.region not in escaped and self._order_written(port) is not None
-        }
-
-    def _order_written(self, port: Port) -> Order:
-        return self._wishes[port.region].writes[port.number]
-
-    def reach(self) -> _Borders:
-        """Return the borders that are left."""
-        while True:
-            reads = {port for port in self.reads if all(self._serves(each, port) for each in self._sources[port])}
-            writes = {port for port in self.writes if all(not reads.isdisjoint(each) for each in self._users[port])}
-            if (reads, writes) == (self.reads, self.writes):
-                break
-            self.reads, self.writes = reads, writes
-        plain = {port for port in writes if any(not reads.issuperset(each) for each in self._users[port])}
-        return _Borders(frozenset(reads), frozenset(writes), frozenset(plain))
-
-    def _serves(self, source: Port | None, reader: Port) -> bool:
-        if source is None or source not in self.writes:
-            return False
-        return self._order_written(source) == self._wishes[reader.region].reads[reader.number]
-
-
 class _Rewriter:
     """Rewrites regions and their callers. composites: the functions that were added, by name."""
 
-    def __init__(self, module: IRModule, wishes: Mapping[str, BorderLayouts], borders: _Borders) -> None:
+    def __init__(self, module: IRModule, wishes: Mapping[Place, BorderLayouts], borders: Borders) -> None:
         self.composites: dict[str, Function] = {}
         self._regions = {name: module.graph_functions()[name] for name in borders.regions}
         self._names = FreshNames(module)
@@ -291,6 +188,12 @@ class _Rewriter:
                     bindings += self._items(name, tuples[binding.var][1], binding.var, 0, own)
             elif isinstance(value, TupleGetItem) and value.tuple_value in tuples:
                 bindings += self._items(*tuples[value.tuple_value], binding.var, value.index, own)
+            elif Port(binding.var, 0) in self._borders.reads:
+                assert isinstance(value, Call)
+                call = Call(value.op, [own[value.args[0]], *value.args[1:]], value.attrs)
+                is_number = call.type == binding.var.type and not call.tensor_type.rank
+                var = binding.var if is_number else self._bind_in_agreed_order(binding.var, call.type, own)
+                bindings.append(Binding(var, call))
             else:
                 bindings.append(binding)
         return Function(function.params, bindings, function.result, function.attrs)
