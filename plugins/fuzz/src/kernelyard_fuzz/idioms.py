@@ -16,6 +16,7 @@ from kernelyard_fuzz.matrix_idioms import MATRIX_IDIOMS
 from kernelyard_fuzz.movement_idioms import MOVEMENT_IDIOMS
 from kernelyard_fuzz.order_idioms import ORDER_IDIOMS
 from kernelyard_fuzz.sketch import Sketch
+from kernelyard_fuzz.transformer_idioms import TRANSFORMER_IDIOMS
 from kernelyard_fuzz.window_idioms import WINDOW_IDIOMS
 from kernelyard_fuzz.writer import RefusedError, Writer
 
@@ -132,6 +133,7 @@ IDIOMS: Mapping[str, Idiom] = {
     **MATRIX_IDIOMS,
     **MOVEMENT_IDIOMS,
     **ORDER_IDIOMS,
+    **TRANSFORMER_IDIOMS,
     **WINDOW_IDIOMS,
 }
 
