@@ -246,6 +246,17 @@ CASES = [
         case(op, image[:, :, :1], kernel_shape=[2, 2], strides=[2, 2], symbolic=False, **attrs)
         for op, attrs in (("MaxPool", {}), ("AveragePool", {}), ("AveragePool", {"count_include_pad": 1}))
     ),
+    *(  # an image that is smaller than the window, or smaller than all positions reach, rounded up
+        case(op, image, kernel_shape=[size, 2], strides=[size - 1, 3], ceil_mode=1, symbolic=False, **attrs)
+        for size in (3, 20)
+        for op, attrs in (
+            ("AveragePool", {}),
+            ("AveragePool", {"count_include_pad": 1}),
+            ("AveragePool", {"count_include_pad": 1, "pads": [1, 0, 1, 1]}),
+            ("LpPool", {"opset": 18}),
+            ("LpPool", {"opset": 18, "pads": [1, 0, 1, 1]}),
+        )
+    ),
     case("AveragePool", image, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1]),
     case("AveragePool", image, kernel_shape=[3, 2], pads=[1, 0, 1, 1], count_include_pad=1),
     case("AveragePool", image, kernel_shape=[3, 3], auto_pad="SAME_UPPER", strides=[2, 2]),

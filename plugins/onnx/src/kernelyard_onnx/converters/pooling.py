@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.converters.convolution import spatial_rank
@@ -17,19 +18,33 @@ from kernelyard_onnx.registry import converter
 
 def _window(node: Node, x: Expr) -> Window:
     spatial = node.shape(x)[2:]
-    return _with_one_position(read_window(node, spatial, tuple(node.required_attr("kernel_shape"))), spatial)
+    window = read_window(node, spatial, tuple(node.required_attr("kernel_shape")))
+    return window if node.attr("ceil_mode", 0) else _with_one_position(window, spatial)
 
 
 def _with_one_position(window: Window, spatial: Sequence[Dim]) -> Window:
     """Return a window that is larger than its input by less than a stride with padding behind: it has one position.
 
-    So it is in onnxruntime and in the standard's shape inference, whose division rounds towards zero.
+    So it is in onnxruntime and in the standard's shape inference, whose division rounds towards zero. Where it rounds
+    up (ceil_mode), there is such a position without padding, and averages do not count what lies behind the input.
     """
     rank, padding = len(spatial), list(window.padding)
     for axis, (size, reach, stride) in enumerate(zip(spatial, window.reach, window.strides, strict=True)):
         missing = reach - size - padding[axis] - padding[rank + axis]
         if isinstance(missing, int) and 0 < missing < stride:
             padding[rank + axis] += missing
+    return replace(window, padding=tuple(padding))
+
+
+def _with_last_position(window: Window, spatial: Sequence[Dim]) -> Window:
+    """Return a window with padding behind as far as its last position reaches where their number is rounded up
+    (ceil_mode): a sum has zeros there, which averages do not count. No position begins behind the input."""
+    rank, padding = len(spatial), list(window.padding)
+    for axis, (size, reach, stride) in enumerate(zip(spatial, window.reach, window.strides, strict=True)):
+        padded = size + padding[axis]
+        behind = padding[rank + axis]
+        last = dims.minimum(dims.ceildiv(padded + behind - reach, stride), dims.ceildiv(padded, stride) - 1)
+        padding[rank + axis] = dims.maximum(behind, last * stride + reach - padded)
     return replace(window, padding=tuple(padding))
 
 
@@ -81,6 +96,8 @@ def _average(node: Node, x: Expr, window: Window, count_padding: bool) -> Expr:
 def lp_pool(node: Node) -> Expr:
     x, p = node.input(0), node.attr("p", 2)
     window = _window(node, x)
+    if node.attr("ceil_mode", 0):
+        window = _with_last_position(window, node.shape(x)[2:])
     powers = _power(node, node.op("abs", x), p)
     mean = _average(node, powers, window, True)
     return _power(node, node.op("multiply", mean, math.prod(window.kernel)), 1 / p)
