@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,7 +64,7 @@ def test_headers_of_several_programs_are_read_once(tmp_path: Path, library: str)
         alone = nvrtc.compile_cubin(library, whole.format(factor), options)
         program = whole.format(factor).removeprefix(headers)
         assert nvrtc.compile_cubin(library, program, options, headers) == alone
-    with precompiled(ctypes.CDLL(library), headers, options) as chosen:
+    with precompiled(library, headers, options) as chosen:
         flag, folder = chosen
         assert flag == "--pch"
         assert [path.suffix for path in Path(folder.removeprefix("--pch-dir=")).iterdir()] == [".pch"]
@@ -70,5 +72,29 @@ def test_headers_of_several_programs_are_read_once(tmp_path: Path, library: str)
 
 def test_no_headers_are_shared_with_a_thread_that_compiles(library: str) -> None:
     headers = "#include <cuda_fp16.h>\n"
-    with precompiled(ctypes.CDLL(library), headers, []), precompiled(ctypes.CDLL(library), headers, []) as chosen:
+    with precompiled(library, headers, []), precompiled(library, headers, []) as chosen:
         assert chosen == []
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from kernelyard_cuda import nvrtc
+library, headers = sys.argv[1], "#define TWO 2\\n"
+for _ in range(2):
+    nvrtc.compile_cubin(library, 'extern "C" __global__ void kernel(int* x) { *x = TWO; }', [], headers)
+print(*sorted(path.name for path in Path(os.environ["TMPDIR"]).iterdir()), flush=True)
+os._exit(0)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path, library: str) -> None:
+    command = [sys.executable, "-c", KILLED, library]
+    runs = [
+        subprocess.run(
+            command, env={"TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert [len(left) for left in runs] == [1, 1]
+    assert runs[0] != runs[1]

@@ -80,7 +80,7 @@ def compile_ptx(library: str, source: str, options: Sequence[str], headers: str 
 def _compile(library: str, source: str, options: Sequence[str], headers: str, form: str) -> bytes:
     program = _Program(library, with_headers(headers, source))
     try:
-        with precompiled(_load(library), headers, options) as more:
+        with precompiled(library, headers, options) as more:
             program.compile([*options, *more])
         return program.read(f"nvrtcGet{form}Size", f"nvrtcGet{form}")
     finally:
