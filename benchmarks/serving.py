@@ -29,28 +29,33 @@ import kernelyard as ky
 MODELS = ("mlp_b32", "mobilenetv2", "minilm_s128")
 PROCESSORS = len(os.sched_getaffinity(0))
 IDLE_SECONDS = 5.0
+WARM_UP = 0.25  # of a turn, before calls are counted
 
 
 def calls_per_second(
     executables: Sequence[ky.Executable], feeds: Mapping[str, np.ndarray], callers: int, seconds: float
 ) -> float:
-    """Return the calls of so many threads together, those that had begun included; they take executables in turn."""
+    """Return the calls of so many threads together while all of them call; they take executables in turn."""
     counts = [0] * callers
-    until = time.perf_counter() + seconds
+    goes_on = True
 
     def call(number: int) -> None:
         exe = executables[number % len(executables)]
-        while time.perf_counter() < until:
+        while goes_on:
             exe.run(feeds)
             counts[number] += 1
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]
-    start = time.perf_counter()
     for each in threads:
         each.start()
+    time.sleep(WARM_UP * seconds)  # new threads, and memory for each
+    before, start = sum(counts), time.perf_counter()
+    time.sleep(seconds)
+    rate = (sum(counts) - before) / (time.perf_counter() - start)
+    goes_on = False
     for each in threads:
         each.join()
-    return sum(counts) / (time.perf_counter() - start)
+    return rate
 
 
 def measure_callers(
@@ -66,7 +71,6 @@ def measure_callers(
     found: dict[int, list[float]] = {count: [] for count in callers}
     for _ in range(rounds):
         for count in callers:
-            calls_per_second(executables, feeds, count, 0.1 * seconds)  # new threads, and memory for each
             found[count].append(calls_per_second(executables, feeds, count, seconds))
     return {count: statistics.median(rates) for count, rates in found.items()}
 
