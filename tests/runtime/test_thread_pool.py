@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import CFUNCTYPE, c_bool, c_int, c_long, c_void_p
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -233,6 +234,40 @@ def test_workers_sleep_when_nothing_is_to_do(tmp_path: Any) -> None:
     command = [sys.executable, "-c", IDLE.format(path=str(tmp_path / "forked.py"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert float(done.stdout) < 0.05  # seconds of processor time; a spinning worker takes one in one
+
+
+SIZED = """
+import ctypes, os, threading
+from kernelyard.runtime.abi import threads
+os.sched_getaffinity = lambda pid: set(range({affinity}))
+threads._CGROUPS, threads._OWN_CGROUPS = {groups!r}, {groups!r} + "/own"
+from kernelyard.runtime.jit import thread_pool as pool
+Member = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+parallel = ctypes.CFUNCTYPE(None, Member, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+parallel = parallel(pool.thread_pool().for_kernels["GOMP_parallel"])
+before, seen = len(os.listdir("/proc/self/task")), []
+parallel(Member(lambda _: seen.append(threading.get_native_id())), None, 8, 0)
+print(len(seen), len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("affinity", "quota", "workers"),
+    [
+        pytest.param(1, "max 100000", 0, id="a set of one processor"),
+        pytest.param(64, "150000 100000", 1, id="a quota of one and a half"),
+        pytest.param(64, "300000 100000", 2, id="a quota of three"),
+        pytest.param(4, "max 100000", 3, id="no quota"),
+    ],
+)
+def test_the_pool_is_as_large_as_affinity_and_quota_say(
+    tmp_path: Path, affinity: int, quota: str, workers: int
+) -> None:
+    (tmp_path / "own").write_text("0::/\n")
+    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    script = SIZED.format(affinity=affinity, groups=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["8", str(workers)]  # all members run; the caller and the workers share them
 
 
 CONTENDED = """
