@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_pauses: list[None] = []  # one for each pause that will end by enabling the collector
 
 
 @contextmanager
@@ -18,8 +21,21 @@ def collector_paused() -> Iterator[None]:
     """
     was_enabled = gc.isenabled()
     gc.disable()
+    if was_enabled:
+        _pauses.append(None)
     try:
         yield
     finally:
         if was_enabled:
+            _pauses.pop()
             gc.enable()
+
+
+def _resume_in_child() -> None:
+    """Enable the collector in a child process that was forked while another thread had paused it."""
+    if _pauses:
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_resume_in_child)
