@@ -31,6 +31,11 @@ def template_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def environment(template_site: Path) -> dict[str, str]:
     """Variables of a process that has the template installed."""
+    return environment_with(template_site)
+
+
+def environment_with(site: Path) -> dict[str, str]:
+    """Variables of a process that finds what a folder has installed, and none of ours."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("KERNELYARD_")}
-    path = os.pathsep.join(filter(None, [str(template_site), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
     return {**kept, "PYTHONPATH": path}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -22,6 +24,8 @@ from kernelyard import transform
 from kernelyard.cli import main as cli
 from kernelyard.cli.main import COMMANDS, main
 
+from .conftest import environment_with
+
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),
@@ -33,18 +37,36 @@ PAGES = sorted(
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)|src=\"([^\"]+)\"")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
-# Runs a page's Python in one namespace, block after block: `python` as a script, `pycon` as a doctest.
+# Runs pages, each in a copy of a process that has only imported what most of them need: the request is a page and a
+# folder, where what the page prints lies afterwards, and the answer its exit status. A page's Python runs in one
+# namespace, block after block: `python` as a script, `pycon` as a doctest.
 RUNNER = """
-import doctest, re, sys
-with open(sys.argv[1], encoding="utf-8") as page:
-    text = page.read()
+import doctest, json, os, re, sys, warnings
+import numpy, onnx, llvmlite.binding
+import kernelyard.driver.compile, kernelyard_dnnl.backend, kernelyard_native_cpu.generator, kernelyard_onnx.plugin
+
+for request in sys.stdin:
+    page, folder = json.loads(request)
+    with warnings.catch_warnings(action="ignore"):
+        child = os.fork()
+    if child == 0:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+
+os.chdir(folder)
+for number, name in enumerate((os.devnull, "printed", "errors")):
+    os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), number)
+with open(page, encoding="utf-8") as file:
+    text = file.read()
 names = {"__name__": "__main__"}
 for block in re.finditer(r"^```(python|pycon)\\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
     line = text.count("\\n", 0, block.start(2))
     if block[1] == "python":
-        exec(compile("\\n" * line + block[2], sys.argv[1], "exec"), names)
+        exec(compile("\\n" * line + block[2], page, "exec"), names)
         continue
-    test = doctest.DocTestParser().get_doctest(block[2], names, sys.argv[1], sys.argv[1], line)
+    test = doctest.DocTestParser().get_doctest(block[2], names, page, page, line)
     failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, clear_globs=False)
     names.update(test.globs)
     if failed:
@@ -102,23 +124,40 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_page(page: Path, folder: Path, environment: dict[str, str]) -> str:
+@pytest.fixture(scope="module")
+def runner(template_site: Path) -> Iterator[subprocess.Popen[str]]:
+    """The process that runs pages."""
+    command = [sys.executable, "-W", "error::UserWarning", "-c", RUNNER]
+    environment = environment_with(template_site)
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+
+
+def run_page(page: Path, folder: Path, runner: subprocess.Popen[str]) -> str:
     """What the Python of a page prints."""
-    command = [sys.executable, "-W", "error::UserWarning", "-c", RUNNER, str(page)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert runner.stdin
+    assert runner.stdout
+    print(json.dumps([str(page), str(folder)]), file=runner.stdin, flush=True)
+    status, printed = runner.stdout.readline().strip(), (folder / "printed").read_text(encoding="utf-8")
+    assert status == "0", printed + (folder / "errors").read_text(encoding="utf-8")
+    return printed
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python", "pycon")], ids=page_id)
-def test_the_python_runs(page: Path, folder: Path, environment: dict[str, str]) -> None:
+# The README's runs in the test after this one.
+WITH_PYTHON = [page for page in PAGES if blocks(page, "python", "pycon") and page != ROOT / "README.md"]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=page_id)
+def test_the_python_runs(page: Path, folder: Path, runner: subprocess.Popen[str]) -> None:
     pytest.importorskip(NEEDS.get(page, "kernelyard"), reason="what the page is about is not installed")
-    run_page(page, folder, environment)
+    run_page(page, folder, runner)
 
 
-def test_the_readme_shows_what_its_script_prints(folder: Path, environment: dict[str, str]) -> None:
+def test_the_readme_shows_what_its_script_prints(folder: Path, runner: subprocess.Popen[str]) -> None:
     (shown,) = blocks(ROOT / "README.md", "text")
-    answer, printed = run_page(ROOT / "README.md", folder, environment).split("\n", 1)
+    answer, printed = run_page(ROOT / "README.md", folder, runner).split("\n", 1)
     assert answer  # of the chat
     assert printed == shown
 
