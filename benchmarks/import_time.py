@@ -27,8 +27,8 @@ from typing import Any
 MEGABYTE = 2**20
 RESIDENT_UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
 STAGES = {  # functions, and the file of the driver that calls them
-    **dict.fromkeys(("import_model", "simplify", "place", "offload", "generate", "link"), "compile"),
-    "build_report": "session.session",
+    **dict.fromkeys(("simplify", "place", "offload", "generate", "link"), "compile"),
+    **dict.fromkeys(("import_model", "build_report"), "session.session"),
 }
 NODES = (100, 1_000, 10_000)
 WIDTH = 16

@@ -271,9 +271,10 @@ def test_a_library_without_an_artifact(cli, folder: Path, name: str) -> None:
 
 
 def test_inspect_needs_no_plugin(cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelyard.runtime.artifact import kyar
+    from kernelyard.runtime.abi import runtime_halves
 
-    monkeypatch.setattr(kyar, "runtime_entry_points", lambda: ())
+    monkeypatch.setattr(runtime_halves, "runtime_entry_points", lambda: ())
+    monkeypatch.setattr(runtime_halves, "find_distribution", lambda name: None)
     assert "kernelyard-dnnl" in done(cli("inspect", "m.kyar"))
     refused = cli("run", "m.kyar")
     assert refused.exit_code == 1

@@ -95,7 +95,7 @@ def find_runtime_half(folder: Path, name: str, manifest: str) -> ModuleLoader:
     install(folder, name, manifest=manifest, runtime=f"fake_kernelyard_{name}.runtime:load")
     (folder / f"fake_kernelyard_{name}" / "runtime.py").write_text(RUNTIME.replace("{name}", name))
     required = Requirement(f"kernelyard-{name}", "1.0")
-    return find_loader(name, required, runtime_entry_points())
+    return find_loader(name, required)
 
 
 @pytest.mark.parametrize(("core", "plugin", "fits"), MEETINGS)

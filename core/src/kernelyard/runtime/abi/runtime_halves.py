@@ -8,7 +8,7 @@ of it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from kernelyard.errors import (
@@ -20,8 +20,8 @@ from kernelyard.errors import (
 )
 from kernelyard.records import NamedTuple
 from kernelyard.runtime.abi.api_range import check_runtime_api
-from kernelyard.runtime.installed.distributions import normalize_name
-from kernelyard.runtime.installed.entry_points import EntryPoint, find
+from kernelyard.runtime.installed.distributions import find_distribution
+from kernelyard.runtime.installed.entry_points import EntryPoint, entry_points_of, find
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,26 +63,43 @@ def requirement(kind: str) -> Requirement | None:
     return None
 
 
-def find_loader(kind: str, requires: Requirement, installed: Sequence[EntryPoint]) -> ModuleLoader:
-    """Return the loader of a kind, of `runtime_entry_points`; the required distribution's where several have one.
+def find_loader(kind: str, requires: Requirement) -> ModuleLoader:
+    """Return the loader of a kind: that of the required distribution, or else of another one that has one.
 
     Raises: MissingRuntimeError, ArtifactVersionError, BackendUnavailableError (made for another runtime API).
     """
-    fitting = [entry for entry in installed if entry.name == kind]
-    required = normalize_name(requires.distribution)
-    fitting.sort(key=lambda entry: entry.dist is None or entry.dist.key != required)
-    if not fitting:
-        raise MissingRuntimeError(
-            f"the artifact needs the runtime {kind!r} of {requires.distribution}, which is not installed",
-            found=f"installed runtimes: {', '.join(dict.fromkeys(entry.name for entry in installed)) or 'none'}",
-            expected=requires.wanted,
-            hint=requires.pip_line,
-        )
-    entry = fitting[0]
-    if entry.dist is not None and entry.dist.key == required:
+    entry = _own_entry_point(kind, requires.distribution)
+    if entry is None:
+        entry = _entry_point_of_others(kind, requires)
+    elif entry.dist is not None:
         _check_version(kind, requires, entry.dist.version)
     check_runtime_api(entry)
     return lambda data, constants: _load_module(entry, kind, data, constants)
+
+
+def _own_entry_point(kind: str, name: str) -> EntryPoint | None:
+    """Return the entry point of a kind that the distribution of a name has; None where it has none to read."""
+    distribution = find_distribution(name)
+    if distribution is None:
+        return None
+    try:
+        return next((entry for entry in entry_points_of(distribution, GROUP) if entry.name == kind), None)
+    except ValueError:  # damaged metadata
+        return None
+
+
+def _entry_point_of_others(kind: str, requires: Requirement) -> EntryPoint:
+    """Return the entry point of a kind that any distribution has; reading those of all takes milliseconds."""
+    installed = runtime_entry_points()
+    entry = next((each for each in installed if each.name == kind), None)
+    if entry is None:
+        raise MissingRuntimeError(
+            f"the artifact needs the runtime {kind!r} of {requires.distribution}, which is not installed",
+            found=f"installed runtimes: {', '.join(dict.fromkeys(each.name for each in installed)) or 'none'}",
+            expected=requires.wanted,
+            hint=requires.pip_line,
+        )
+    return entry
 
 
 def _check_version(kind: str, requires: Requirement, version: str) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from kernelyard.collector import collector_paused
 from kernelyard.errors import ArtifactError, BackendUnavailableError, DeviceError, KernelyardError, describe
 from kernelyard.runtime.abi.module import RuntimeModule
-from kernelyard.runtime.abi.runtime_halves import GROUP, Requirement, find_loader, requirement, runtime_entry_points
+from kernelyard.runtime.abi.runtime_halves import GROUP, Requirement, find_loader, requirement
 from kernelyard.runtime.abi.spec import Fields, corrupted, is_digest, read_json, write_json
 from kernelyard.runtime.artifact import safetensors_format
 from kernelyard.runtime.artifact.container import (
@@ -158,7 +158,7 @@ def _try_to_load(module: RuntimeModule, data: bytes, requires: Requirement) -> N
     for array in constants.values():
         array.flags.writeable = False  # as those of a file are
     with suppress(BackendUnavailableError):
-        find_loader(module.kind, requires, runtime_entry_points())(data, constants)
+        find_loader(module.kind, requires)(data, constants)
 
 
 def _collect_constants(executable: Executable) -> dict[str, np.ndarray]:
@@ -260,8 +260,7 @@ def _executable(contents: Contents, manifest: Fields, threads: int | None) -> Ex
 
 def _load_placement(contents: Contents, manifest: Fields, threads: int | None) -> Executable:
     modules = _entries(manifest)
-    installed = runtime_entry_points()
-    loaders = [find_loader(fields.text("kind"), _requirement(fields), installed) for fields in modules]
+    loaders = [find_loader(fields.text("kind"), _requirement(fields)) for fields in modules]
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
     programs = manifest.each("programs", Program.from_json)
     vm_functions = _vm_functions(manifest) if "routines" in manifest else ()
@@ -308,7 +307,7 @@ def _is_plain(text: str, further: str) -> bool:
 
 def load_module(fields: Fields, contents: Contents) -> RuntimeModule:
     """Load one module of an artifact by its entry, without its blobs. Raises: as `load`."""
-    loader = find_loader(fields.text("kind"), _requirement(fields), runtime_entry_points())
+    loader = find_loader(fields.text("kind"), _requirement(fields))
     constants = safetensors_format.from_bytes(contents.member(CONSTANTS, "manifest"), CONSTANTS)
     return _load_module(fields, loader, contents, constants)
 

@@ -72,11 +72,16 @@ def find(group: str) -> Found:
     unreadable: list[tuple[str, str]] = []
     for dist in iterate_distributions():
         try:
-            entries += [EntryPoint(name, value, dist) for name, value in _lines(dist.read(FILE), group)]
+            entries += entry_points_of(dist, group)
         except ValueError as error:
             unreadable.append((dist.name, f"its {FILE} cannot be read: {error}"))
     entries.sort(key=lambda entry: (entry.name, entry.dist.key if entry.dist else ""))
     return Found(tuple(entries), tuple(unreadable))
+
+
+def entry_points_of(dist: Distribution, group: str) -> list[EntryPoint]:
+    """Return those of a group that one distribution has. Raises: ValueError where they cannot be read."""
+    return [EntryPoint(name, value, dist) for name, value in _lines(dist.read(FILE), group)]
 
 
 def load_named(group: str, name: str, kind: type = object) -> Any:
