@@ -94,9 +94,12 @@ class Value:
         assert self.descriptor.strides is not None
         if self.buffer.fill is not None:
             self.buffer.fill()
-        data = self.buffer.constant.reshape(-1).view(dtypes.to_numpy(self.descriptor.dtype))
-        strides = tuple(stride * data.itemsize for stride in self.descriptor.strides)
-        return np.lib.stride_tricks.as_strided(data[self.offset :], self.shape, strides, writeable=False)
+        dtype = dtypes.to_numpy(self.descriptor.dtype)
+        strides = [stride * dtype.itemsize for stride in self.descriptor.strides]
+        data = self.buffer.constant.reshape(-1).view(np.uint8)
+        found = np.ndarray(self.shape, dtype, data, self.offset * dtype.itemsize, strides)
+        found.flags.writeable = False
+        return found
 
 
 @dataclass(eq=False, repr=False)
