@@ -109,10 +109,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        from kernelyard.collector import collector_paused  # with contextlib, which a bare import does without
-
-        with collector_paused():
-            value = getattr(import_module(_HOME[name]), name)
+        value = getattr(import_module(_HOME[name]), name)
         globals()[name] = value
         return value
     if name in _SUBPACKAGES:

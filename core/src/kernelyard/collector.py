@@ -1,4 +1,4 @@
-"""Python's garbage collector, which imports, compilation, loading and planning pause."""
+"""Python's garbage collector, which compilation pauses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _pauses: list[None] = []  # one for each pause that will end by enabling the col
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: what is made meanwhile lives long, and collection looks at each object again.
+    """Pause the garbage collector: objects of a compile live as long as it does, and collection looks at each again.
 
     Example:
         >>> with collector_paused():

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernelyard.collector import collector_paused
 from kernelyard.errors import ArtifactError, BackendUnavailableError, DeviceError, KernelyardError, describe
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.abi.runtime_halves import GROUP, Requirement, find_loader, requirement
@@ -174,7 +173,6 @@ def _collect_constants(executable: Executable) -> dict[str, np.ndarray]:
     return constants
 
 
-@collector_paused()
 def load(path: Source, threads: int | None = None) -> Executable:
     """Load a saved executable, with the runtime halves of plugins that are installed.
 

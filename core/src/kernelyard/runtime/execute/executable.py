@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelyard.cached_property import cached_property
-from kernelyard.collector import collector_paused
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.abi.forks import no_fork_during
 from kernelyard.runtime.abi.spec import TensorSpec
@@ -40,7 +39,7 @@ class Executable(CompiledModel):
 
     @cached_property
     def _machine(self) -> VirtualMachine:
-        with no_fork_during, collector_paused():
+        with no_fork_during:
             from kernelyard.runtime.execute.virtual_machine import VirtualMachine
 
             # The machine holds the same data, but not this object, which holds the machine: a reference cycle would

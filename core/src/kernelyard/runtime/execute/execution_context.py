@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelyard.collector import collector_paused
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.memory import Workspace
 from kernelyard.runtime.abi.module import BindContext
@@ -60,7 +59,6 @@ class ExecutionContext:
             kept.clear()
         self.latest.clear()
 
-    @collector_paused()
     def _bind(self, plan: ExecutionPlan, executable: CompiledModel, threads: int) -> AnyBoundProgram:
         if plan.arena_nbytes > self._arena.nbytes:
             # Spare room costs address space only: pages that no plan touches are never mapped.

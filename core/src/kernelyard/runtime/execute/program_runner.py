@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernelyard.collector import collector_paused
 from kernelyard.dtypes import to_numpy
 from kernelyard.errors import NoImplementationError
 from kernelyard.runtime.abi.forks import no_fork_during
@@ -111,7 +110,6 @@ class ProgramRunner:
                         context.unbind(plan)
 
     def _plan(self, shapes: Shapes, symbols: Mapping[str, int], sizes: Sizes) -> ExecutionPlan:
-        @collector_paused()
         def make() -> ExecutionPlan:
             if len(self._plans) >= self._environment.executable.max_plans:  # one is given up for each that is new
                 HEAP_TRIMMER.trim()
