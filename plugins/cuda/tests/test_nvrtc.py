@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,14 @@ def test_no_headers_are_shared_with_a_thread_that_compiles(library: str) -> None
     headers = "#include <cuda_fp16.h>\n"
     with precompiled(library, headers, []), precompiled(library, headers, []) as chosen:
         assert chosen == []
+
+
+@pytest.mark.parametrize("options", [[], ["--pch", "--pch-dir=/nowhere"]])
+def test_without_a_place_for_headers_they_are_read_again(library: str, monkeypatch, options: list[str]) -> None:
+    monkeypatch.setattr(nvrtc, "precompiled", lambda *given: nullcontext(options))
+    assert nvrtc.compile_cubin(library, KERNEL, [SM_90], "#define TWO 2\n").startswith(b"\x7fELF")
+    with pytest.raises(ToolchainError, match="the CUDA compiler failed"):
+        nvrtc.compile_cubin(library, "no program", [SM_90], "#define TWO 2\n")
 
 
 KILLED = """

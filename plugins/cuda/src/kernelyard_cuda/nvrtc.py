@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -78,10 +79,19 @@ def compile_ptx(library: str, source: str, options: Sequence[str], headers: str 
 
 
 def _compile(library: str, source: str, options: Sequence[str], headers: str, form: str) -> bytes:
-    program = _Program(library, with_headers(headers, source))
+    text = with_headers(headers, source)
+    with precompiled(library, headers, options) as more:
+        if more:
+            # Their file may not be written, as where a disk is full; what is wrong with the text is found again below.
+            with suppress(ToolchainError):
+                return _compile_text(library, text, [*options, *more], form)
+    return _compile_text(library, text, options, form)
+
+
+def _compile_text(library: str, text: str, options: Sequence[str], form: str) -> bytes:
+    program = _Program(library, text)
     try:
-        with precompiled(library, headers, options) as more:
-            program.compile([*options, *more])
+        program.compile(options)
         return program.read(f"nvrtcGet{form}Size", f"nvrtcGet{form}")
     finally:
         program.destroy()

@@ -44,15 +44,22 @@ def precompiled(library: str, headers: str, options: Sequence[str]) -> Iterator[
         yield []
         return
     try:
-        if key not in _folders:
+        if key in _folders:
+            yield _options(library, _folders[key])
+        else:
             _folders[key] = str(len(_folders))
             yield []
-            return
-        folder = _folder_of_process(library) / _folders[key]
-        folder.mkdir(parents=True, exist_ok=True)
-        yield ["--pch", f"--pch-dir={folder}"]
     finally:
         _lock.release()
+
+
+def _options(library: str, name: str) -> list[str]:
+    try:
+        folder = _folder_of_process(library) / name
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # there is no folder for temporary files
+        return []
+    return ["--pch", f"--pch-dir={folder}"]
 
 
 @cache
