@@ -44,7 +44,7 @@ def test_devices() -> None:
 )
 def test_the_environment_names_backends(text, backends, monkeypatch) -> None:
     monkeypatch.setenv(backend.VARIABLE, text)
-    assert backend.chosen_backends() == backends
+    assert backend.choose_backends() == backends
 
 
 def test_a_backend_that_is_named_runs_the_model(monkeypatch) -> None:

@@ -284,7 +284,7 @@ def test_bytes_that_are_no_message(data) -> None:
 def test_graphs_within_graphs_without_end() -> None:
     data = onnx.GraphProto(name="g" * 5000).SerializeToString()
     for number in [6, 5, 1] * 60 + [7]:  # an attribute's graph, a node's attribute, a graph's node; the model's graph
-        data = outline.encoded(number << 3 | 2) + outline.encoded(len(data)) + data
+        data = outline.encode_varint(number << 3 | 2) + outline.encode_varint(len(data)) + data
     with pytest.raises(ModelFormatError):
         read_model(data)
 
@@ -333,14 +333,14 @@ def test_a_file_of_more_than_protobuf_reads(tmp_path: Path) -> None:
     rows, columns = 4 * 1024, 140 * 1024
     size = 4 * rows * columns
     tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[rows, columns])
-    header = tensor.SerializeToString() + outline.encoded(9 << 3 | 2) + outline.encoded(size)
+    header = tensor.SerializeToString() + outline.encode_varint(9 << 3 | 2) + outline.encode_varint(size)
     model = product(tensor)
     del model.graph.initializer[:]
-    field = outline.encoded(5 << 3 | 2) + outline.encoded(len(header) + size) + header
+    field = outline.encode_varint(5 << 3 | 2) + outline.encode_varint(len(header) + size) + header
     graph = model.graph.SerializeToString()
     model.ClearField("graph")
-    start = model.SerializeToString() + outline.encoded(7 << 3 | 2)
-    start += outline.encoded(len(graph) + len(field) + size) + graph + field
+    start = model.SerializeToString() + outline.encode_varint(7 << 3 | 2)
+    start += outline.encode_varint(len(graph) + len(field) + size) + graph + field
     path = tmp_path / "model.onnx"
     with path.open("wb") as file:
         file.write(start)

@@ -22,7 +22,7 @@ VARIABLE = EnvironmentVariable(
 )
 
 
-def chosen_backends() -> list[str] | str:
+def choose_backends() -> list[str] | str:
     """Return the backends that the environment names, or "auto"."""
     text = VARIABLE.get("auto")
     return "auto" if text == "auto" else [name.strip() for name in text.split(",") if name.strip()]
@@ -69,7 +69,7 @@ class KernelyardBackend(Backend):
             raise DeviceError("ONNX models run on the processor alone", found=device, expected="CPU")
         onnx.checker.check_model(model)
         proto, files = read_model(model)
-        return KernelyardRep(Session(proto, chosen_backends(), files))
+        return KernelyardRep(Session(proto, choose_backends(), files))
 
     @classmethod
     def run_node(
@@ -92,7 +92,7 @@ class KernelyardBackend(Backend):
         graph = helper.make_graph([node], "node", infos, [onnx.ValueInfoProto(name=name) for name in node.output])
         version = options.get("opset_version", onnx.defs.onnx_opset_version())
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
-        return KernelyardRep(Session(model, chosen_backends())).run(list(inputs))
+        return KernelyardRep(Session(model, choose_backends())).run(list(inputs))
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

@@ -69,7 +69,7 @@ def _join(
     node = error.node
     if scope.continued >= MAX_CONTINUED:
         raise RejectedError(f"more than {MAX_CONTINUED} branches of different types follow one another")
-    sides = [_begun(node, name, scope) for name in ("then_branch", "else_branch")]
+    sides = [_begin(node, name, scope) for name in ("then_branch", "else_branch")]
     position, live = _convert_branches(node, sides, following, wanted)
     if live:
         graphs = [_outline(side, live) for side in sides]
@@ -102,11 +102,11 @@ def _convert_branches(
         position = passed
 
 
-def _begun(node: Node, branch: str, scope: Scope) -> _Side:
+def _begin(node: Node, branch: str, scope: Scope) -> _Side:
     side = _Side(GraphBuilder(node.builder), scope.inner())
     side.scope.continued += 1
     with node.importer.building(side.builder):
-        results = node.importer.run_subgraph(node.required_attr(branch), node.scope)
+        results = node.importer.run_subgraph(node.require_attr(branch), node.scope)
     if len(results) != len(node.proto.output):
         raise RejectedError(f"a branch returns {len(results)} results")
     for name, value in zip(node.proto.output, results, strict=True):

@@ -54,12 +54,12 @@ class GraphBuilder(FunctionBuilder):
             return [Constant(value) for value in values]
         if values is not None and len(values) == 1:
             return [self._sizes(call, values[0], origin)]
-        results = self._bound(call, origin)
+        results = self._bind_results(call, origin)
         for result, value in zip(results, values or (), strict=False):
             self.known.set(result, value)
         return results
 
-    def _bound(self, call: Call, origin: str) -> list[Expr]:
+    def _bind_results(self, call: Call, origin: str) -> list[Expr]:
         label = call.op_name.rsplit(".", 1)[-1]
         if not isinstance(call.type, TupleType):
             return [self.bind(call, label, origin)]
@@ -74,7 +74,7 @@ class GraphBuilder(FunctionBuilder):
         if value.ndim <= 1 and is_integer(dtype):
             result = self._shape_tensor(value, dtype, origin)
         if result is None:
-            (result,) = self._bound(call, origin)
+            (result,) = self._bind_results(call, origin)
         self.known.set(result, value)
         return result
 
@@ -90,8 +90,8 @@ class GraphBuilder(FunctionBuilder):
             call = Call(get_op("astype"), [self.bind(call, "sizes", origin)], {"dtype": dtype})
         return self.bind(call, "sizes", origin)
 
-    def decided_by(self, name: str, args: Sequence[Expr], type_: Type, origin: str, **attrs: Any) -> Var:
-        """Return the result of an operator that decides the sizes of its result: new symbols of its type."""
+    def emit_data_dependent(self, name: str, args: Sequence[Expr], type_: Type, origin: str, **attrs: Any) -> Var:
+        """Emit an operator the sizes of whose result depend on data: they are new symbols of the type."""
         return self.bind(Call(get_op(name), args, attrs, type_), name.rsplit(".", 1)[-1], origin)
 
     def sizes(self, vector: Expr, new_size: Callable[[], Dim], origin: str) -> tuple[Dim, ...]:
@@ -99,7 +99,7 @@ class GraphBuilder(FunctionBuilder):
         if vector not in self._sizes_of:
             (count,) = vector.tensor_type.shape
             sizes = tuple(new_size() for _ in range(int(count)))  # pyright: ignore[reportArgumentType]
-            self.decided_by("tensor_to_shape", [vector], TensorType(sizes, "bool"), origin)
+            self.emit_data_dependent("tensor_to_shape", [vector], TensorType(sizes, "bool"), origin)
             self._sizes_of[vector] = sizes
         return self._sizes_of[vector]
 

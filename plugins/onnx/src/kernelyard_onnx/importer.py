@@ -34,7 +34,7 @@ from kernelyard_onnx.inputs import add_parameters
 from kernelyard_onnx.node import Node, origin_of
 from kernelyard_onnx.options import ImportOptions
 from kernelyard_onnx.outputs import ModelOutput, model_output
-from kernelyard_onnx.problems import DifferingBranchesError, malformed_node, unsupported_nodes
+from kernelyard_onnx.problems import DifferingBranchesError, create_malformed_error, create_unsupported_error
 from kernelyard_onnx.schema import check_node, schema_of
 from kernelyard_onnx.scope import Scope
 from kernelyard_onnx.symbol_names import SymbolNames
@@ -205,9 +205,9 @@ class Importer:
         try:
             results = convert(node)
         except (IRError, ShapeError) as error:
-            raise malformed_node(error, node) from error
+            raise create_malformed_error(error, node) from error
         except _BROKEN_PROMISES as error:
-            raise malformed_node(ModelFormatError(str(error) or type(error).__name__), node) from error
+            raise create_malformed_error(ModelFormatError(str(error) or type(error).__name__), node) from error
         made = results if isinstance(results, Sequence) else [results]
         self._keep_element_types(proto, opset, inputs, made)
         return made
@@ -323,7 +323,7 @@ class Importer:
         Raises: UnsupportedOperatorError, UndecidedInputsError, ModelFormatError.
         """
         if self.problems:
-            raise unsupported_nodes(self.problems)
+            raise create_unsupported_error(self.problems)
         outputs = tuple(model_output(output, scope.find(output.name), self.element_types) for output in graph.output)
         named = {name: tensor for output in outputs for name, tensor in output.tensors().items()}
         results = list(named.values())

@@ -83,7 +83,7 @@ class Node(OpEmitter):
         value = self.value(index)
         return value if isinstance(value, TensorSequence) else self.reject(f"its input {index} is not a sequence")
 
-    def required_inputs(self) -> list[Expr]:
+    def require_inputs(self) -> list[Expr]:
         """Return all inputs, none of which may be left out."""
         return [self.input(index) for index in range(len(self.inputs))]
 
@@ -91,7 +91,7 @@ class Node(OpEmitter):
         """Return an attribute, or its default."""
         return self.attributes.get(name, default)
 
-    def required_attr(self, name: str) -> Any:
+    def require_attr(self, name: str) -> Any:
         """Return an attribute that must be there.
 
         Raises: RejectedError.
@@ -102,7 +102,7 @@ class Node(OpEmitter):
         """Return True when the model names this output."""
         return index < len(self.proto.output) and bool(self.proto.output[index])
 
-    def undecided(self, reason: str, *values: Expr) -> NoReturn:
+    def reject_undecided(self, reason: str, *values: Expr) -> NoReturn:
         """Give up on this node, because values are not known that the model's inputs decide.
 
         Raises: RejectedError.
@@ -153,7 +153,7 @@ class Node(OpEmitter):
         Raises: RejectedError.
         """
         value = self.builder.known.constant(expr)
-        return self.undecided(f"its {what} is not a constant", expr) if value is None else value
+        return self.reject_undecided(f"its {what} is not a constant", expr) if value is None else value
 
     def ints(self, expr: Expr, what: str) -> tuple[int, ...]:
         """Return a constant vector of whole numbers."""
@@ -169,7 +169,7 @@ class Node(OpEmitter):
         value = self.constant(expr, what)
         return value.reshape(-1)[0].item() if value.size == 1 else self.reject(f"its {what} is not one number")
 
-    def fixed(self, dim: Dim, what: str) -> int:
+    def require_fixed(self, dim: Dim, what: str) -> int:
         """Return a size that must be a number.
 
         Raises: RejectedError.
@@ -189,7 +189,7 @@ class Node(OpEmitter):
         Raises: RejectedError when the numbers come from data.
         """
         value = self.builder.known.dims(expr)
-        return self.undecided(f"its {what} depends on data", expr) if value is None else value
+        return self.reject_undecided(f"its {what} depends on data", expr) if value is None else value
 
     def sizes(self, expr: Expr, what: str) -> tuple[Dim, ...]:
         """Return a vector of sizes: constants, computed from sizes, or known when the program runs.
@@ -199,7 +199,7 @@ class Node(OpEmitter):
         known = self.builder.known.dims(expr)
         if known is not None:
             return known
-        count = self.fixed(dims.product(self.shape(expr)), f"number of elements of its {what}")
+        count = self.require_fixed(dims.product(self.shape(expr)), f"number of elements of its {what}")
         vector = self.cast(self.reshape(expr, (count,)), "int64")
         return self.builder.sizes(vector, self.new_size, self.origin)
 
@@ -218,8 +218,8 @@ class Node(OpEmitter):
             return expr
         return self.op("reshape", expr, shape=self.shape(expr))
 
-    def narrowed(self, expr: Expr, data_type: int) -> Expr:
-        """Return a tensor that carries numbers of a narrow element type."""
+    def mark_narrow(self, expr: Expr, data_type: int) -> Expr:
+        """Record that a tensor carries numbers of a narrow element type, and return it."""
         self.importer.element_types[expr] = data_type
         return expr
 

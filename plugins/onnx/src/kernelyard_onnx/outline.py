@@ -65,7 +65,7 @@ def _message(data: Any, descriptor: Any, start: int, end: int, depth: int) -> by
         if field.kind != _BYTES or field.end - field.start < LARGE or field.number not in inner:
             continue  # what is small has no large weight in it
         body = _message(data, inner[field.number], field.start, field.end, depth - 1)
-        parts += [data[copied : field.tag], encoded(field.number << 3 | _BYTES), encoded(len(body)), body]
+        parts += [data[copied : field.tag], encode_varint(field.number << 3 | _BYTES), encode_varint(len(body)), body]
         copied = field.end
     return b"".join([*parts, data[copied:end]])
 
@@ -124,8 +124,8 @@ def _varint(data: Any, at: int, end: int) -> tuple[int, int]:
     raise MalformedError
 
 
-def encoded(value: int) -> bytes:
-    """Return a number in seven bits a byte, the lowest first."""
+def encode_varint(value: int) -> bytes:
+    """Encode a number as a varint of protobuf: seven bits a byte, the lowest first."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)

@@ -17,7 +17,7 @@ class OutlinedGraph:
     params: tuple[Var, ...]
     results: Sequence[Expr]
 
-    def captured(self) -> list[Var]:
+    def list_captured(self) -> list[Var]:
         """Return the values of the function around that are read here, in order."""
         bindings = self.builder.live_bindings(self.results)
         own = {*self.params, *(binding.var for binding in bindings)}
@@ -28,13 +28,13 @@ class OutlinedGraph:
         """Build the private function of `params` and `captured` that gives `results`, by default the graph's."""
         wanted = list(self.results if results is None else results)
         inner: dict[Expr, Var] = {var: Var(var.name, var.type, var.origin) for var in captured}
-        bindings = [Binding(b.var, _renamed(b.value, inner)) for b in self.builder.live_bindings(wanted)]
+        bindings = [Binding(b.var, _rename(b.value, inner)) for b in self.builder.live_bindings(wanted)]
         values = [inner.get(value, value) for value in wanted]
         result = values[0] if len(values) == 1 else Tuple(values)
         return Function([*self.params, *inner.values()], bindings, result, {PRIVATE: True})
 
 
-def _renamed(value: Expr, inner: Mapping[Expr, Var]) -> Expr:
+def _rename(value: Expr, inner: Mapping[Expr, Var]) -> Expr:
     old = operands(value)
     new = [inner.get(operand, operand) for operand in old]
     return value if all(a is b for a, b in zip(old, new, strict=True)) else with_operands(value, new)

@@ -22,7 +22,7 @@ class DifferingBranchesError(UndecidedNodeError):
         self.node = node
 
 
-def unsupported_nodes(problems: Sequence[Problem]) -> UnsupportedOperatorError:
+def create_unsupported_error(problems: Sequence[Problem]) -> UnsupportedOperatorError:
     """Return one error for all nodes that could not be converted."""
     parts = unsupported("model", problems)
     if all(problem.inputs for problem in problems):
@@ -35,7 +35,7 @@ def unsupported_nodes(problems: Sequence[Problem]) -> UnsupportedOperatorError:
     return UnsupportedOperatorError(**parts, hint=hint)
 
 
-def malformed_node(error: KernelyardError, node: Node) -> ModelFormatError:
+def create_malformed_error(error: KernelyardError, node: Node) -> ModelFormatError:
     """Return the error of a node that breaks a promise of the standard."""
     types = ", ".join(repr(value.type) if isinstance(value, Expr) else "none" for value in node.inputs)
     return ModelFormatError(

@@ -27,7 +27,7 @@ class Rational:
 
     def __init__(self, numerator: Dim, denominator: Dim = 1) -> None:
         if denominator != 1:
-            numerator, denominator = _reduced(numerator, denominator)
+            numerator, denominator = _reduce(numerator, denominator)
         self.numerator = numerator
         self.denominator = denominator
 
@@ -127,7 +127,7 @@ class Rational:
         return str(self.numerator) if self.denominator == 1 else f"({self.numerator}) / ({self.denominator})"
 
 
-def _reduced(numerator: Dim, denominator: Dim) -> tuple[Dim, Dim]:
+def _reduce(numerator: Dim, denominator: Dim) -> tuple[Dim, Dim]:
     if isinstance(numerator, int) and isinstance(denominator, int):
         common = math.gcd(numerator, denominator)
         return numerator // common, denominator // common

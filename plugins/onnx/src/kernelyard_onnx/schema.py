@@ -38,22 +38,22 @@ def check_node(proto: onnx.NodeProto, opset: int) -> None:
     for attribute in proto.attribute:
         entry = known.get(attribute.name)
         if entry is None:
-            raise _malformed(proto, f"there is no attribute {attribute.name!r}", attribute.name, ", ".join(known))
+            raise _create_error(proto, f"there is no attribute {attribute.name!r}", attribute.name, ", ".join(known))
         if attribute.type != entry.type.value:
             problem = f"the attribute {attribute.name!r} has the wrong type"
-            raise _malformed(proto, problem, _type_name(attribute.type), _type_name(entry.type.value))
+            raise _create_error(proto, problem, _type_name(attribute.type), _type_name(entry.type.value))
     for name, entry in known.items():
         if entry.required and name not in names:
-            raise _malformed(proto, f"the attribute {name!r} is missing", ", ".join(sorted(names)) or "none", name)
+            raise _create_error(proto, f"the attribute {name!r} is missing", ", ".join(sorted(names)) or "none", name)
 
 
 def _check_count(proto: onnx.NodeProto, what: str, found: int, least: int, most: int) -> None:
     if not least <= found <= most:
         expected = f"{least}" if least == most else f"{least} to {most}"
-        raise _malformed(proto, f"the number of {what} is wrong", str(found), expected)
+        raise _create_error(proto, f"the number of {what} is wrong", str(found), expected)
 
 
-def _malformed(proto: onnx.NodeProto, problem: str, found: str, expected: str) -> ModelFormatError:
+def _create_error(proto: onnx.NodeProto, problem: str, found: str, expected: str) -> ModelFormatError:
     where = f"node {proto.name or next(iter(proto.output), '')!r} ({proto.op_type})"
     return ModelFormatError(problem, where=where, found=found, expected=expected)
 

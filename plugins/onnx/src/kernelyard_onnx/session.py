@@ -62,7 +62,7 @@ class Compiled:
         """Return the outputs of the model, in order."""
         arrays: dict[str, np.ndarray] = {}
         if self.executable is not None:
-            flat = flattened(feeds)
+            flat = flatten_sequences(feeds)
             results = self.executable.run({name: flat[name] for name in self.imported.input_names})
             arrays = {name: tensor.numpy() for name, tensor in results.items()}
         return [self._output(output, arrays) for output in self.imported.outputs]
@@ -110,7 +110,7 @@ class Session:
         self._kept: LRU[Any, Compiled] = LRU(MAX_KEPT)
         if not self._specializer.needs_inputs:
             try:
-                self._whole = self._compiled({})
+                self._whole = self._get_compiled({})
             except UnsupportedOperatorError as error:
                 specializer = specializer_for(model, error, files, session_of_part, takes_data=True)
                 if specializer is None:
@@ -161,21 +161,21 @@ class Session:
         if self._prefix is not None:
             feeds = self._prefix.run(feeds)
             known = {info.name: info for info in self._specializer.model_inputs}
-        given = {name: carried_value(feeds.get(name), info.type) for name, info in known.items()}
+        given = {name: convert_value(feeds.get(name), info.type) for name, info in known.items()}
         while True:
             try:
-                return self._compiled(given).run(given)
+                return self._get_compiled(given).run(given)
             except ShapeError as error:
-                return self._compiled_for_sizes(given, error).run(given)
+                return self._get_compiled_for_sizes(given, error).run(given)
             except FrontendError as error:
                 if not self._specializer.learn(error, given):
                     raise
 
-    def _compiled(self, given: Mapping[str, Any]) -> Compiled:
+    def _get_compiled(self, given: Mapping[str, Any]) -> Compiled:
         key, options = self._specializer.specialize(given)
         return self._kept.get_or_make(key, lambda: self._compile(options))
 
-    def _compiled_for_sizes(self, given: Mapping[str, Any], refusal: ShapeError) -> Compiled:
+    def _get_compiled_for_sizes(self, given: Mapping[str, Any], refusal: ShapeError) -> Compiled:
         """Return the model for these sizes alone, where the program of all refuses them, as too small for a window."""
         key, options = self._specializer.specialize(given)
         tensors = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
@@ -204,7 +204,7 @@ def session_of_part(model: onnx.ModelProto, files: WeightFiles | None) -> Sessio
     return Session(model, [], files)
 
 
-def flattened(feeds: Mapping[str, Any]) -> dict[str, Any]:
+def flatten_sequences(feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Return the feeds by name, each element of a sequence under its own."""
     flat: dict[str, Any] = {}
     for name, value in feeds.items():
@@ -215,16 +215,16 @@ def flattened(feeds: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def carried_value(value: Any, type_: onnx.TypeProto) -> Any:
+def convert_value(value: Any, type_: onnx.TypeProto) -> Any:
     """Convert a caller's value for an input of a type to the program's form.
 
     Raises: InputTypeError.
     """
     kind = type_.WhichOneof("value")
     if kind == "optional_type":
-        return None if value is None else carried_value(value, type_.optional_type.elem_type)
+        return None if value is None else convert_value(value, type_.optional_type.elem_type)
     if kind == "sequence_type":
         if not isinstance(value, (list, tuple)):
             raise InputTypeError("the input is not a sequence", found=type(value).__name__, expected="a list of arrays")
-        return [carried_value(item, type_.sequence_type.elem_type) for item in value]
+        return [convert_value(item, type_.sequence_type.elem_type) for item in value]
     return carry(value, type_.tensor_type.elem_type)

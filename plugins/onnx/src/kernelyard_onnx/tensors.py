@@ -66,7 +66,7 @@ def to_array(tensor: onnx.TensorProto, files: WeightFiles | None = None) -> np.n
             found=type_name(tensor.data_type),
             expected=", ".join(type_name(key) for key in DTYPES),
         )
-    dtype, shape = to_numpy(name), _checked_shape(tensor.name, tensor.dims)
+    dtype, shape = to_numpy(name), _check_shape(tensor.name, tensor.dims)
     count = math.prod(shape)
     if tensor.data_location == P.EXTERNAL:
         return (files or WeightFiles()).read(tensor, dtype, count).reshape(shape)
@@ -93,7 +93,7 @@ def _narrow(tensor: onnx.TensorProto, files: WeightFiles | None) -> np.ndarray:
     carrier, own = NARROW[tensor.data_type]
     if tensor.data_location == P.EXTERNAL:
         bits = (ml_dtypes.finfo if carrier == "float32" else ml_dtypes.iinfo)(own).bits
-        nbytes = -(-math.prod(_checked_shape(tensor.name, tensor.dims)) * bits // 8)
+        nbytes = -(-math.prod(_check_shape(tensor.name, tensor.dims)) * bits // 8)
         raw = (files or WeightFiles()).read(tensor, np.dtype(np.uint8), nbytes).tobytes()
         tensor = P(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=raw)
     return _from_rare_fields(tensor, to_numpy(carrier))
@@ -104,7 +104,7 @@ def to_text(tensor: onnx.TensorProto) -> StringTensor:
 
     Raises: ModelFormatError.
     """
-    shape = _checked_shape(tensor.name, tensor.dims)
+    shape = _check_shape(tensor.name, tensor.dims)
     _check_size(tensor, len(tensor.string_data), math.prod(shape), "strings")
     texts = np.empty(len(tensor.string_data), object)
     texts[:] = [item.decode("utf-8", "replace") for item in tensor.string_data]
@@ -120,7 +120,7 @@ def _from_rare_fields(tensor: onnx.TensorProto, dtype: np.dtype) -> np.ndarray:
         ) from error
 
 
-def _checked_shape(name: str, dims: Iterable[int], most: int | None = None) -> tuple[int, ...]:
+def _check_shape(name: str, dims: Iterable[int], most: int | None = None) -> tuple[int, ...]:
     shape = tuple(dims)
     if any(size < 0 for size in shape) or (most is not None and math.prod(shape) > most):
         expected = "sizes of 0 or more" + ("" if most is None else f", at most {most} elements")
@@ -146,7 +146,7 @@ def from_sparse(sparse: onnx.SparseTensorProto, files: WeightFiles | None = None
     Raises: ModelFormatError.
     """
     values, indices = to_array(sparse.values, files), to_array(sparse.indices, files)
-    dense = np.zeros(_checked_shape(sparse.values.name, sparse.dims, MAX_DENSE), values.dtype)
+    dense = np.zeros(_check_shape(sparse.values.name, sparse.dims, MAX_DENSE), values.dtype)
     try:
         if indices.ndim == 2:
             dense[tuple(indices.T)] = values

@@ -40,7 +40,7 @@ class CountWordsOfTexts:
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         texts = x.ravel().tolist()
-        joined = self._joined(texts)
+        joined = self._join(texts)
         if joined is None:
             for step in self.steps:
                 x = step(x)
@@ -60,7 +60,7 @@ class CountWordsOfTexts:
     def _rows(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape[:1] if self.is_flat else shape
 
-    def _joined(self, texts: list[Any]) -> str | None:
+    def _join(self, texts: list[Any]) -> str | None:
         """Return the texts as one; None for none, and where they cannot be told apart afterwards."""
         try:
             joined = f" {_END} ".join(texts)
@@ -79,7 +79,7 @@ def merge_counts(steps: Sequence[NamedStep], results: Collection[str]) -> tuple[
         chain = _chain(steps, made, number)
         between = [steps[each] for each in chain[:-1]]
         read = [name for each, (read, _, _) in enumerate(steps) if each not in chain for name in read]
-        merged = None if any(name in read or name in results for _, name, _ in between) else _merged(steps, chain)
+        merged = None if any(name in read or name in results for _, name, _ in between) else _merge(steps, chain)
         if merged is not None:
             for each in chain:
                 kept[each] = None
@@ -97,7 +97,7 @@ def _chain(steps: Sequence[NamedStep], made: Mapping[str, int], last: int) -> li
     return found
 
 
-def _merged(steps: Sequence[NamedStep], chain: Sequence[int]) -> CountWordsOfTexts | None:
+def _merge(steps: Sequence[NamedStep], chain: Sequence[int]) -> CountWordsOfTexts | None:
     functions: list[Any] = [steps[number][2] for number in chain]
     by_kind = {type(each): each for each in functions}
     tokens, counts, flat = by_kind.get(Tokenize), by_kind[CountWords], by_kind.get(Flatten)

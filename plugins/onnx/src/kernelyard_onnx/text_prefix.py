@@ -120,7 +120,7 @@ def _constants(graph: onnx.GraphProto) -> Arrays:
 
 def _array(tensor: onnx.TensorProto) -> np.ndarray:
     array = numpy_helper.to_array(tensor)
-    return text_steps.decoded(array) if tensor.data_type == P.STRING else array
+    return text_steps.decode(array) if tensor.data_type == P.STRING else array
 
 
 def _inputs_of_rest(prefix: TextPrefix, infos: Sequence[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto] | None:

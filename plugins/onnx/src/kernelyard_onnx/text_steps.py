@@ -27,7 +27,7 @@ OF_MAPS = ((LEARNING, "DictVectorizer"), (LEARNING, "CastMap"))
 START, END = "\x02", "\x03"  # what a tokenizer that marks puts around a text
 
 
-def decoded(array: np.ndarray) -> np.ndarray:
+def decode(array: np.ndarray) -> np.ndarray:
     """Return text as `str` objects, whatever it was read as."""
     flat = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in array.reshape(-1)]
     return _objects(flat, array.shape)
@@ -114,7 +114,7 @@ class Tokenize:
         # What adds nothing need not be called for each text; `findall` gives the groups, where there are any.
         is_all = not self.expression.groups and self.least <= 1 and not self.is_marked
         split = self.expression.findall if is_all else self._tokens
-        return _filled_up(list(map(split, x.reshape(-1).tolist())), self.filler, x.shape)
+        return _fill_up(list(map(split, x.reshape(-1).tolist())), self.filler, x.shape)
 
     def _tokens(self, text: str) -> list[str]:
         found = [match.group() for match in self.expression.finditer(text)]
@@ -131,7 +131,7 @@ def _tokenizer(attributes: Attributes) -> tuple[Step, bool] | None:
     return Tokenize(re.compile(pattern), least, filler, bool(mark)), True
 
 
-def _filled_up(rows: Sequence[list[str]], filler: str, shape: Sequence[int]) -> np.ndarray:
+def _fill_up(rows: Sequence[list[str]], filler: str, shape: Sequence[int]) -> np.ndarray:
     """Return a text for each token of each row, filled up to the longest of them, in the shape of the rows."""
     widths = list(map(len, rows))
     width = max(widths, default=0)

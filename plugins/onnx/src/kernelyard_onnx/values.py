@@ -33,7 +33,7 @@ class LookedUpText:
         """False where an entry may stand for a text that is not known."""
         return not any(entry is None for entry in self.table)
 
-    def mapped(self, function: Callable[[str | None], object]) -> np.ndarray:
+    def map(self, function: Callable[[str | None], object]) -> np.ndarray:
         """Return what a function makes of each entry."""
         return np.array([function(entry) for entry in self.table])
 

@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 
 from kernelyard.errors import ExecutionError, InputNameError, KernelyardError
-from kernelyard_onnx.backend import chosen_backends
+from kernelyard_onnx.backend import choose_backends
 from kernelyard_onnx.model_file import read_model
 from kernelyard_onnx.session import Session
 from kernelyard_ort_compat.errors import MissingInputError
@@ -78,7 +78,7 @@ class InferenceSession:
         self._options.change(self._model.graph)
         self._started = time.perf_counter_ns()
         self._last_feeds: dict[str, Any] = {}
-        self._session = Session(self._model, chosen_backends(), files, self._options.intra_op_num_threads or None)
+        self._session = Session(self._model, choose_backends(), files, self._options.intra_op_num_threads or None)
 
     def run(
         self,

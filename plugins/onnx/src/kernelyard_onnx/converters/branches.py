@@ -12,7 +12,7 @@ from kernelyard_onnx.outlined_graph import OutlinedGraph
 def run_time_if(node: Node, condition: Expr) -> Sequence[Expr]:
     """Return the results of one of the two branches; sizes that differ between them are known once it has run."""
     importer = node.importer
-    branches = [importer.outline(node.required_attr(name), node.scope) for name in ("then_branch", "else_branch")]
+    branches = [importer.outline(node.require_attr(name), node.scope) for name in ("then_branch", "else_branch")]
     counts = [len(branch.results) for branch in branches]
     if set(counts) != {len(node.proto.output)}:
         node.reject(f"its branches return {counts[0]} and {counts[1]} results")
@@ -27,7 +27,7 @@ def branch_on(node: Node, condition: Expr, branches: Sequence[OutlinedGraph]) ->
     importer = node.importer
     then_types, else_types = ([result.tensor_type for result in branch.results] for branch in branches)
     types = [common_type(node, a, b) for a, b in zip(then_types, else_types, strict=True)]
-    captured = list(dict.fromkeys(var for branch in branches for var in branch.captured()))
+    captured = list(dict.fromkeys(var for branch in branches for var in branch.list_captured()))
     names = [
         importer.add_private(f"{node.label}_{kind}", branch.function(captured))
         for kind, branch in zip(("then", "else"), branches, strict=True)

@@ -52,7 +52,7 @@ def _probit(node: Node, scores: Expr) -> Expr:
     return node.op("multiply", inverse, float(np.sqrt(2)))
 
 
-def finished(node: Node, scores: Expr) -> Expr:
+def finish(node: Node, scores: Expr) -> Expr:
     """Return scores after the node's own transform, in float32."""
     return node.cast(post_transformed(node, scores, node.attr("post_transform", "NONE")), "float32")
 
@@ -86,7 +86,7 @@ class Labels:
     def of_scores(self, node: Node, scores: Expr) -> Sequence[Value]:
         """Return the label of the largest score, and the scores."""
         best = node.op("argmax", scores, axis=1, keepdims=False)
-        return self.at(node, best), finished(node, scores)
+        return self.at(node, best), finish(node, scores)
 
     def of_one_score(self, node: Node, score: Expr, *, threshold: float, is_share: bool) -> Sequence[Value]:
         """Return the label by whether the score (N, 1) of the second class is above a threshold, and both scores.
@@ -97,7 +97,7 @@ class Labels:
         label = self.at(node, node.cast(is_second, "int64"))
         kind = node.attr("post_transform", "NONE")
         if kind == "PROBIT":
-            return label, finished(node, score)
+            return label, finish(node, score)
         is_opposite = kind == "LOGISTIC" or not is_share
         first = node.op("negative", score) if is_opposite else node.op("subtract", 1.0, score)
         both = node.concat([first, score], 1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.plugins.api import Expr
-from kernelyard_onnx.converters.class_scores import Labels, finished
+from kernelyard_onnx.converters.class_scores import Labels, finish
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import LEARNING, converter
 from kernelyard_onnx.values import Maps, Value
@@ -42,15 +42,15 @@ def _affine(node: Node, x: Expr, outputs: int) -> Expr:
 @converter("LinearRegressor", domain=LEARNING)
 def linear_regressor(node: Node) -> Expr:
     x = rows_of(node, floats_of(node, node.input(0)))
-    return finished(node, _affine(node, x, int(node.attr("targets", 1))))
+    return finish(node, _affine(node, x, int(node.attr("targets", 1))))
 
 
 @converter("LinearClassifier", domain=LEARNING)
 def linear_classifier(node: Node) -> Sequence[Value]:
     labels = Labels.of(node)
     x = rows_of(node, floats_of(node, node.input(0)))
-    count = node.fixed(node.shape(x)[1], "number of features")
-    outputs = len(node.required_attr("coefficients")) // max(count, 1)
+    count = node.require_fixed(node.shape(x)[1], "number of features")
+    outputs = len(node.require_attr("coefficients")) // max(count, 1)
     scores = _affine(node, x, outputs)
     if outputs == 1 and len(labels) == 2:
         return labels.of_one_score(node, scores, threshold=0.0, is_share=True)
@@ -108,9 +108,9 @@ def imputer(node: Node) -> Expr:
 def feature_vectorizer(node: Node) -> Expr:
     sizes = node.attr("inputdimensions") or (None,) * len(node.inputs)
     parts: list[Expr] = []
-    for x, size in zip(node.required_inputs(), sizes, strict=True):
+    for x, size in zip(node.require_inputs(), sizes, strict=True):
         part = node.cast(rows_of(node, x), "float32")
-        found = node.fixed(node.shape(part)[1], "number of features")
+        found = node.require_fixed(node.shape(part)[1], "number of features")
         if size is not None and size != found:
             node.reject(f"an input has {found} features, not {size}")
         parts.append(part)

@@ -34,7 +34,7 @@ MAX_UNROLLED_NODES = 4096
 @converter("If")
 def conditional(node: Node) -> Sequence[Value | None]:
     """Return the branch that is taken stands in place of the node, where the condition does not depend on data."""
-    taken = _known_condition(node, node.input(0))
+    taken = _evaluate_condition(node, node.input(0))
     if taken is None:
         try:
             return run_time_if(node, node.input(0))
@@ -42,14 +42,14 @@ def conditional(node: Node) -> Sequence[Value | None]:
             if error.inputs or not str(error):
                 raise
             raise DifferingBranchesError(str(error), node) from error
-    branch = node.required_attr("then_branch" if taken else "else_branch")
+    branch = node.require_attr("then_branch" if taken else "else_branch")
     return node.importer.run_subgraph(branch, node.scope)
 
 
 @converter("Loop")
 def loop(node: Node) -> Sequence[Value | None]:
     """Unrolled where few iterations are certain when the model is compiled; else a loop of the program."""
-    body: onnx.GraphProto = node.required_attr("body")
+    body: onnx.GraphProto = node.require_attr("body")
     limit, condition = node.optional(0), node.optional(1)
     unrolled = _unroll(node, body, limit, condition)
     if unrolled is not None:
@@ -57,7 +57,7 @@ def loop(node: Node) -> Sequence[Value | None]:
     deciding = [value for value in (limit, condition) if value is not None]
     starts = [value for value in node.inputs[2:] if isinstance(value, Expr)]
     if len(starts) != len(node.inputs[2:]):
-        node.undecided("a loop-carried value is not a tensor", *deciding)
+        node.reject_undecided("a loop-carried value is not a tensor", *deciding)
     goes_on = Constant(np.array(True)) if condition is None else condition
 
     def turn(params: Sequence[Var], number: Var, states: Sequence[Expr]) -> OutlinedGraph:
@@ -68,7 +68,7 @@ def loop(node: Node) -> Sequence[Value | None]:
     except RejectedError as error:
         if error.inputs or not str(error):
             raise
-        node.undecided(str(error), *deciding)
+        node.reject_undecided(str(error), *deciding)
 
 
 def _run(loop: Loop, body: onnx.GraphProto) -> list[Expr]:
@@ -97,7 +97,7 @@ def _unroll(
 ) -> Sequence[Value | None] | None:
     """Return the loop as so many copies of its body; None where data decides, or where they would be too many."""
     known = np.array(MAX_TURNS) if limit is None else node.builder.known.constant(limit)
-    goes_on = True if condition is None else _known_condition(node, condition)
+    goes_on = True if condition is None else _evaluate_condition(node, condition)
     if known is None or goes_on is None:
         return None
     turn, turns = 0, int(known.reshape(-1)[0])
@@ -109,7 +109,7 @@ def _unroll(
     while goes_on and turn < turns:
         given = [Constant(np.int64(turn)), Constant(np.bool_(True)), *states]
         more, *results = node.importer.run_subgraph(body, node.scope, given)
-        goes_on = _known_condition(node, _tensor(node, more))
+        goes_on = _evaluate_condition(node, _tensor(node, more))
         states = results[: len(states)]
         _append(node, stacks, results[len(states) :])
         turn += 1
@@ -120,7 +120,7 @@ def _unroll(
     return [*states, *(_stack(node, stack, 0) for stack in stacks)]
 
 
-def _known_condition(node: Node, condition: Expr) -> bool | None:
+def _evaluate_condition(node: Node, condition: Expr) -> bool | None:
     """Return the truth of a condition; None where data decides it."""
     value = node.builder.known.constant(condition)
     return None if value is None else bool(value.reshape(-1)[0])
@@ -153,9 +153,9 @@ def _stack(node: Node, items: Sequence[Expr], axis: int) -> Expr:
 @converter("Scan", since=9)
 def scan(node: Node) -> Sequence[Value | None]:
     """Unrolled along an axis of fixed size, where few iterations are taken; else a loop of the program."""
-    body: onnx.GraphProto = node.required_attr("body")
-    inputs = node.required_inputs()
-    states = inputs[: len(inputs) - int(node.required_attr("num_scan_inputs"))]
+    body: onnx.GraphProto = node.require_attr("body")
+    inputs = node.require_inputs()
+    states = inputs[: len(inputs) - int(node.require_attr("num_scan_inputs"))]
     scanned, collected = inputs[len(states) :], body.output[len(states) :]
 
     def numbers(name: str, items: Sequence[object]) -> Sequence[int]:
@@ -167,20 +167,20 @@ def scan(node: Node) -> Sequence[Value | None]:
     turns = _length(node, scanned, axes)
     body, sources = hoist_products(node, body, list(sources))
     made = _Scan(node, body, states, sources, list(targets))
-    return made.unrolled(turns) if isinstance(turns, int) and _may_unroll(body, turns) else made.looped(turns)
+    return made.unroll(turns) if isinstance(turns, int) and _may_unroll(body, turns) else made.emit_loop(turns)
 
 
 @converter("Scan", since=8)
 def scan_of_batches(node: Node) -> Sequence[Value | None]:
     """Before opset 9, over the second axis of each element of a batch; both sizes fixed, and all sequences whole."""
-    body: onnx.GraphProto = node.required_attr("body")
-    count = int(node.required_attr("num_scan_inputs"))
+    body: onnx.GraphProto = node.require_attr("body")
+    count = int(node.require_attr("num_scan_inputs"))
     if node.value(0) is not None:
         node.reject("it has sequence_lens")
     inputs = [node.input(index) for index in range(1, len(node.inputs))]
     number = len(inputs) - count
-    batch = node.fixed(node.shape(inputs[0])[0], "size of its batch")
-    turns = node.fixed(_length(node, inputs[number:], [1] * count), "length of its sequences")
+    batch = node.require_fixed(node.shape(inputs[0])[0], "size of its batch")
+    turns = node.require_fixed(_length(node, inputs[number:], [1] * count), "length of its sequences")
     if batch * turns * len(body.node) > MAX_UNROLLED_NODES:
         node.reject("its unrolled iterations have too many nodes")
     directions = node.attr("directions") or (0,) * count
@@ -189,7 +189,7 @@ def scan_of_batches(node: Node) -> Sequence[Value | None]:
     for element in range(batch):
         parts = [node.select(x, 0, element) for x in inputs]
         sources = list(zip(parts[number:], [0] * count, directions, strict=True))
-        _append(node, made, _Scan(node, body, parts[:number], sources, targets).unrolled(turns))
+        _append(node, made, _Scan(node, body, parts[:number], sources, targets).unroll(turns))
     return [_stack(node, items, 0) for items in made]
 
 
@@ -211,7 +211,7 @@ class _Scan:
     sources: Sequence[tuple[Expr, int, int]]
     targets: Sequence[tuple[int, int]]
 
-    def unrolled(self, turns: int) -> list[Value | None]:
+    def unroll(self, turns: int) -> list[Value | None]:
         """Emit so many copies of the body; the last states, then what is collected."""
         node = self.node
         states: Sequence[Value | None] = self.states
@@ -229,7 +229,7 @@ class _Scan:
         ]
         return [*states, *made]
 
-    def looped(self, turns: Dim) -> list[Value | None]:
+    def emit_loop(self, turns: Dim) -> list[Value | None]:
         """Emit a loop; the last states, then what is collected."""
         node = self.node
 
@@ -245,9 +245,9 @@ class _Scan:
         results = Loop(node, node.expr(turns, "int64"), Constant(np.array(True)), self.states, turn).run()
         count = len(self.states)
         stacks = zip(results[count:], self.targets, strict=True)
-        return [*results[:count], *(self._placed(stack, axis, backwards) for stack, (axis, backwards) in stacks)]
+        return [*results[:count], *(self._move_stacked_axis(stack, *target) for stack, target in stacks)]
 
-    def _placed(self, stack: Expr, axis: int, backwards: int) -> Expr:
+    def _move_stacked_axis(self, stack: Expr, axis: int, backwards: int) -> Expr:
         """Move the stacked axis from the front to its place, reversed if the direction asks for it."""
         flipped = self.node.op("flip", stack, axes=(0,)) if backwards else stack
         rank = self.node.rank(stack)

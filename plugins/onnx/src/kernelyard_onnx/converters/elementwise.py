@@ -95,7 +95,7 @@ def along_axes(node: Node, y: Expr, rank: int) -> Expr:
 
 
 def _variadic(name: str) -> Converter:
-    return lambda node: reduce(lambda a, b: node.broadcast(name, a, b), node.required_inputs())
+    return lambda node: reduce(lambda a, b: node.broadcast(name, a, b), node.require_inputs())
 
 
 for _op_type, _name in UNARY.items():
@@ -138,7 +138,7 @@ def _drop(node: Node, x: Expr, ratio: float) -> list[Expr]:
 
 @converter("Mean")
 def mean(node: Node) -> Expr:
-    inputs = node.required_inputs()
+    inputs = node.require_inputs()
     total = reduce(lambda a, b: node.broadcast("add", a, b), inputs)
     return node.op("divide", total, len(inputs)) if len(inputs) > 1 else total
 
@@ -167,7 +167,7 @@ def modulo(node: Node) -> Expr:
 
 @converter("BitShift", since=11)
 def bit_shift(node: Node) -> Expr:
-    name = {"LEFT": "left_shift", "RIGHT": "right_shift"}.get(node.required_attr("direction"))
+    name = {"LEFT": "left_shift", "RIGHT": "right_shift"}.get(node.require_attr("direction"))
     return node.broadcast(name or node.reject("its direction is unknown"), node.input(0), node.input(1))
 
 
@@ -216,19 +216,19 @@ def _read_bound(node: Node, bound: Expr | None) -> float | None:
 
 @converter("Cast")
 def cast_by_name(node: Node) -> Expr:
-    return _cast_to(node, onnx.TensorProto.DataType.Value(node.required_attr("to")))
+    return _cast_to(node, onnx.TensorProto.DataType.Value(node.require_attr("to")))
 
 
 @converter("Cast", since=6)
 def cast(node: Node) -> Value:
-    data_type = node.required_attr("to")
+    data_type = node.require_attr("to")
     return write_numbers(node, node.input(0)) if data_type == onnx.TensorProto.STRING else _cast_to(node, data_type)
 
 
 def _cast_to(node: Node, data_type: int) -> Expr:
     x = node.wide(node.input(0))
     if data_type in NARROW:
-        return node.narrowed(_wrap(node, x, data_type), data_type)
+        return node.mark_narrow(_wrap(node, x, data_type), data_type)
     dtype = DTYPES.get(data_type)
     return convert_to(node, x, dtype or node.reject(f"it casts to {type_name(data_type)}"))
 
@@ -276,7 +276,7 @@ def cast_like(node: Node) -> Value:
 
 @converter("BitCast", since=26)
 def bit_cast(node: Node) -> Expr:
-    data_type = node.required_attr("to")
+    data_type = node.require_attr("to")
     dtype = DTYPES.get(data_type) or node.reject(f"it bitcasts to {type_name(data_type)}")
     x = node.input(0)
     if x in node.importer.element_types or itemsize(dtype) != itemsize(node.dtype(x)):

@@ -39,7 +39,7 @@ def encode_texts(node: Node, function: Callable[[Any], object], dtype: Any) -> E
     """Return what a function makes of the texts of the first input."""
     value = node.value(0)
     if isinstance(value, LookedUpText):
-        return node.op("take", value.mapped(function).astype(dtype), value.indices, axis=0)
+        return node.op("take", value.map(function).astype(dtype), value.indices, axis=0)
     if isinstance(value, StringTensor):
         return Constant(each(value.data, function).astype(dtype))
     return node.reject("its input is no text")
@@ -98,7 +98,7 @@ def label_encoder(node: Node) -> Value:
 
 def _number_of_class(node: Node) -> Value:
     """Opset 1: the number of a text among the classes, or the text of a number."""
-    classes = list(node.required_attr("classes_strings"))
+    classes = list(node.require_attr("classes_strings"))
     if isinstance(node.value(0), Expr):
         return _encode_numbers(
             node, np.arange(len(classes)), np.array(classes, object), node.attr("default_string", "_Unused")
@@ -169,7 +169,7 @@ def _one_hot(node: Node, x: Expr, categories: np.ndarray) -> Expr:
 
 
 def _categories(node: Node) -> Mapping[str, int]:
-    texts, codes = node.required_attr("cats_strings"), node.required_attr("cats_int64s")
+    texts, codes = node.require_attr("cats_strings"), node.require_attr("cats_int64s")
     return dict(zip(texts, codes, strict=True))
 
 
@@ -198,7 +198,7 @@ def equal(node: Node) -> Expr:
     if looked_up is None or other is None:
         return node.reject("it compares texts that are both unknown")
     number = {text: place for place, text in enumerate(dict.fromkeys(other.data.reshape(-1)))}
-    codes = looked_up.mapped(lambda item: number.get(item, -1)).astype(np.int64)
+    codes = looked_up.map(lambda item: number.get(item, -1)).astype(np.int64)
     wanted = each(other.data, lambda item: number[item]).astype(np.int64)
     return node.op("equal", node.op("take", codes, looked_up.indices, axis=0), wanted)
 
@@ -220,24 +220,24 @@ def concat(node: Node) -> Value:
     """Join texts, the tables of those that are looked up too."""
     if all(isinstance(value, StringTensor) for value in node.inputs):
         parts = [value.data for value in node.inputs if isinstance(value, StringTensor)]
-        return StringTensor(np.concatenate(parts, node.axis(node.required_attr("axis"), parts[0].ndim)))
+        return StringTensor(np.concatenate(parts, node.axis(node.require_attr("axis"), parts[0].ndim)))
     numbers: dict[str | None, int] = {}
     parts = []
     for value in node.inputs:
         if isinstance(value, StringTensor):
             parts.append(Constant(each(value.data, lambda t: numbers.setdefault(t, len(numbers))).astype(np.int64)))
         elif isinstance(value, LookedUpText):
-            codes = value.mapped(lambda t: numbers.setdefault(t, len(numbers))).astype(np.int64)
+            codes = value.map(lambda t: numbers.setdefault(t, len(numbers))).astype(np.int64)
             parts.append(node.op("take", codes, value.indices, axis=0))
         else:
             node.reject("it joins text with something else")
     table = np.array([*numbers], object)
-    return LookedUpText(node.concat(parts, node.axis(node.required_attr("axis"), node.rank(parts[0]))), table)
+    return LookedUpText(node.concat(parts, node.axis(node.require_attr("axis"), node.rank(parts[0]))), table)
 
 
 @converter("Cast", domain=TEXT)
 def cast(node: Node) -> Value:
-    data_type, value = node.required_attr("to"), node.value(0)
+    data_type, value = node.require_attr("to"), node.value(0)
     if data_type == onnx.TensorProto.STRING and isinstance(value, (LookedUpText, StringTensor)):
         return value
     dtype = DTYPES.get(data_type) or node.reject(f"it casts text to {type_name(data_type)}")

@@ -33,14 +33,14 @@ def gather_nd(node: Node) -> Expr:
 
 @converter("Scatter", "ScatterElements", since=9)
 def scatter_elements(node: Node) -> Expr:
-    data, indices, updates = node.required_inputs()
+    data, indices, updates = node.require_inputs()
     axis = node.axis(node.attr("axis", 0), node.rank(data))
     return node.op("scatter_elements", data, indices, updates, axis=axis, reduction=node.attr("reduction", "none"))
 
 
 @converter("ScatterND", since=11)
 def scatter_nd(node: Node) -> Expr:
-    data, indices, updates = node.required_inputs()
+    data, indices, updates = node.require_inputs()
     _require_vectors(node, indices)
     return node.op("scatter_nd", data, indices, updates, reduction=node.attr("reduction", "none"))
 
@@ -48,12 +48,12 @@ def scatter_nd(node: Node) -> Expr:
 def _require_vectors(node: Node, indices: Expr) -> None:
     """Give up where the rank of the result is open, so that the model is compiled for the sizes that come."""
     if node.rank(indices):
-        node.fixed(node.shape(indices)[-1], "length of its index vectors")
+        node.require_fixed(node.shape(indices)[-1], "length of its index vectors")
 
 
 @converter("OneHot", since=9)
 def one_hot(node: Node) -> Expr:
-    indices, depth, values = node.required_inputs()
+    indices, depth, values = node.require_inputs()
     count = int(node.scalar(depth, "depth"))
     if is_float(node.dtype(indices)):
         indices = node.cast(indices, "int64")
@@ -128,7 +128,7 @@ def compress(node: Node) -> Expr:
 
 
 def _split_rows(node: Node, table: Expr) -> list[Expr]:
-    return [node.select(table, 0, row) for row in range(node.fixed(node.shape(table)[0], "rank"))]
+    return [node.select(table, 0, row) for row in range(node.require_fixed(node.shape(table)[0], "rank"))]
 
 
 @converter("NonZero", since=9)
@@ -141,7 +141,7 @@ def _non_zero(node: Node, x: Expr) -> Expr:
     if value is not None:
         return Constant(np.asarray(np.nonzero(np.atleast_1d(value)), np.int64))
     type_ = TensorType((max(node.rank(x), 1), node.new_size()), "int64")
-    return node.builder.decided_by("nonzero", [x], type_, node.origin)
+    return node.builder.emit_data_dependent("nonzero", [x], type_, node.origin)
 
 
 @converter("Unique", since=11)
@@ -153,7 +153,9 @@ def unique(node: Node) -> Sequence[Expr]:
     values = (count,) if at is None else (*shape[:at], count, *shape[at + 1 :])
     each = TensorType((count,), "int64")
     type_ = TupleType((TensorType(values, node.dtype(x)), each, TensorType((whole,), "int64"), each))
-    found = node.builder.decided_by("unique", [x], type_, node.origin, axis=at, sorted=bool(node.attr("sorted", 1)))
+    found = node.builder.emit_data_dependent(
+        "unique", [x], type_, node.origin, axis=at, sorted=bool(node.attr("sorted", 1))
+    )
     return [node.builder.get(found, index) for index in range(4)]
 
 
@@ -168,14 +170,14 @@ def non_max_suppression(node: Node) -> Expr:
     ]
     type_ = TensorType((node.new_size(), 3), "int64")
     centered = bool(node.attr("center_point_box", 0))
-    return node.builder.decided_by(
+    return node.builder.emit_data_dependent(
         "image.non_max_suppression", [boxes, scores, *given], type_, node.origin, center_point_box=centered
     )
 
 
 @converter("ReverseSequence", since=10)
 def reverse_sequence(node: Node) -> Expr:
-    x, lengths = node.required_inputs()
+    x, lengths = node.require_inputs()
     batch, time = (node.axis(node.attr(name, d), node.rank(x)) for name, d in (("batch_axis", 1), ("time_axis", 0)))
     rank = node.rank(x)
     steps = node.op("arange", start=0, step=1, count=node.shape(x)[time], dtype="int64")

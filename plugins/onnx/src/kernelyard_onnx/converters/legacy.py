@@ -41,7 +41,7 @@ def parametric_softplus(node: Node) -> Expr:
 def image_scaler(node: Node) -> Expr:
     """Scale an image, and add a bias to each of its channels."""
     x = _scale(node, node.input(0), "scale", 1.0)
-    bias = np.array(node.required_attr("bias"), np.float32).reshape(-1, 1, 1)
+    bias = np.array(node.require_attr("bias"), np.float32).reshape(-1, 1, 1)
     return node.broadcast("add", x, node.cast(Constant(bias), node.dtype(x)))
 
 

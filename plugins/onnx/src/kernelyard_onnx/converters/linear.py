@@ -21,12 +21,12 @@ def general_matrix_product(node: Node) -> Expr:
     a, b, c = node.input(0), node.input(1), node.optional(2)
     a = node.permute(a, (1, 0)) if node.attr("transA", 0) else a
     b = node.permute(b, (1, 0)) if node.attr("transB", 0) else b
-    product = _scaled(node, node.op("matmul", a, b), node.attr("alpha", 1.0))
+    product = _scale(node, node.op("matmul", a, b), node.attr("alpha", 1.0))
     beta = node.attr("beta", 1.0)
-    return product if c is None or beta == 0 else node.op("add", product, _scaled(node, c, beta))
+    return product if c is None or beta == 0 else node.op("add", product, _scale(node, c, beta))
 
 
-def _scaled(node: Node, x: Expr, factor: float) -> Expr:
+def _scale(node: Node, x: Expr, factor: float) -> Expr:
     return x if factor == 1 else node.op("multiply", x, factor)
 
 
@@ -42,8 +42,8 @@ def integer_matrix_product(node: Node) -> Expr:
 @converter("Einsum", since=12)
 def einstein_sum(node: Node) -> Expr:
     """Pairwise from the left: each pair is one batched matrix product."""
-    operands = node.required_inputs()
-    terms, result = _parse(node, node.required_attr("equation"), [node.rank(x) for x in operands])
+    operands = node.require_inputs()
+    terms, result = _parse(node, node.require_attr("equation"), [node.rank(x) for x in operands])
     value, labels = _without_repeats(node, operands[0], terms[0])
     for index in range(1, len(operands)):
         other, other_labels = _without_repeats(node, operands[index], terms[index])

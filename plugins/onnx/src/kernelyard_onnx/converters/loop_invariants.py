@@ -33,7 +33,7 @@ def hoist_invariants(graph: OutlinedGraph, around: GraphBuilder) -> None:
 
 def _varying(graph: OutlinedGraph, bindings: Sequence[Binding]) -> set[Expr]:
     """Return what may differ between iterations, or has to stay in the body."""
-    inner = symbols_of(param.type for param in graph.params) - symbols_of(var.type for var in graph.captured())
+    inner = symbols_of(param.type for param in graph.params) - symbols_of(var.type for var in graph.list_captured())
     inner |= symbols_of(binding.var.type for binding in bindings if introduces_symbols(binding.value))
     varying: set[Expr] = set(graph.params)
     for binding in bindings:

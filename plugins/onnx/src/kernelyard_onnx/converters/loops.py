@@ -64,14 +64,14 @@ class Loop:
         Raises: RejectedError when the types of the states never settle; ChangedTypeError when more than sizes differ.
         """
         listed = len(self.node.importer.problems)
-        graph, header, states = self._settled()
+        graph, header, states = self._build_invariant_body()
         unchanged = {i for i, state in enumerate(states) if graph.results[1 + i] is state}
         if unchanged:
             del self.node.importer.problems[listed:]
             return self._run_without(unchanged)
         hoist_invariants(graph, self.node.builder)
         items = graph.results[1 + len(states) :]
-        captured = graph.captured()
+        captured = graph.list_captured()
         outside = symbols_of(value.type for value in (*captured, *self.starts))
         turns = self._turns(graph, header[1])
         stacks = [self._stack_type(item, turns, outside) for item in items]
@@ -113,7 +113,7 @@ class Loop:
     def _limits(self) -> list[Expr]:
         return [] if self.limit is None else [self.node.cast(self.node.reshape(self.limit, ()), "int64")]
 
-    def _settled(self) -> tuple[OutlinedGraph, list[Var], list[Var]]:
+    def _build_invariant_body(self) -> tuple[OutlinedGraph, list[Var], list[Var]]:
         """Return the body, over states whose types are loop-invariant: sizes that an iteration changes are dynamic."""
         types = [start.tensor_type for start in self.starts]
         problems = self.node.importer.problems

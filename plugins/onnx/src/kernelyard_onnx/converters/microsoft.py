@@ -64,7 +64,7 @@ def add_bias_and_residual(node: Node) -> Expr:
 def gated_gelu(node: Node) -> Expr:
     x = node.broadcast("add", node.input(0), node.input(1))
     last = node.rank(x) - 1
-    half = node.fixed(node.shape(x)[last], "number of its channels") // 2
+    half = node.require_fixed(node.shape(x)[last], "number of its channels") // 2
     left, right = node.slice(x, last, 0, half), node.slice(x, last, half, 2 * half)
     return node.op("multiply", left, node.op("nn.gelu", right))
 
@@ -74,7 +74,7 @@ def softmax_with_bias(node: Node) -> Expr:
     """Over all axes from one on. The bias has those, and of the others as many as it is not repeated along."""
     x, bias = node.input(0), node.input(1)
     axis = node.axis(node.attr("axis", 1), node.rank(x))
-    if node.rank(bias) != node.rank(x) and node.required_attr("is_inner_broadcast"):
+    if node.rank(bias) != node.rank(x) and node.require_attr("is_inner_broadcast"):
         kept = node.rank(bias) - (node.rank(x) - axis)
         shape = (*node.shape(bias)[:kept], *(1,) * (axis - kept), *node.shape(bias)[kept:])
         bias = node.reshape(bias, shape)
@@ -98,7 +98,7 @@ def numbers_in_range(node: Node) -> Expr:
 
 
 @microsoft("Pad")
-def padded(node: Node) -> Expr:
+def pad(node: Node) -> Expr:
     pads = node.reshape(node.input(1), (product(node.shape(node.input(1))),))
     return pad_node(node.like("Pad", [node.input(0), pads, node.value(2)]))
 
@@ -127,7 +127,7 @@ def transposed_convolution_with_pads(node: Node) -> Expr:
 @microsoft("UnfoldTensor")
 def windows_of(node: Node) -> Expr:
     """Return a last axis with the elements of each window along an axis."""
-    x, size, step = node.input(0), node.required_attr("size"), node.attr("step", 1)
+    x, size, step = node.input(0), node.require_attr("size"), node.attr("step", 1)
     axis = node.axis(node.attr("dim", -1), node.rank(x))
     count = floordiv(node.shape(x)[axis] - size, step) + 1
     first = node.op("arange", start=0, step=step, count=count, dtype="int64")
@@ -141,12 +141,12 @@ def windows_of(node: Node) -> Expr:
 @microsoft("FusedMatMul")
 @microsoft("TransposeMatMul")
 def fused_matrix_product(node: Node) -> Expr:
-    a, b = (_transposed(node, node.input(index), side) for index, side in enumerate("AB"))
+    a, b = (_transpose(node, node.input(index), side) for index, side in enumerate("AB"))
     product, alpha = node.op("matmul", a, b), float(node.attr("alpha", 1.0))
     return product if alpha == 1 else node.op("multiply", product, alpha)
 
 
-def _transposed(node: Node, x: Expr, side: str) -> Expr:
+def _transpose(node: Node, x: Expr, side: str) -> Expr:
     """Undo transBatch, after which the first axis is the one before the last; then trans swaps the last two."""
     axes = list(range(node.rank(x)))
     if node.attr(f"transBatch{side}", 0):
@@ -158,12 +158,12 @@ def _transposed(node: Node, x: Expr, side: str) -> Expr:
 
 @microsoft("FusedMatMulActivation")
 def fused_matrix_product_and_activation(node: Node) -> Expr:
-    return _activated(node, fused_matrix_product(node))
+    return _activate(node, fused_matrix_product(node))
 
 
 @microsoft("FusedGemm")
 def fused_general_matrix_product(node: Node) -> Expr:
-    return _activated(node, general_matrix_product(node))
+    return _activate(node, general_matrix_product(node))
 
 
 @microsoft("GemmFastGelu")
@@ -172,7 +172,7 @@ def matrix_product_and_gelu(node: Node) -> Expr:
     return node.op("nn.gelu_tanh", product if bias is None else node.broadcast("add", product, bias))
 
 
-def _activated(node: Node, x: Expr) -> Expr:
+def _activate(node: Node, x: Expr) -> Expr:
     """By the activation that the attributes name; those that they do not set have the standard's defaults."""
     numbers = [node.attr(f"activation_{name}") for name in ("alpha", "beta")]
     return _activation(node, x, [number for number in numbers if number is not None])
@@ -250,7 +250,7 @@ def distances(node: Node) -> Expr:
 def inverse(node: Node) -> Expr:
     x, dtype = node.input(0), node.dtype(node.input(0))
     x = node.cast(x, "float32") if dtype == "float16" else x
-    unit = np.eye(node.fixed(node.shape(x)[-1], "size of its matrices"), dtype=to_numpy(node.dtype(x)))
+    unit = np.eye(node.require_fixed(node.shape(x)[-1], "size of its matrices"), dtype=to_numpy(node.dtype(x)))
     return node.cast(Elimination.of(node, x, node.broadcast_to(Constant(unit), node.shape(x))).beside, dtype)
 
 
@@ -287,7 +287,7 @@ def simplified_layer_normalization(node: Node) -> Expr:
 @microsoft("GatedRMSNorm")
 def gated_norm(node: Node) -> Expr:
     """Normalize groups of as many channels as there are factors, and multiply by an activation of the gate."""
-    x, scale, gate = node.required_inputs()
+    x, scale, gate = node.require_inputs()
     name = {"silu": "nn.silu", "swish": "nn.silu", "sigmoid": "sigmoid"}.get(node.attr("activation", "silu"))
     *outer, width = node.shape(x)
     size = product(node.shape(scale))
@@ -319,9 +319,9 @@ def _group_norm(node: Node, x: Expr) -> Expr:
     is_last, dtype = bool(node.attr("channels_last", 1)), node.dtype(x)
     y = node.cast(channels_second(node, x) if is_last else x, "float32")
     factors = [node.cast(node.input(index), "float32") for index in (1, 2)]
-    groups, epsilon = int(node.required_attr("groups")), float(node.attr("epsilon", 1e-5))
+    groups, epsilon = int(node.require_attr("groups")), float(node.attr("epsilon", 1e-5))
     y = node.op("nn.group_norm", y, *factors, num_groups=groups, epsilon=epsilon)
-    y = node.cast(node.op("nn.silu", y) if node.required_attr("activation") else y, dtype)
+    y = node.cast(node.op("nn.silu", y) if node.require_attr("activation") else y, dtype)
     return channels_last(node, y) if is_last else y
 
 

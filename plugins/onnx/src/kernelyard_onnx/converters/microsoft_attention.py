@@ -42,7 +42,7 @@ def attend(node: Node, q: Expr, k: Expr, v: Expr, how: Weighing) -> Expr:
 
     Fewer heads of keys and values are shared by neighbouring queries.
     """
-    size = node.fixed(node.shape(q)[3], "size of its heads")
+    size = node.require_fixed(node.shape(q)[3], "size of its heads")
     k, v = (node.repeat_heads(x, node.shape(q)[1]) for x in (k, v))
     scores = node.op("matmul", q, node.permute(k, (0, 1, 3, 2)))
     scores = node.op("multiply", scores, how.scale or 1 / math.sqrt(size))
@@ -132,7 +132,7 @@ def _attention(
     if node.attr("do_rotary", 0) or node.attr("past_present_share_buffer", 0):
         node.reject("do_rotary and past_present_share_buffer are not supported")
     parts = parts_of_product(node, product)
-    q, k, v = (heads_of(node, part, node.required_attr("num_heads")) for part in parts)
+    q, k, v = (heads_of(node, part, node.require_attr("num_heads")) for part in parts)
     if past is not None:
         k, v = (_after(node, node.select(past, 0, index), x) for index, x in enumerate((k, v)))
     how = weighing(node, mask, bias, node.shape(q)[2], node.shape(k)[2])
@@ -144,7 +144,7 @@ def _attention(
 
 def parts_of_product(node: Node, product: Expr) -> list[Expr]:
     """Return queries, keys and values of the product (batch, sequence, columns) that makes all of them."""
-    whole = node.fixed(node.shape(product)[2], "number of columns of its weights")
+    whole = node.require_fixed(node.shape(product)[2], "number of columns of its weights")
     widths = tuple(node.attr("qkv_hidden_sizes") or (whole // 3,) * 3)
     if len(widths) != 3 or sum(widths) != whole:
         node.reject(f"its qkv_hidden_sizes {widths} are not those of its weights")
@@ -177,7 +177,7 @@ def multi_head_attention(node: Node) -> Sequence[Expr | None]:
 def _split_heads(node: Node) -> tuple[Expr, Expr, Expr]:
     """Return queries, keys and values, given apart, keys and values packed, all packed, or from the cache."""
     query, key, value, bias = node.input(0), node.optional(1), node.optional(2), node.optional(3)
-    count = node.required_attr("num_heads")
+    count = node.require_attr("num_heads")
     if node.rank(query) == 5:
         given = [_unpack(node, query, index) for index in range(3)]
     elif key is not None and node.rank(key) == 5:
@@ -191,7 +191,7 @@ def _split_heads(node: Node) -> tuple[Expr, Expr, Expr]:
     ready = [False, *(x is not None and node.rank(x) == 4 for x in (key, value))]
     end, results = 0, []
     for x, has_bias in zip(given, ready, strict=True):
-        width = node.fixed(node.shape(x)[1] * node.shape(x)[3], "width of its heads")
+        width = node.require_fixed(node.shape(x)[1] * node.shape(x)[3], "width of its heads")
         part, end = node.slice(bias, 0, end, end + width), end + width
         shift = node.reshape(part, (1, node.shape(x)[1], 1, node.shape(x)[3]))
         results.append(x if has_bias else node.op("add", x, shift))
@@ -226,7 +226,7 @@ def group_query_attention(node: Node) -> Sequence[Expr | None]:
         given = node.optional(9)
         at = node.op("add", steps(node, rows, 1, 2), past) if given is None else node.cast(given, "int64")
         at, tables = node.broadcast_to(at, (batch, rows)), (node.input(7), node.input(8))
-        width = 2 * node.fixed(node.shape(tables[0])[1], "size of its cache")
+        width = 2 * node.require_fixed(node.shape(tables[0])[1], "size of its cache")
         turn = bool(node.attr("rotary_interleaved", 0))
         q, k = (rotate(node, x, at, tables, width, turn) for x in (q, k))
     (length,) = node.dims(node.input(6), "total_sequence_length")
@@ -238,13 +238,13 @@ def group_query_attention(node: Node) -> Sequence[Expr | None]:
     window = node.attr("local_window_size", -1)
     if window > 0:
         visible = node.op("logical_and", visible, node.op("greater", number, node.op("subtract", own, window)))
-    how = Weighing(scale_of(node), float(node.attr("softcap", 0.0)), _grouped_bias(node, k), visible, _sink(node))
+    how = Weighing(scale_of(node), float(node.attr("softcap", 0.0)), _pad_bias(node, k), visible, _sink(node))
     return [join_heads(node, attend(node, q, k, v, how)), k, v]
 
 
 def _repeat_heads(node: Node) -> tuple[Expr, Expr, Expr]:
     query, key, value = node.input(0), node.optional(1), node.optional(2)
-    many, few = node.required_attr("num_heads"), node.required_attr("kv_num_heads")
+    many, few = node.require_attr("num_heads"), node.require_attr("kv_num_heads")
     if key is not None and value is not None:
         q, k, v = heads_of(node, query, many), heads_of(node, key, few), heads_of(node, value, few)
     else:
@@ -257,7 +257,7 @@ def _repeat_heads(node: Node) -> tuple[Expr, Expr, Expr]:
     return q, k, v
 
 
-def _grouped_bias(node: Node, k: Expr) -> tuple[Expr, ...]:
+def _pad_bias(node: Node, k: Expr) -> tuple[Expr, ...]:
     bias = node.optional(10)
     if bias is None:
         return ()
@@ -268,7 +268,7 @@ def _grouped_bias(node: Node, k: Expr) -> tuple[Expr, ...]:
 def _sink(node: Node) -> Expr | None:
     sink = node.optional(11)
     if sink is None and node.attr("smooth_softmax", -1) == 1:
-        return node.full(0, (node.required_attr("num_heads"),), "float32")
+        return node.full(0, (node.require_attr("num_heads"),), "float32")
     return sink
 
 

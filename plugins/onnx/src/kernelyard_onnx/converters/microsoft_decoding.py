@@ -22,7 +22,7 @@ microsoft = partial(converter, domain=MICROSOFT)
 @microsoft("NGramRepeatBlock")
 def without_repeated_ngrams(node: Node) -> Expr:
     """Set the score of each token to -inf that would complete an n-gram which the text (batch, length) has already."""
-    ids, scores, size = node.input(0), node.input(1), int(node.required_attr("ngram_size"))
+    ids, scores, size = node.input(0), node.input(1), int(node.require_attr("ngram_size"))
     batch, length = node.shape(ids)
     # Filled up in front, a text that is shorter than an n-gram has windows too; none of them is equal to its end.
     padded = node.op("pad", ids, pads=(0, size - 1, 0, 0), mode="constant", value=-1.0)
@@ -41,7 +41,7 @@ def self_attention_of_new_token(node: Node) -> Sequence[Expr | None]:
     if node.attr("do_rotary", 0) or node.attr("past_present_share_buffer", 0):
         node.reject("do_rotary and past_present_share_buffer are not supported")
     product = node.op("add", node.op("matmul", node.input(0), node.input(1)), node.input(2))
-    heads = int(node.required_attr("num_heads"))
+    heads = int(node.require_attr("num_heads"))
     q, k, v = (heads_of(node, part, heads) for part in parts_of_product(node, product))
     past = node.input(4)
     k, v = (node.op("concat", node.select(past, 0, index), x, axis=2) for index, x in enumerate((k, v)))
@@ -54,7 +54,7 @@ def attention_of_new_token(node: Node) -> Sequence[Expr | None]:
     """Return the result of attention, and keys and values with those of the new token."""
     if node.has_output(3):
         node.reject("the output qk is not supported")
-    heads, (query, key, value) = int(node.required_attr("num_heads")), _add_biases(node)
+    heads, (query, key, value) = int(node.require_attr("num_heads")), _add_biases(node)
     q = heads_of(node, query, heads)
     if node.rank(key) == 4:  # of another text, all of it
         how = weighing(node, node.optional(3), node.optional(4), node.shape(q)[2], node.shape(key)[2])
@@ -80,7 +80,7 @@ def _add_biases(node: Node) -> tuple[Expr, Expr, Expr]:
         if node.rank(part) == 4:  # of another text, to which the bias has been added
             made.append(part)
             continue
-        begin, end = end, end + node.fixed(node.shape(part)[2], "width of its heads")
+        begin, end = end, end + node.require_fixed(node.shape(part)[2], "width of its heads")
         made.append(node.op("add", part, node.slice(bias, 0, begin, end)))
     return made[0], made[1], made[2]
 

@@ -57,7 +57,7 @@ def are_all_finite(node: Node) -> Expr:
         test = "isnan"
     else:
         test = "isinf" if node.attr("isinf_only", 0) else "isfinite"
-    flags = [node.op(test, x) for x in node.required_inputs()]
+    flags = [node.op(test, x) for x in node.require_inputs()]
     if test != "isfinite":
         flags = [node.op("logical_not", flag) for flag in flags]
     each = [node.op("all", flag, axes=tuple(range(node.rank(flag))), keepdims=False) for flag in flags]

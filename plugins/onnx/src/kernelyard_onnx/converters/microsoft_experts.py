@@ -81,7 +81,7 @@ def _read_quantized_layer(node: Node, number: int) -> Layer | None:
     if bits not in (2, 4, 8):
         node.reject(f"its weights have {bits} bits; 2, 4 and 8 are supported")
     parts, dtype, has_blocks = 8 // bits, node.dtype(scales), node.rank(scales) == _RANK_OF_BLOCKS
-    count, rows, width = (node.fixed(size, "size of its weights") for size in node.shape(stored))
+    count, rows, width = (node.require_fixed(size, "size of its weights") for size in node.shape(stored))
     block = int(node.attr("block_size", 0)) if has_blocks else width * parts
     blocks = width * parts // block
     packed = node.reshape(stored, (count, rows, blocks, block // parts))

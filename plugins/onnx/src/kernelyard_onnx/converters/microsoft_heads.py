@@ -10,7 +10,7 @@ from kernelyard_onnx.node import Node
 def heads_of(node: Node, x: Expr, count: int) -> Expr:
     """(batch, sequence, heads * size) -> (batch, heads, sequence, size)."""
     batch, length, width = node.shape(x)
-    size = node.fixed(width, "width of its heads")
+    size = node.require_fixed(width, "width of its heads")
     if size % count:
         node.reject(f"{size} channels cannot be shared by {count} heads")
     return node.permute(node.reshape(x, (batch, length, count, size // count)), (0, 2, 1, 3))

@@ -24,8 +24,8 @@ SMALL = 1e-6  # under the root of the lengths by which queries and keys are divi
 def linear_attention(node: Node) -> Sequence[Value | None]:
     if node.attr("state_window", 0):
         node.reject("state_window is not supported")
-    queries, many = node.input(0), int(node.required_attr("q_num_heads"))
-    few = int(node.required_attr("kv_num_heads"))
+    queries, many = node.input(0), int(node.require_attr("q_num_heads"))
+    few = int(node.require_attr("kv_num_heads"))
     scale = float(node.attr("scale", 0.0)) or _default_scale(node, floordiv(node.shape(queries)[2], many))
     if few > many:  # each head of queries reads several states
         queries, many = _repeat_heads(node, queries, many, few), few
@@ -34,7 +34,7 @@ def linear_attention(node: Node) -> Sequence[Value | None]:
 
 
 def _default_scale(node: Node, size: Dim) -> float:
-    return node.fixed(size, "size of its heads") ** -0.5
+    return node.require_fixed(size, "size of its heads") ** -0.5
 
 
 def _repeat_heads(node: Node, x: Expr, own: int, heads: int) -> Expr:
@@ -80,8 +80,8 @@ def gated_delta_network(node: Node) -> Sequence[Value | None]:
     query, key, value = _queries_keys_values(node)
     state, dtype = node.optional(6), node.dtype(query)
     batch = node.shape(query)[0] if node.rank(query) == 4 else _batch_of(node, state)
-    heads = node.fixed(node.shape(value)[-2], "number of heads of its values")
-    own = node.fixed(node.shape(query)[-2], "number of heads of its queries")
+    heads = node.require_fixed(node.shape(value)[-2], "number of heads of its values")
+    own = node.require_fixed(node.shape(query)[-2], "number of heads of its queries")
     scale = float(node.attr("scale", 0.0)) or _default_scale(node, node.shape(query)[-1])
     if node.attr("qk_l2_norm", 0):
         query, key = _normalize(node, query), _normalize(node, key)
@@ -112,10 +112,10 @@ def _queries_keys_values(node: Node) -> tuple[Expr, Expr, Expr]:
         return query, key, value
     if state is None:
         node.reject("its key or value is missing, and no initial_state tells how query is divided")
-    _, heads, size_v, size = (node.fixed(dim, "size of its state") for dim in (1, *node.shape(state)[1:]))
+    _, heads, size_v, size = (node.require_fixed(dim, "size of its state") for dim in (1, *node.shape(state)[1:]))
     *tokens, width = node.shape(query)
     last, end = len(tokens), heads * size_v
-    both = node.fixed(width, "width of its query") - end
+    both = node.require_fixed(width, "width of its query") - end
     own = both // (2 * size)
     q, k = (node.slice(query, last, i * own * size, (i + 1) * own * size) for i in (0, 1))
     v = node.slice(query, last, both, both + end)
@@ -173,10 +173,10 @@ def causal_convolution(node: Node) -> Sequence[Expr | None]:
         node.reject("its input is missing")
     weight, bias, dilation = node.input(1), node.optional(2), int(node.attr("dilation", 1))
     batch, channels, length = node.shape(x)
-    reach = (node.fixed(node.shape(weight)[2], "length of its kernel") - 1) * dilation
+    reach = (node.require_fixed(node.shape(weight)[2], "length of its kernel") - 1) * dilation
     start = node.full(0, (batch, channels, reach), node.dtype(x)) if past is None else past
     whole = node.op("concat", start, x, axis=2) if reach else x
-    groups = node.fixed(channels, "number of its channels")
+    groups = node.require_fixed(channels, "number of its channels")
     y = node.op("nn.conv1d", whole, weight, dilation=(dilation,), groups=groups)
     y = y if bias is None else node.op("add", y, node.reshape(bias, (1, channels, 1)))
     y = _activate(node, y)

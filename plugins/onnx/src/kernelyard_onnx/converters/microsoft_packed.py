@@ -77,7 +77,7 @@ def packed_multi_head_attention(node: Node) -> Expr:
     if bias is not None:
         end = 0
         for index, part in enumerate(given):
-            begin, end = end, end + node.fixed(node.shape(part)[1], "width of its heads")
+            begin, end = end, end + node.require_fixed(node.shape(part)[1], "width of its heads")
             given[index] = node.op("add", part, node.slice(bias, 0, begin, end))
     offsets = node.input(4)
     return _attention(
@@ -88,7 +88,7 @@ def packed_multi_head_attention(node: Node) -> Expr:
 def _attention(node: Node, parts: Sequence[Expr], offsets: Expr, ends: Expr, bias: Expr | None) -> Expr:
     """Return attention within each sequence, (tokens, width), of queries, keys and values (batch, sequence, width)."""
     batch, length = node.shape(offsets)
-    q, k, v = (heads_of(node, part, node.required_attr("num_heads")) for part in parts)
+    q, k, v = (heads_of(node, part, node.require_attr("num_heads")) for part in parts)
     counts = node.op("subtract", node.slice(ends, 0, 1, batch + 1), node.slice(ends, 0, 0, batch))
     is_token = node.op("less", steps(node, length, 3, 4), node.reshape(node.cast(counts, "int64"), (batch, 1, 1, 1)))
     how = Weighing(scale_of(node), biases=() if bias is None else (bias,), visible=is_token)

@@ -21,7 +21,7 @@ def relative_position_bias(node: Node) -> Expr:
     The table is declared (buckets, heads), and stored the other way round.
     """
     table = node.input(0)
-    count, heads = (node.fixed(dim, "size of its table") for dim in node.shape(table))
+    count, heads = (node.require_fixed(dim, "size of its table") for dim in node.shape(table))
     rows, keys = (node.dims(node.input(index), "length")[0] for index in (1, 2))
     distance = node.op("subtract", steps(node, keys, 1, 2), steps(node, rows, 0, 2))
     bucket = _bucket(node, distance, count)
@@ -39,7 +39,7 @@ def _bucket(node: Node, distance: Expr, count: int) -> Expr:
     else:
         steps_back = node.op("negative", node.op("minimum", distance, 0))
     exact = count // 2
-    longest = int(node.required_attr("max_distance"))
+    longest = int(node.require_attr("max_distance"))
     ratio = node.op("divide", node.op("maximum", node.cast(steps_back, "float32"), 1.0), float(exact))
     share = node.op("divide", node.op("log", ratio), math.log(longest / exact))
     wide = node.cast(node.op("multiply", share, float(count - exact)), "int64")
@@ -55,10 +55,10 @@ def gated_relative_position_bias(node: Node) -> Expr:
     query = node.op("add", query, shift)
     if node.optional(6) is not None:  # its tokens are packed
         query = restore_padding(node, query, node.input(6))
-    heads = heads_of(node, query, int(node.required_attr("num_heads")))
+    heads = heads_of(node, query, int(node.require_attr("num_heads")))
     batch, count, length, _ = node.shape(heads)
     product = node.op("add", node.op("matmul", heads, weight), offset)
-    width = node.fixed(node.shape(weight)[1], "width of its gates")
+    width = node.require_fixed(node.shape(weight)[1], "width of its gates")
     pairs = node.reshape(product, (batch, count, length, 2, width // 2))
     gates = node.op("sigmoid", node.op("sum", pairs, axes=(4,), keepdims=False))
     update, reset = (node.slice(gates, 3, index, index + 1) for index in (0, 1))

@@ -30,12 +30,12 @@ microsoft = partial(converter, domain=MICROSOFT)
 
 
 @microsoft("QuantizeLinear")
-def quantized(node: Node) -> Expr:
+def microsoft_quantize_linear(node: Node) -> Expr:
     return quantize_linear(node)
 
 
 @microsoft("DequantizeLinear")
-def dequantized(node: Node) -> Expr:
+def microsoft_dequantize_linear(node: Node) -> Expr:
     return dequantize_linear(node)
 
 
@@ -84,7 +84,7 @@ def quantized_concat(node: Node) -> Expr:
     parts = [_real(node, first) for first in range(2, len(node.inputs), 3)]
     if not parts:
         node.reject("it has no inputs to concatenate")
-    axis = node.axis(node.required_attr("axis"), node.rank(parts[0]))
+    axis = node.axis(node.require_attr("axis"), node.rank(parts[0]))
     return _quantize(node, node.op("concat", *parts, axis=axis), 0, node.dtype(node.input(2)))
 
 
@@ -129,7 +129,7 @@ def quantized_softmax(node: Node) -> Expr:
     """Before opset 13 over all axes from one on."""
     x = _real(node, 0)
     axis, shape = node.axis(node.attr("axis", -1), node.rank(x)), node.shape(x)
-    if node.required_attr("opset") < 13:
+    if node.require_attr("opset") < 13:
         x = node.reshape(x, (*shape[:axis], product(shape[axis:])))
     y = node.reshape(node.op("nn.softmax", x, axis=axis), shape)
     return _quantize(node, y, 3, node.dtype(node.input(0)))
@@ -201,7 +201,7 @@ def matrix_product_of_few_bits(node: Node) -> Expr:
     rows. accuracy_level 4: a is rounded to int8 by the same blocks, so that integers may be multiplied.
     """
     a, packed, scales, zeros = node.input(0), node.input(1), node.input(2), node.optional(3)
-    n, k, block = (int(node.required_attr(name)) for name in ("N", "K", "block_size"))
+    n, k, block = (int(node.require_attr(name)) for name in ("N", "K", "block_size"))
     bits, blocks = int(node.attr("bits", 4)), ceildiv(k, block)
     if node.attr("weight_prepacked", 0):
         node.reject("its weight is reordered (weight_prepacked)")
@@ -241,9 +241,9 @@ _BNB4 = np.array([(*_FP4_HALF, *(-value for value in _FP4_HALF)), _NF4], np.floa
 @microsoft("MatMulBnb4")
 def matrix_product_of_bitsandbytes(node: Node) -> Expr:
     """Return a (.., K) times a weight (N, K) of entries of a table, each block of which has a largest value."""
-    a, packed, largest = node.required_inputs()
-    n, k, block = (int(node.required_attr(name)) for name in ("N", "K", "block_size"))
-    kind = int(node.required_attr("quant_type"))
+    a, packed, largest = node.require_inputs()
+    n, k, block = (int(node.require_attr(name)) for name in ("N", "K", "block_size"))
+    kind = int(node.require_attr("quant_type"))
     if kind not in (0, 1) or not node.attr("transB", 1):
         node.reject(f"its quant_type is {kind}, or its weight is not transposed")
     pairs = node.reshape(packed, (ceildiv(n * k, 2), 1))

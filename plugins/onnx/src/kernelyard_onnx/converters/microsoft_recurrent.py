@@ -35,7 +35,7 @@ def dynamically_quantized_lstm(node: Node) -> Sequence[Expr]:
 
 def _direction(node: Node, index: int, x: tuple[Expr, Expr, Expr], attrs: dict[str, Any]) -> list[Expr]:
     recurrent = _reorder_gates(node, node.select(node.input(2), 0, index), 1)
-    hidden, columns = (node.fixed(size, "size of its state") for size in node.shape(recurrent))
+    hidden, columns = (node.require_fixed(size, "size of its state") for size in node.shape(recurrent))
     batch = node.shape(node.input(0))[1]
     states = [initial_state(node, 5 + k, index, (batch, hidden), is_batch_first=False) for k in (0, 1)]
     scale, zero = (_of_columns(node, 10 + k, index, columns) for k in (0, 1))
@@ -66,7 +66,7 @@ def _gates(node: Node, index: int, x: tuple[Expr, Expr, Expr]) -> Expr:
 
 def _reorder_gates(node: Node, x: Expr, axis: int, order: Sequence[int] = GATES) -> Expr:
     """Return what an axis has by gate in the order of the operator."""
-    size = node.fixed(node.shape(x)[axis], "size of its gates") // len(order)
+    size = node.require_fixed(node.shape(x)[axis], "size of its gates") // len(order)
     return node.concat([node.slice(x, axis, n * size, (n + 1) * size) for n in order], axis)
 
 
@@ -91,7 +91,7 @@ def _to_signed(node: Node, stored: Expr, zero: Expr) -> tuple[Expr, Expr]:
 
 def _pack_words(node: Node, signed: Expr) -> Expr:
     """Return four rows in a word, the first in its lowest byte."""
-    hidden, columns = (node.fixed(size, "size of its state") for size in node.shape(signed))
+    hidden, columns = (node.require_fixed(size, "size of its state") for size in node.shape(signed))
     missing = -hidden % BYTES_OF_WORD
     if missing:
         signed = node.concat([signed, node.full(0, (missing, columns), "int32")], 0)
@@ -108,5 +108,5 @@ def _optional(node: Node, index: int) -> tuple[Expr, ...]:
         return () if lengths is None else (lengths,)
     steps, batch, _ = node.shape(node.input(0))
     chosen = _reorder_gates(node, node.select(peepholes, 0, index), 0, PEEPHOLES)
-    rows = node.reshape(chosen, (len(PEEPHOLES), node.fixed(node.shape(chosen)[0], "size of its state") // 3))
+    rows = node.reshape(chosen, (len(PEEPHOLES), node.require_fixed(node.shape(chosen)[0], "size of its state") // 3))
     return (node.full(steps, (batch,), "int64") if lengths is None else lengths), rows

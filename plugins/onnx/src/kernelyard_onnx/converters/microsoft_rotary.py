@@ -36,18 +36,18 @@ def rotary_embedding(node: Node) -> Expr:
 def multimodal_rotary_embedding(node: Node) -> Expr:
     """Turn each pair by one of three positions: in time, height or width, as its place in the head says."""
     positions, layout = node.input(1), node.attr("mrope_layout", IN_CHUNKS)
-    sections = tuple(node.required_attr("mrope_section"))
+    sections = tuple(node.require_attr("mrope_section"))
 
-    def looked_up(table: Expr, batch: Dim, length: Dim) -> Expr:
+    def look_up(table: Expr, batch: Dim, length: Dim) -> Expr:
         parts = [_rows(node, table, node.select(positions, 0, axis)) for axis in range(3)]
-        half = node.fixed(node.shape(table)[1], "size of its cache")
+        half = node.require_fixed(node.shape(table)[1], "size of its cache")
         stream = _streams(node, sections, half, layout)
         result = parts[0]
         for axis in (1, 2):
             result = node.op("where", stream == axis, parts[axis], result)
         return result
 
-    return _embed(node, looked_up)
+    return _embed(node, look_up)
 
 
 def _streams(node: Node, sections: Sequence[int], half: int, layout: int) -> np.ndarray:
@@ -70,10 +70,10 @@ def gemma_rotary_embedding(node: Node) -> Sequence[Expr]:
     dtype = node.dtype(node.input(1))
     sine, cosine = (node.unsqueeze(node.cast(node.op(op, node.input(0)), dtype), 1) for op in ("sin", "cos"))
 
-    def summed(x: Expr, other: Expr) -> Expr:
+    def combine(x: Expr, other: Expr) -> Expr:
         return node.op("add", node.op("multiply", x, cosine), node.op("multiply", other, sine))
 
-    return [summed(node.input(1), node.input(2)), summed(node.input(3), node.input(4))]
+    return [combine(node.input(1), node.input(2)), combine(node.input(3), node.input(4))]
 
 
 LookUp = Callable[[Expr, Dim, Dim], Expr]
@@ -86,10 +86,11 @@ def _embed(node: Node, look_up: LookUp) -> Expr:
     The attribute scale is not read: no kernel of onnxruntime reads it either.
     """
     x, tables = node.input(0), (node.input(2), node.input(3))
-    width = node.attr("rotary_embedding_dim", 0) or 2 * node.fixed(node.shape(tables[0])[1], "size of its cache")
+    half = node.shape(tables[0])[1]
+    width = node.attr("rotary_embedding_dim", 0) or 2 * node.require_fixed(half, "size of its cache")
     is_flat = node.rank(x) == 3
     if is_flat:
-        whole = node.fixed(node.shape(x)[2], "width of its heads")
+        whole = node.require_fixed(node.shape(x)[2], "width of its heads")
         x = heads_of(node, x, node.attr("num_heads", 0) or whole // width)
     batch, _, length, _ = node.shape(x)
     cosine, sine = (look_up(table, batch, length) for table in tables)

@@ -14,14 +14,14 @@ HALF = ("float16", "bfloat16")
 
 @converter("BatchNormalization")
 def batch_normalization_by_attribute(node: Node) -> Expr:
-    return _inferred(node) if node.attr("is_test", 0) else node.reject("it is in training mode")
+    return _normalize_for_inference(node) if node.attr("is_test", 0) else node.reject("it is in training mode")
 
 
 @converter("BatchNormalization", since=14)
 def batch_normalization_with_statistics(node: Node) -> Sequence[Expr]:
     """Normalize by the statistics of the batch (training mode), and return the updated running statistics."""
     if not node.attr("training_mode", 0):
-        return [_inferred(node)]
+        return [_normalize_for_inference(node)]
     x, momentum = node.input(0), float(node.attr("momentum", 0.9))
     axes = (0, *range(2, node.rank(x)))
     wide = node.cast(x, "float32") if node.dtype(x) in HALF else x
@@ -39,10 +39,10 @@ def batch_normalization_with_statistics(node: Node) -> Sequence[Expr]:
 
 @converter("BatchNormalization", since=7)
 def batch_normalization(node: Node) -> Expr:
-    return _inferred(node)
+    return _normalize_for_inference(node)
 
 
-def _inferred(node: Node) -> Expr:
+def _normalize_for_inference(node: Node) -> Expr:
     if node.attr("training_mode", 0) or any(node.has_output(index) for index in range(1, len(node.proto.output))):
         node.reject("it is in training mode")
     if node.attr("spatial", 1) != 1:
@@ -94,15 +94,15 @@ def _over(node: Node, x: Expr, axes: tuple[int, ...], index: int, default: int) 
 
 @converter("InstanceNormalization")
 def instance_normalization(node: Node) -> Expr:
-    x, scale, shift = node.required_inputs()
+    x, scale, shift = node.require_inputs()
     return node.op("nn.instance_norm", x, scale, shift, epsilon=float(node.attr("epsilon", 1e-5)))
 
 
 @converter("GroupNormalization", since=18)
 def group_normalization_per_group(node: Node) -> Expr:
     """Opset 18 has one scale per group."""
-    x, *parameters = node.required_inputs()
-    groups, channels = node.required_attr("num_groups"), node.shape(node.input(0))[1]
+    x, *parameters = node.require_inputs()
+    groups, channels = node.require_attr("num_groups"), node.shape(node.input(0))[1]
     each = dims.floordiv(channels, groups)
     spread = [
         node.reshape(node.broadcast_to(node.reshape(value, (groups, 1)), (groups, each)), (channels,))
@@ -113,7 +113,7 @@ def group_normalization_per_group(node: Node) -> Expr:
 
 @converter("GroupNormalization", since=21)
 def group_normalization(node: Node) -> Expr:
-    x, *parameters = node.required_inputs()
+    x, *parameters = node.require_inputs()
     return _group_norm(node, x, parameters)
 
 
@@ -122,7 +122,7 @@ def _group_norm(node: Node, x: Expr, parameters: Sequence[Expr]) -> Expr:
     stash_half = dtype in HALF and node.attr("stash_type", 1) == 1
     wide = "float32" if stash_half else dtype
     operands = [node.cast(value, wide) for value in (x, *parameters)]
-    epsilon, groups = float(node.attr("epsilon", 1e-5)), int(node.required_attr("num_groups"))
+    epsilon, groups = float(node.attr("epsilon", 1e-5)), int(node.require_attr("num_groups"))
     return node.cast(node.op("nn.group_norm", *operands, num_groups=groups, epsilon=epsilon), dtype)
 
 
@@ -131,7 +131,7 @@ def local_response_normalization(node: Node) -> Expr:
     return node.op(
         "nn.lrn",
         node.input(0),
-        size=int(node.required_attr("size")),
+        size=int(node.require_attr("size")),
         alpha=float(node.attr("alpha", 1e-4)),
         beta=float(node.attr("beta", 0.75)),
         bias=float(node.attr("bias", 1.0)),

@@ -18,7 +18,7 @@ from kernelyard_onnx.registry import converter
 
 def _window(node: Node, x: Expr) -> Window:
     spatial = node.shape(x)[2:]
-    window = read_window(node, spatial, tuple(node.required_attr("kernel_shape")))
+    window = read_window(node, spatial, tuple(node.require_attr("kernel_shape")))
     return window if node.attr("ceil_mode", 0) else _with_one_position(window, spatial)
 
 

@@ -83,7 +83,7 @@ def _quantize_narrow(node: Node, scaled: Expr, zero: Expr | None, x: Expr, data_
         scaled = node.op("round", scaled)
         if zero is not None:
             scaled = node.op("add", scaled, node.cast(_spread(node, zero, x), node.dtype(scaled)))
-    return node.narrowed(narrow(node, scaled, data_type), data_type)
+    return node.mark_narrow(narrow(node, scaled, data_type), data_type)
 
 
 def _round(node: Node, scaled: Expr, zero: Expr | None, dtype: str) -> Expr:
@@ -152,7 +152,7 @@ def quantize_dynamically(node: Node) -> tuple[Expr, Expr, Expr]:
 
 @converter("QLinearMatMul", since=10)
 def quantized_matrix_product(node: Node) -> Expr:
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.required_inputs()
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.require_inputs()
     left = dequantize(node, a, a_scale, a_zero, node.rank(a) - 2)
     right = dequantize(node, b, b_scale, b_zero, node.rank(b) - 1)
     total = node.cast(node.op("matmul", left, right), "float32")

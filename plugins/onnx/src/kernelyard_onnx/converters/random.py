@@ -41,7 +41,7 @@ def _normal(node: Node, shape: Shape, like: str) -> Expr:
 
 @converter("RandomUniform")
 def random_uniform(node: Node) -> Expr:
-    return _uniform(node, tuple(node.required_attr("shape")), "float32")
+    return _uniform(node, tuple(node.require_attr("shape")), "float32")
 
 
 @converter("RandomUniformLike")
@@ -51,7 +51,7 @@ def random_uniform_like(node: Node) -> Expr:
 
 @converter("RandomNormal")
 def random_normal(node: Node) -> Expr:
-    return _normal(node, tuple(node.required_attr("shape")), "float32")
+    return _normal(node, tuple(node.require_attr("shape")), "float32")
 
 
 @converter("RandomNormalLike")

@@ -51,7 +51,7 @@ def _direction(node: Node, index: int, is_batch_first: bool, attrs: dict[str, An
     x = node.permute(node.input(0), (1, 0, 2)) if is_batch_first else node.input(0)
     weights, recurrent = (node.select(node.input(k), 0, index) for k in (1, 2))
     bias, peepholes = node.optional(3), node.optional(7) if node.proto.op_type == "LSTM" else None
-    hidden = node.fixed(node.shape(recurrent)[-1], "size of its state")
+    hidden = node.require_fixed(node.shape(recurrent)[-1], "size of its state")
     biases: list[Expr] = []
     if bias is not None:
         both, size = node.select(bias, 0, index), gates * hidden

@@ -21,7 +21,7 @@ KEEP_RATIO = {"not_larger": min, "not_smaller": max}
 
 @converter("Upsample")
 def upsample_by_two_scales(node: Node) -> Expr:
-    scales = [1.0, 1.0, *(float(node.required_attr(name)) for name in ("height_scale", "width_scale"))]
+    scales = [1.0, 1.0, *(float(node.require_attr(name)) for name in ("height_scale", "width_scale"))]
     return resize_by_scales(node.like("Upsample", node.inputs, scales=scales))
 
 
@@ -38,12 +38,12 @@ def resize(node: Node) -> Expr:
     """Resize; what is interpolated of whole numbers is cut off behind the point, as in onnxruntime."""
     x = node.input(0)
     if is_float(node.dtype(x)) or METHODS.get(node.attr("mode", "nearest")) == "nearest":
-        return _resized(node, x)
+        return _resize_node(node, x)
     wide = node.like(node.proto.op_type, [node.cast(x, "float32"), *node.inputs[1:]])
-    return node.cast(_resized(wide, wide.input(0)), node.dtype(x))
+    return node.cast(_resize_node(wide, wide.input(0)), node.dtype(x))
 
 
-def _resized(node: Node, x: Expr) -> Expr:
+def _resize_node(node: Node, x: Expr) -> Expr:
     mode = node.attr("coordinate_transformation_mode", "half_pixel")
     if mode == "tf_half_pixel_for_nn":
         node.reject(f"its coordinate_transformation_mode is {mode!r}")
@@ -76,8 +76,8 @@ def _crop_and_resize(node: Node, sizes: Sequence[Dim], axes: Sequence[int]) -> E
         node.reject(f"its roi has {len(roi)} numbers for {len(axes)} axes")
     outside = np.zeros((1,) * node.rank(x), bool)
     for number, axis in enumerate(axes):
-        have = node.fixed(node.shape(x)[axis], f"size of axis {axis}")
-        want = node.fixed(sizes[axis], f"new size of axis {axis}")
+        have = node.require_fixed(node.shape(x)[axis], f"size of axis {axis}")
+        want = node.require_fixed(sizes[axis], f"new size of axis {axis}")
         begin, end = float(roi[number]), float(roi[len(axes) + number])
         if have == want and (begin, end) == (0, 1):
             continue
@@ -109,7 +109,8 @@ def _resize_by_matrices(node: Node, sizes: Sequence[Dim], scales: Sequence[float
     for axis, (size, new) in enumerate(zip(node.shape(x), sizes, strict=True)):
         if size == new:
             continue
-        have, want = node.fixed(size, f"size of axis {axis}"), node.fixed(new, f"new size of axis {axis}")
+        have = node.require_fixed(size, f"size of axis {axis}")
+        want = node.require_fixed(new, f"new size of axis {axis}")
         node.affordable(have * want, "matrix")
         matrix = interpolation_matrix(
             have,
@@ -128,7 +129,7 @@ def _resize_by_matrices(node: Node, sizes: Sequence[Dim], scales: Sequence[float
 def _read_numbers(node: Node, expr: Expr, what: str) -> list[Rational]:
     value = node.builder.known.get(expr)
     if value is None:
-        node.undecided(f"its {what} depend on data", expr)
+        node.reject_undecided(f"its {what} depend on data", expr)
     try:
         return [Rational.of(item) for item in value.reshape(-1)]
     except UndecidedError:

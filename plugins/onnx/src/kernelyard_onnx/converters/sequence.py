@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @converter("SequenceConstruct", since=11)
 def construct(node: Node) -> TensorSequence:
-    items = tuple(node.required_inputs())
+    items = tuple(node.require_inputs())
     return TensorSequence(items)
 
 
@@ -91,14 +91,14 @@ def concat_from_sequence(node: Node) -> Expr:
     if not items:
         node.reject("it concatenates an empty sequence")
     new_axis = bool(node.attr("new_axis", 0))
-    axis = node.axis(node.required_attr("axis"), node.rank(items[0]) + new_axis)
+    axis = node.axis(node.require_attr("axis"), node.rank(items[0]) + new_axis)
     return node.stack(items, axis) if new_axis else node.concat(items, axis)
 
 
 @converter("SequenceMap", since=17)
 def sequence_map(node: Node) -> Sequence[Value]:
     """Return a graph for each element; inputs that are tensors are the same for all."""
-    body: onnx.GraphProto = node.required_attr("body")
+    body: onnx.GraphProto = node.require_attr("body")
     made: list[list[Expr]] = [[] for _ in body.output]
     for index in range(len(node.sequence(0).items)):
         values = [v.items[index] if isinstance(v, TensorSequence) else v for v in node.inputs]

@@ -16,7 +16,7 @@ from kernelyard_onnx.registry import converter
 @converter("Reshape")
 def reshape_by_attribute(node: Node) -> Expr:
     x = node.input(0)
-    return node.reshape(x, _complete(node, node.shape(x), node.required_attr("shape"), allow_zero=False))
+    return node.reshape(x, _complete(node, node.shape(x), node.require_attr("shape"), allow_zero=False))
 
 
 @converter("Reshape", since=5)
@@ -49,7 +49,7 @@ def _complete(node: Node, shape: Shape, target: Sequence[Dim], allow_zero: bool)
 def _emit_completed(node: Node, x: Expr, target: Expr) -> Expr:
     """`_complete` of a shape that data decides, as a part of the program."""
     shape = node.shape(x)
-    count = node.fixed(node.shape(target)[0], "rank of its result")
+    count = node.require_fixed(node.shape(target)[0], "rank of its result")
     if not node.attr("allowzero", 0):
         taken_over = node.numbers([shape[axis] if axis < len(shape) else 0 for axis in range(count)])
         target = node.op("where", node.op("equal", target, 0), taken_over, target)
@@ -95,7 +95,7 @@ def squeeze(node: Node) -> Expr:
     shape = node.shape(x)
     if axes is None:
         if any(not isinstance(dim, int) for dim in shape):
-            node.undecided(
+            node.reject_undecided(
                 "it has no axes input, and the sizes of its input are not fixed", *node.builder.deciding(shape)
             )
         removed = {axis for axis, dim in enumerate(shape) if dim == 1}
@@ -119,7 +119,7 @@ def unsqueeze(node: Node) -> Expr:
 
 @converter("Concat")
 def concat(node: Node) -> Expr:
-    parts = node.required_inputs()
+    parts = node.require_inputs()
     if not parts:
         node.reject("it has no inputs to concatenate")
     return node.concat(parts, node.axis(node.attr("axis", 1), node.rank(parts[0])))
@@ -138,7 +138,7 @@ def expand(node: Node) -> Expr:
 def tile_along_one_axis(node: Node) -> Expr:
     x, count = node.input(0), node.sizes(node.reshape(node.input(1), (1,)), "tiles")[0]
     axis = node.axis(int(node.scalar(node.input(2), "axis")), node.rank(x))
-    return node.concat([x] * node.fixed(count, "number of its tiles"), axis)
+    return node.concat([x] * node.require_fixed(count, "number of its tiles"), axis)
 
 
 @converter("Tile", since=6)
@@ -176,7 +176,7 @@ def _equal_parts(node: Node, whole: Dim, count: int) -> tuple[Dim, ...]:
 
 @converter("DepthToSpace")
 def depth_to_space(node: Node) -> Expr:
-    x, block = node.input(0), node.required_attr("blocksize")
+    x, block = node.input(0), node.require_attr("blocksize")
     n, c, h, w = node.shape(x)
     depth = dims.floordiv(c, block * block)
     if node.attr("mode", "DCR") == "DCR":
@@ -188,7 +188,7 @@ def depth_to_space(node: Node) -> Expr:
 
 @converter("SpaceToDepth")
 def space_to_depth(node: Node) -> Expr:
-    x, block = node.input(0), node.required_attr("blocksize")
+    x, block = node.input(0), node.require_attr("blocksize")
     n, c, h, w = node.shape(x)
     low, left = dims.floordiv(h, block), dims.floordiv(w, block)
     # Where the positions inside a block go: before the channels (DCR), or behind each (CRD).

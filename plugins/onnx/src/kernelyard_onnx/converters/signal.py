@@ -30,7 +30,7 @@ def _fourier(node: Node, axis: int) -> Expr:
     """
     x, length = node.input(0), node.optional(1)
     last, at = node.rank(x) - 1, node.axis(axis, node.rank(x))
-    size = node.fixed(node.shape(x)[at], "length of its signal")
+    size = node.require_fixed(node.shape(x)[at], "length of its signal")
     inverse, onesided = bool(node.attr("inverse", 0)), bool(node.attr("onesided", 0))
     gives_reals = inverse and onesided
     points = 2 * (size - 1) if gives_reals else size
@@ -39,7 +39,7 @@ def _fourier(node: Node, axis: int) -> Expr:
     used = min(size, points // 2 + 1 if gives_reals else points)
     if used < size:
         x = node.slice(x, at, 0, used)
-    components = node.fixed(node.shape(x)[last], "number of its components")
+    components = node.require_fixed(node.shape(x)[last], "number of its components")
     order = [a for a in range(last) if a != at] + [at]
     parts = [node.permute(node.select(x, last, index), order) for index in range(components)]
     if gives_reals:
@@ -87,11 +87,11 @@ def short_time_fourier(node: Node) -> Expr:
     if length is None and window is None:
         node.reject("it has neither a window nor a frame_length")
     size = int(node.scalar(node.input(3), "frame_length")) if window is None else node.shape(window)[0]
-    size = node.fixed(size, "length of its frames")
+    size = node.require_fixed(size, "length of its frames")
     if node.rank(signal) == 2:  # without the axis of components, as onnxruntime has it
         signal = node.reshape(signal, (*node.shape(signal), 1))
     frames = node.op("take", signal, _frame_indices(node, node.shape(signal)[1], size, hop), axis=1)
-    components = node.fixed(node.shape(frames)[-1], "number of its components")
+    components = node.require_fixed(node.shape(frames)[-1], "number of its components")
     parts = [node.select(frames, node.rank(frames) - 1, index) for index in range(components)]
     if window is not None:
         parts = [node.op("multiply", part, window) for part in parts]

@@ -18,7 +18,7 @@ TO_THE_END = 10**9
 
 @converter("Slice")
 def slice_by_attributes(node: Node) -> Expr:
-    starts, ends = node.required_attr("starts"), node.required_attr("ends")
+    starts, ends = node.require_attr("starts"), node.require_attr("ends")
     return _slice(node, starts, ends, node.attr("axes"), None)
 
 
@@ -41,7 +41,7 @@ def _slice_by_data(node: Node, axes: Expr | None, steps: Expr | None) -> Expr:
     """Return a slice whose bounds are brought inside their axes by the program."""
     x = node.input(0)
     starts, ends = (node.cast(node.input(index), "int64") for index in (1, 2))
-    count = node.fixed(node.shape(starts)[0], "number of its axes")
+    count = node.require_fixed(node.shape(starts)[0], "number of its axes")
     where = node.axes(range(count) if axes is None else node.ints(axes, "axes"), node.rank(x))
     strides = node.ints(steps, "steps") if steps is not None else (1,) * count
     if not len(where) == len(strides) == count or len(set(where)) != count or 0 in strides:

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from kernelyard.plugins.api import Expr
-from kernelyard_onnx.converters.class_scores import Labels, finished
+from kernelyard_onnx.converters.class_scores import Labels, finish
 from kernelyard_onnx.converters.classical import floats_of, numbers, rows_of
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.registry import LEARNING, converter
@@ -62,7 +62,7 @@ def svm_regressor(node: Node) -> Expr:
     if node.attr("one_class", 0):
         inside, outside = (node.expr(sign, node.dtype(total)) for sign in (1.0, -1.0))
         total = node.op("where", node.op("greater", total, 0.0), inside, outside)
-    return finished(node, total)
+    return finish(node, total)
 
 
 @converter("SVMClassifier", domain=LEARNING)
@@ -81,10 +81,10 @@ def svm_classifier(node: Node) -> Sequence[Value]:
     decisions = node.op("add", decisions, numbers(node, "rho", x)[: len(pairs)])
     label = _count_votes(node, labels, decisions, pairs)
     if node.attr("prob_a"):
-        return label, finished(node, _shares(node, decisions, pairs, len(sizes)))
+        return label, finish(node, _shares(node, decisions, pairs, len(sizes)))
     if len(pairs) == 1:
         decisions = node.concat([node.op("negative", decisions), decisions], 1)
-    return label, finished(node, decisions)
+    return label, finish(node, decisions)
 
 
 def _columns_of_pairs(given: np.ndarray, sizes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -120,7 +120,7 @@ def _shares(node: Node, decisions: Expr, pairs: Sequence[tuple[int, int]], class
     estimates for multi-class classification by pairwise coupling", second method).
     """
     dtype = np.float64 if node.dtype(decisions) == "float64" else np.float32
-    a, b = (np.array(node.required_attr(name), dtype) for name in ("prob_a", "prob_b"))
+    a, b = (np.array(node.require_attr(name), dtype) for name in ("prob_a", "prob_b"))
     share = node.op("sigmoid", node.op("negative", node.op("add", node.op("multiply", decisions, a), b)))
     share = node.op("clip", share, min=_LEAST_SHARE, max=1 - _LEAST_SHARE)
     if classes == 2:

@@ -63,7 +63,7 @@ def string_split(node: Node) -> tuple[StringTensor, Expr]:
 @converter("RegexFullMatch", since=20)
 def regex_full_match(node: Node) -> Expr:
     try:
-        pattern = re.compile(node.required_attr("pattern"))
+        pattern = re.compile(node.require_attr("pattern"))
     except re.error as error:
         node.reject(f"its pattern is malformed: {error}")
     return Constant(each(text_of(node, 0), lambda item: pattern.fullmatch(item) is not None).astype(bool))
@@ -109,16 +109,16 @@ def count_words(node: Node) -> Expr:
 def _count_ngrams(node: Node, x: Expr, pool: np.ndarray) -> Expr:
     """Count each n-gram of the pool in each row, in its column of the result, weighted."""
     rank = node.rank(x)
-    length = node.fixed(node.shape(x)[-1], "length of its rows") if rank else 1
+    length = node.require_fixed(node.shape(x)[-1], "length of its rows") if rank else 1
     rows = node.reshape(x, (node.shape(x)[0] if rank == 2 else 1, length))
-    columns = np.array(node.required_attr("ngram_indexes"), np.int64)
+    columns = np.array(node.require_attr("ngram_indexes"), np.int64)
     counts = _counts(node, rows, pool, length)
     if node.shape(counts)[1] != len(columns):
         node.reject("its ngram_counts, ngram_indexes and pool do not fit together")
     weights = np.array(node.attr("weights") or [1.0] * len(columns), np.float32)
-    if node.required_attr("mode") == "IDF":
+    if node.require_attr("mode") == "IDF":
         counts = node.op("minimum", counts, 1)
-    if node.required_attr("mode") == "TF":
+    if node.require_attr("mode") == "TF":
         weights = np.ones_like(weights)
     place = np.zeros((len(columns), int(columns.max()) + 1), np.float32)
     place[np.arange(len(columns)), columns] = weights
@@ -128,9 +128,9 @@ def _count_ngrams(node: Node, x: Expr, pool: np.ndarray) -> Expr:
 
 def _counts(node: Node, rows: Expr, pool: np.ndarray, length: int) -> Expr:
     """(rows, n-grams of the pool): how often each occurs, its elements up to `max_skip_count` apart."""
-    begins = [*node.required_attr("ngram_counts"), len(pool)]
-    least, most = node.required_attr("min_gram_length"), node.required_attr("max_gram_length")
-    skips = node.required_attr("max_skip_count")
+    begins = [*node.require_attr("ngram_counts"), len(pool)]
+    least, most = node.require_attr("min_gram_length"), node.require_attr("max_gram_length")
+    skips = node.require_attr("max_skip_count")
     parts: list[Expr] = []
     for size, (begin, end) in enumerate(itertools.pairwise(begins), start=1):
         grams = pool[begin:end].reshape(-1, size)

@@ -15,7 +15,7 @@ Step = Callable[..., Sequence[Expr]]
 
 def _step_each(node: Node, states: int, step: Step) -> list[Expr]:
     """Apply a step to each tensor: inputs are rate, count, all tensors, all gradients, then all of each state."""
-    rate, count, *rest = node.required_inputs()
+    rate, count, *rest = node.require_inputs()
     groups = 2 + states
     if not rest or len(rest) % groups:
         node.reject(f"it has {len(rest)} tensors, which come in groups of {groups}")
@@ -72,7 +72,7 @@ def adam(node: Node) -> list[Expr]:
 
 @converter("Momentum", domain=TRAINING)
 def momentum(node: Node) -> list[Expr]:
-    alpha, beta, mode = (node.required_attr(name) for name in ("alpha", "beta", "mode"))
+    alpha, beta, mode = (node.require_attr(name) for name in ("alpha", "beta", "mode"))
     if mode not in ("standard", "nesterov"):
         node.reject(f"its mode {mode!r} is unknown")
 

@@ -21,7 +21,7 @@ _NEUTRAL = {"min": np.inf, "max": -np.inf}
 @converter("TreeEnsembleRegressor", domain=LEARNING)
 def tree_regressor(node: Node) -> Expr:
     aggregate = AGGREGATES.get(node.attr("aggregate_function", "SUM")) or node.reject("its aggregate is unknown")
-    targets = int(node.required_attr("n_targets"))
+    targets = int(node.require_attr("n_targets"))
     scores = _scores(node, "target", targets, aggregate)
     scores = _with_base(node, scores, targets)
     return node.cast(post_transformed(node, scores, node.attr("post_transform", "NONE")), "float32")
@@ -31,7 +31,7 @@ def tree_regressor(node: Node) -> Expr:
 def tree_classifier(node: Node) -> Sequence[Value]:
     labels = Labels.of(node)
     weights = _read_numbers(node, "class_weights", np.float64)
-    ids = {int(each) for each in node.required_attr("class_ids")}
+    ids = {int(each) for each in node.require_attr("class_ids")}
     all_positive = bool((weights >= 0).all())
     if len(labels) == 2 and len(ids) == 1:
         scores = _with_base(node, _scores(node, "class", 1, "sum"), 1)
@@ -43,15 +43,15 @@ def tree_classifier(node: Node) -> Sequence[Value]:
 @converter("TreeEnsemble", since=5, domain=LEARNING)
 def tree_ensemble(node: Node) -> Expr:
     x = node.input(0)
-    modes, splits = node.required_attr("nodes_modes"), np.asarray(node.required_attr("nodes_splits"))
+    modes, splits = node.require_attr("nodes_modes"), np.asarray(node.require_attr("nodes_splits"))
     count = len(splits)
-    weights = np.asarray(node.required_attr("leaf_weights"))
-    targets = np.array(node.required_attr("leaf_targetids"), np.int64)
+    weights = np.asarray(node.require_attr("leaf_weights"))
+    targets = np.array(node.require_attr("leaf_targetids"), np.int64)
 
     def following(kind: str) -> np.ndarray:
         """Node ids: leaves stand behind the nodes that compare."""
-        at = np.array(node.required_attr(f"nodes_{kind}nodeids"), np.int64)
-        is_leaf = np.array(node.required_attr(f"nodes_{kind}leafs"), bool)
+        at = np.array(node.require_attr(f"nodes_{kind}nodeids"), np.int64)
+        is_leaf = np.array(node.require_attr(f"nodes_{kind}leafs"), bool)
         bound = np.where(is_leaf, len(weights), count)
         if ((at < 0) | (at >= bound)).any():
             node.reject(f"its nodes_{kind}nodeids lead to no node")
@@ -60,7 +60,7 @@ def tree_ensemble(node: Node) -> Expr:
     names = [MODES[int(mode)] for mode in np.asarray(modes).reshape(-1)] + [LEAF] * len(weights)
     nodes = Nodes(
         names,
-        _pad(node.required_attr("nodes_featureids"), len(names), np.int64),
+        _pad(node.require_attr("nodes_featureids"), len(names), np.int64),
         _pad(splits, len(names), splits.dtype),
         following("true"),
         following("false"),
@@ -72,7 +72,7 @@ def tree_ensemble(node: Node) -> Expr:
     touched = np.zeros(values.shape, bool)
     touched[count + np.arange(len(weights)), targets] = True
     aggregate = AGGREGATES[("AVERAGE", "SUM", "MIN", "MAX")[int(node.attr("aggregate_function", 1))]]
-    roots = [int(root) for root in node.required_attr("tree_roots")]
+    roots = [int(root) for root in node.require_attr("tree_roots")]
     scores = _ensemble(node, x, nodes, roots, (values, touched), aggregate)
     return node.cast(
         post_transformed(node, scores, POST_TRANSFORMS[int(node.attr("post_transform", 0))]), node.dtype(x)
@@ -115,12 +115,12 @@ def _with_base(node: Node, scores: Expr, targets: int) -> Expr:
 
 def _scores(node: Node, kind: str, targets: int, aggregate: str) -> Expr:
     """Return the aggregated weights (N, targets) of an ensemble in the form of opset 1 and 3."""
-    trees, ids = (np.array(node.required_attr(f"nodes_{name}"), np.int64) for name in ("treeids", "nodeids"))
+    trees, ids = (np.array(node.require_attr(f"nodes_{name}"), np.int64) for name in ("treeids", "nodeids"))
     place = {key: number for number, key in enumerate(zip(trees.tolist(), ids.tolist(), strict=True))}
-    modes = [LEAF if mode == LEAF else str(mode) for mode in node.required_attr("nodes_modes")]
+    modes = [LEAF if mode == LEAF else str(mode) for mode in node.require_attr("nodes_modes")]
 
     def following(name: str) -> np.ndarray:
-        given = node.required_attr(f"nodes_{name}nodeids")
+        given = node.require_attr(f"nodes_{name}nodeids")
         found = [
             0 if mode == LEAF else place.get((tree, int(each)), -1)
             for mode, tree, each in zip(modes, trees.tolist(), given, strict=True)
@@ -130,11 +130,11 @@ def _scores(node: Node, kind: str, targets: int, aggregate: str) -> Expr:
     yes, no = following("true"), following("false")
     missing = _pad(node.attr("nodes_missing_value_tracks_true", ()), len(modes), bool)
     splits = _read_numbers(node, "nodes_values", np.float64)
-    nodes = Nodes(modes, np.array(node.required_attr("nodes_featureids"), np.int64), splits, yes, no, missing)
+    nodes = Nodes(modes, np.array(node.require_attr("nodes_featureids"), np.int64), splits, yes, no, missing)
     values, touched = np.zeros((len(modes), targets)), np.zeros((len(modes), targets), bool)
-    owners = zip(node.required_attr(f"{kind}_treeids"), node.required_attr(f"{kind}_nodeids"), strict=True)
+    owners = zip(node.require_attr(f"{kind}_treeids"), node.require_attr(f"{kind}_nodeids"), strict=True)
     rows = np.array([place[int(tree), int(each)] for tree, each in owners], np.int64)
-    columns = np.array(node.required_attr(f"{kind}_ids"), np.int64) if targets > 1 else np.zeros(len(rows), np.int64)
+    columns = np.array(node.require_attr(f"{kind}_ids"), np.int64) if targets > 1 else np.zeros(len(rows), np.int64)
     np.add.at(values, (rows, columns), _read_numbers(node, f"{kind}_weights", np.float64))
     touched[rows, columns] = True
     _, first = np.unique(trees, return_index=True)
@@ -152,7 +152,8 @@ def _ensemble(
     """Emit the operator. weights: of each node for each target, and which of them there are."""
     values, touched = weights
     dtype = "float64" if node.dtype(x) == "float64" else "float32"
-    features = node.fixed(node.shape(x)[1], "number of features") if node.rank(x) == 2 else node.reject("x has no rows")
+    shape = node.shape(x) if node.rank(x) == 2 else node.reject("x has no rows")
+    features = node.require_fixed(shape[1], "number of features")
     used = nodes.features[[mode != LEAF for mode in nodes.modes]]
     if len(used) and not 0 <= used.min() <= used.max() < features:
         node.reject(f"its nodes ask for feature {used.max()} of {features}")

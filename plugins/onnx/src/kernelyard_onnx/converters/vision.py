@@ -34,7 +34,7 @@ def roi_align(node: Node) -> Expr:
 @converter("MaxRoiPool")
 def roi_max_pool(node: Node) -> Expr:
     scale = float(node.attr("spatial_scale", 1.0))
-    sizes = tuple(node.required_attr("pooled_shape"))
+    sizes = tuple(node.require_attr("pooled_shape"))
     return node.op("image.roi_max_pool", node.input(0), node.input(1), sizes=sizes, spatial_scale=scale)
 
 
@@ -51,7 +51,7 @@ def columns_to_image(node: Node) -> Expr:
     spans = [size + pads[axis] + pads[rank + axis] - window.reach[axis] for axis, size in enumerate(image)]
     steps = [span // stride + 1 for span, stride in zip(spans, window.strides, strict=True)]
     elements = math.prod(kernel)
-    channels = node.fixed(dims.floordiv(node.shape(x)[1], elements), "number of channels")
+    channels = node.require_fixed(dims.floordiv(node.shape(x)[1], elements), "number of channels")
     blocks = node.reshape(x, (node.shape(x)[0], channels * elements, *steps))
     weights = np.zeros((channels, elements, 1, elements), to_numpy(node.dtype(x)))
     weights[:, np.arange(elements), 0, np.arange(elements)] = 1
@@ -79,7 +79,7 @@ def deformable_convolution(node: Node) -> Expr:
     window = read_window(node, node.shape(x)[2:], kernel)
     groups, shifts = int(node.attr("group", 1)), int(node.attr("offset_group", 1))
     batch, channels, *spatial = node.shape(x)
-    made = [node.fixed(size, "size of its result") for size in node.shape(offset)[2:]]
+    made = [node.require_fixed(size, "size of its result") for size in node.shape(offset)[2:]]
     elements, outputs = math.prod(kernel), math.prod(made)
     images = dims.product((batch, shifts))
     moved = node.reshape(offset, (images, elements, rank, outputs))
@@ -95,7 +95,7 @@ def deformable_convolution(node: Node) -> Expr:
         values = node.op("multiply", values, node.reshape(mask, (images, 1, elements * outputs)))
     depth = dims.floordiv(channels, groups) * elements
     made_of = node.reshape(values, (batch, groups, depth, outputs))
-    results = node.fixed(node.shape(weight)[0], "number of output channels")
+    results = node.require_fixed(node.shape(weight)[0], "number of output channels")
     product = node.op("matmul", node.reshape(weight, (groups, results // groups, depth)), made_of)
     return add_bias(node, node.reshape(product, (batch, results, *made)), bias)
 
@@ -112,7 +112,7 @@ def _sample_positions(
 def max_unpool(node: Node) -> Expr:
     """Scatter each element to its index in a tensor of zeros."""
     x, indices, stated = node.input(0), node.input(1), node.optional(2)
-    window = read_window(node, node.shape(x)[2:], tuple(node.required_attr("kernel_shape")))
+    window = read_window(node, node.shape(x)[2:], tuple(node.require_attr("kernel_shape")))
     rank = len(window.kernel)
     sizes = [
         (size - 1) * window.strides[axis] - window.padding[axis] - window.padding[rank + axis] + window.kernel[axis]
@@ -132,10 +132,10 @@ def max_unpool(node: Node) -> Expr:
 
 def argmax_indices(node: Node, x: Expr, pooled: Expr) -> Expr:
     """Return the argmax indices of a maximum pooling: flat into the whole of `x`, of fixed sizes."""
-    spatial = [node.fixed(size, "size of its image") for size in node.shape(x)[2:]]
-    made = [node.fixed(size, "size of its result") for size in node.shape(pooled)[2:]]
-    window = read_window(node, spatial, tuple(node.required_attr("kernel_shape")))
-    pads = tuple(node.fixed(pad, "padding") for pad in window.padding)
+    spatial = [node.require_fixed(size, "size of its image") for size in node.shape(x)[2:]]
+    made = [node.require_fixed(size, "size of its result") for size in node.shape(pooled)[2:]]
+    window = read_window(node, spatial, tuple(node.require_attr("kernel_shape")))
+    pads = tuple(node.require_fixed(pad, "padding") for pad in window.padding)
     node.affordable(math.prod(window.kernel) * math.prod(made), "table of places")
     how = spatial, made, window.kernel, window.strides, pads[: len(spatial)], window.dilation
     names = window_table(*how, order="F" if node.attr("storage_order", 0) else "C")
@@ -153,7 +153,7 @@ def crop_and_resize(node: Node) -> Expr:
 
     X: (N, C, H, W), boxes: (boxes, 4) -> (boxes, C, *crop_size); what lies outside the image has a value of its own.
     """
-    x, boxes, images, sizes = node.required_inputs()
+    x, boxes, images, sizes = node.require_inputs()
     mode = node.attr("mode", "bilinear")
     if mode not in ("bilinear", "nearest"):
         node.reject(f"its mode {mode!r} is unknown")
