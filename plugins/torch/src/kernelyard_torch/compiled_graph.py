@@ -84,7 +84,7 @@ class CompiledGraph:
                 continue
             output = graph_output(given, len(self._sizes.nodes) + len(results))
             self._outputs.append(output)
-            results.append(output.stored(importer.builder, result))
+            results.append(output.permute_to_memory_order(importer.builder, result))
         shared.check()
         return IRModule({MAIN: _main(importer, results), **shared.private}) if results else None
 

@@ -68,7 +68,7 @@ def _own() -> Table:
         torch.ops.aten.nanmedian.default: order.of_all(order.nan_median),
         torch.ops.aten.nanmedian.dim: order.nan_median,
         torch.ops.aten.searchsorted.Tensor: order.search_sorted,
-        torch.ops.aten.repeat_interleave.Tensor: order.repeated_places,
+        torch.ops.aten.repeat_interleave.Tensor: order.repeat_indices,
         torch.ops.aten.unique_consecutive.default: order.consecutive_runs,
         torch.ops.aten.rand_like.default: _rand_like,
         torch.ops.aten.randn_like.default: _randn_like,

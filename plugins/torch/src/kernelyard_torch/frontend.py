@@ -42,6 +42,6 @@ class TorchFrontend(Frontend):
           that make no sense.
         """
         from kernelyard_torch.exported_program import import_program
-        from kernelyard_torch.model_sources import exported_program
+        from kernelyard_torch.model_sources import export_program
 
-        return import_program(exported_program(model, options), options)
+        return import_program(export_program(model, options), options)

@@ -26,10 +26,10 @@ class GraphOutput(NamedTuple):
     order: tuple[int, ...] = ()
     is_complex: bool = False
 
-    def stored(self, builder: FunctionBuilder, result: Expr | Complex) -> Expr:
+    def permute_to_memory_order(self, builder: FunctionBuilder, result: Expr | Complex) -> Expr:
         """Return what the program computes: the result with its axes as they shall lie in memory."""
         if isinstance(result, Complex):
-            parts = [self.stored(builder, part) for part in (result.real, result.imag)]
+            parts = [self.permute_to_memory_order(builder, part) for part in (result.real, result.imag)]
             shape = (*parts[0].tensor_type.shape, 1)
             return builder.op(
                 "concat", *(builder.op("reshape", part, shape=shape) for part in parts), axis=len(shape) - 1

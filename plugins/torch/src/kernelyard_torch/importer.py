@@ -118,7 +118,7 @@ class GraphImporter:
         self._is_strict = is_strict
         self.rejected: set[FxNode] = set()
 
-    def nested(self, graph_module: GraphModule) -> GraphImporter:
+    def create_nested(self, graph_module: GraphModule) -> GraphImporter:
         """Return the importer of a graph that a node of this one calls."""
         return GraphImporter(graph_module, self.shared)
 
@@ -177,7 +177,7 @@ class GraphImporter:
     def decide(self, size: torch.SymInt, vector: Expr, node: Node) -> None:
         """Let a size that data decides be the one element of an int64 vector."""
         dim = self.shared.sizes.dim(size)
-        node.decided("tensor_to_shape", vector, type_=TensorType((dim,), "bool"))
+        node.emit_data_dependent("tensor_to_shape", vector, type_=TensorType((dim,), "bool"))
 
     def mask_size(self, node: Node, others: Sequence[Sequence[Any]]) -> Any:
         """Return the number of a mask's true elements: the size of the node's result that its inputs do not have."""
@@ -280,11 +280,11 @@ def _fit(node: Node, result: Expr | Complex | None, type_: TensorType | None) ->
     if result is None or type_ is None:
         return result
     if isinstance(result, Complex):
-        return result.map(lambda part: _fitted(node, part, type_))
-    return _fitted(node, result, type_)
+        return result.map(lambda part: _fit_result(node, part, type_))
+    return _fit_result(node, result, type_)
 
 
-def _fitted(node: Node, result: Expr, type_: TensorType) -> Expr:
+def _fit_result(node: Node, result: Expr, type_: TensorType) -> Expr:
     if result.tensor_type.rank != type_.rank:
         raise ModelFormatError(
             "a node's result has another rank than its metadata states",

@@ -28,7 +28,7 @@ _RUN_WHEN_LOADED: tuple[str, ...] = tuple(getattr(constants, kind) for kind in _
 _QUANTIZED = b"torch.ops.quantized_decomposed."
 
 
-def exported_program(model: object, options: Mapping[str, Any]) -> ExportedProgram:
+def export_program(model: object, options: Mapping[str, Any]) -> ExportedProgram:
     """Return a model as a program of torch.export.
 
     model: an ExportedProgram, the path of a `.pt2` file, or an nn.Module, which is exported as in evaluation mode for

@@ -75,13 +75,13 @@ class Node(OpEmitter):
             return ()
         return tuple(sorted(self.axis(value, rank) for value in values)) if values else tuple(range(rank))
 
-    def fixed(self, size: Dim, what: str) -> int:
+    def require_fixed(self, size: Dim, what: str) -> int:
         """Return a size that must be known when the program is compiled. Raises: RejectedError."""
         return size if isinstance(size, int) else self.reject(f"{what} is not fixed: {size}")
 
-    def fixed_all(self, sizes: Sequence[Dim], what: str) -> tuple[int, ...]:
+    def require_all_fixed(self, sizes: Sequence[Dim], what: str) -> tuple[int, ...]:
         """Return sizes that must be known when the program is compiled. Raises: RejectedError."""
-        return tuple(self.fixed(size, what) for size in sizes)
+        return tuple(self.require_fixed(size, what) for size in sizes)
 
     # --- emitting -----------------------------------------------------------------------------------------------------
     def op(self, name: str, *args: Operand, **attrs: Any) -> Expr:
@@ -103,8 +103,8 @@ class Node(OpEmitter):
         is_number = isinstance(operand, (bool, int, float))
         return super().expr(np.asarray(operand).astype(to_numpy(dtype)) if is_number else operand, dtype)
 
-    def decided(self, name: str, *args: Expr, type_: Type, **attrs: Any) -> Expr:
-        """Return the result of an op that decides the sizes of its result, which are stated."""
+    def emit_data_dependent(self, name: str, *args: Expr, type_: Type, **attrs: Any) -> Expr:
+        """Emit an operator the sizes of whose result depend on data: they are those of the type."""
         return self.builder.bind(Call(get_op(name), args, attrs, type_), name, self.origin)
 
     def _call(self, name: str, args: Sequence[Operand], attrs: dict[str, Any]) -> Call:

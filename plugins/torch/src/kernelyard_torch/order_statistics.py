@@ -22,7 +22,7 @@ def median(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tens
     """Return the lower median along an axis, and where it is; NaN where there is one, and its first place."""
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
-    value, place = _ranked(x, dim, (x.shape[dim] - 1) // 2)
+    value, place = _select_rank(x, dim, (x.shape[dim] - 1) // 2)
     if x.is_floating_point():
         missing = x.isnan()
         any_missing = missing.any(dim, keepdim=True)
@@ -36,7 +36,7 @@ def nan_median(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.
     if x.dim() == 0 or not x.is_floating_point():
         return median(x, dim, keepdim)
     count = x.isnan().logical_not().sum(dim, keepdim=True)  # NaNs come last in order
-    value, place = _ranked(x, dim, ((count - 1) // 2).clamp(min=0))
+    value, place = _select_rank(x, dim, ((count - 1) // 2).clamp(min=0))
     return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
 
 
@@ -45,7 +45,7 @@ def of_all(function: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[[torch
     return lambda x: function(x.reshape(-1), 0)[0]
 
 
-def _ranked(x: torch.Tensor, dim: int, rank: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _select_rank(x: torch.Tensor, dim: int, rank: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the elements of some rank along an axis, and where they are."""
     values, places = torch.sort(x, dim=dim, stable=True)
     if isinstance(rank, torch.Tensor):
@@ -148,8 +148,8 @@ def most_frequent(x: torch.Tensor, dim: int = -1, keepdim: bool = False) -> tupl
     return found if keepdim else tuple(each.squeeze(dim) for each in found)
 
 
-def repeated_places(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
-    """Return each place as often as it says (`repeat_interleave`): how many have ended at each place of the result."""
+def repeat_indices(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
+    """Repeat each index as often as it says (`repeat_interleave`): how many have ended at each index of the result."""
     ends = repeats.cumsum(0)
     size = _as_size(repeats.sum()) if output_size is None else output_size
     ended = torch.zeros(size + 1, dtype=torch.int64).scatter_add(0, ends, torch.ones_like(ends))

@@ -28,7 +28,7 @@ def attention(
     if enable_gqa or node.shape(keys)[-3:-2] not in (node.shape(queries)[-3:-2], (1,)):
         keys, values = (node.repeat_heads(each, node.shape(queries)[-3]) for each in (keys, values))
     if scale is None:
-        scale = 1 / math.sqrt(node.fixed(node.shape(queries)[-1], "the size of a head"))
+        scale = 1 / math.sqrt(node.require_fixed(node.shape(queries)[-1], "the size of a head"))
     rank = node.rank(keys)
     transposed = node.permute(keys, [*range(rank - 2), rank - 1, rank - 2])
     scores = node.op("matmul", queries, transposed)
@@ -60,7 +60,7 @@ def _causal_mask(node: Node, scores: Expr) -> Expr:
 
 
 def _masked_softmax(node: Node, scores: Expr, mask: Expr) -> Expr:
-    """Softmax over what a mask lets through, or with a bias; rows that see nothing are zero."""
+    """Compute the softmax over what a mask lets through, or with a bias; rows that see nothing are zero."""
     axis, dtype = node.rank(scores) - 1, node.dtype(scores)
     hidden = node.cast(node.expr(np.asarray(-np.inf), dtype), dtype)
     if node.dtype(mask) == "bool":

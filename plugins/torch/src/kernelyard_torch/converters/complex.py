@@ -37,22 +37,22 @@ LINEAR = (
 
 
 def _convert_parts(convert: Callable[..., Any]) -> Converter:
-    def converted(node: Node, x: Complex, *rest: Any) -> Any:
+    def convert_parts(node: Node, x: Complex, *rest: Any) -> Any:
         real, imag = convert(node, x.real, *rest), convert(node, x.imag, *rest)
         if isinstance(real, Expr):
             return Complex(real, imag)
         return [Complex(a, b) for a, b in zip(real, imag, strict=True)]
 
-    return converted
+    return convert_parts
 
 
 def _convert_joined(convert: Callable[..., Any]) -> Converter:
-    def converted(node: Node, parts: Sequence[Value], axis: int) -> Complex:
+    def join_parts(node: Node, parts: Sequence[Value], axis: int) -> Complex:
         whole = [as_complex(node, part) for part in parts]
         joined = [part.real for part in whole], [part.imag for part in whole]
         return Complex(*(convert(node, each, axis) for each in joined))
 
-    return converted
+    return join_parts
 
 
 for _names, _make in ((LINEAR, _convert_parts), (("cat.default", "stack.default"), _convert_joined)):
@@ -93,11 +93,11 @@ def copy(node: Node, x: Value, source: Value, *_: object) -> Complex:
 
 
 def _convert_write(write: Callable[..., Expr]) -> Converter:
-    def converted(node: Node, x: Value, part: Value, *where: Any) -> Complex:
+    def write_parts(node: Node, x: Value, part: Value, *where: Any) -> Complex:
         whole, new = as_complex(node, x), as_complex(node, part)
         return Complex(write(node, whole.real, new.real, *where), write(node, whole.imag, new.imag, *where))
 
-    return converted
+    return write_parts
 
 
 register("aten.slice_scatter.default", _convert_write(slicing.slice_scatter), complex_numbers=True)
@@ -237,7 +237,7 @@ def conjugate(node: Node, x: Complex) -> Complex:
 
 
 @converter("aten.resolve_conj.default", "aten.resolve_neg.default", complex_numbers=True)
-def resolved(node: Node, x: Complex) -> Complex:
+def resolve(node: Node, x: Complex) -> Complex:
     return x
 
 

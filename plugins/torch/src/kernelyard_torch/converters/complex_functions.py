@@ -132,7 +132,7 @@ def prod(node: Node, z: Value, axis: int, keepdims: bool = False, *_: object) ->
     """Multiply along an axis of fixed size, one after the other."""
     whole = as_complex(node, z)
     at = node.axis(axis, node.rank(whole.real))
-    count = node.fixed(node.shape(whole.real)[at], "the number of factors")
+    count = node.require_fixed(node.shape(whole.real)[at], "the number of factors")
     result = as_complex(node, 1)
     for index in range(count):
         result = product(node, "multiply", result, whole.map(lambda part, i=index: node.slice(part, at, i, i + 1)))

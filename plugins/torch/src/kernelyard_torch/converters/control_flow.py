@@ -55,7 +55,7 @@ def _tensors(operands: Sequence[Any]) -> list[Expr]:
 
 def _graph(node: Node, module: GraphModule, operands: Sequence[Any]) -> GraphImporter:
     """Return a graph read as a function of the tensors among the operands."""
-    inner = node.importer.nested(module)
+    inner = node.importer.create_nested(module)
     for placeholder, operand in zip(inner.placeholders, operands, strict=True):
         if isinstance(operand, Expr):
             type_ = node.importer.shared.type_of(placeholder.meta["val"])

@@ -94,7 +94,7 @@ def _open_triangle(node: Node, x: Expr, diagonal: Dim, upper: bool) -> Expr:
 
 @converter("aten.linspace.default")
 def linspace(node: Node, start: float, end: float, steps: int, *_: object) -> Expr:
-    count = node.fixed(steps, "the number of steps")
+    count = node.require_fixed(steps, "the number of steps")
     return node.expr(np.linspace(start, end, count), node.result.dtype)
 
 

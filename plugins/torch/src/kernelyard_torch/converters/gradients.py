@@ -41,7 +41,7 @@ def avg_pool2d_backward(
 
 
 def _planes(node: Node, x: Expr) -> tuple[int, ...]:
-    return node.fixed_all(node.shape(x)[-2:], "the size of a plane")
+    return node.require_all_fixed(node.shape(x)[-2:], "the size of a plane")
 
 
 def _windows(size: int, parts: int, kernel: int, stride: int, pad: int, padding_counts: bool) -> np.ndarray:
@@ -105,9 +105,9 @@ def _input_gradient(
     if transposed:
         return node.op(f"nn.conv{rank}d", gradient, weight, groups=groups, **attrs)
     rows = zip(
-        node.fixed_all(node.shape(x)[2:], "a size of the input"),
-        node.fixed_all(node.shape(gradient)[2:], "a size of the gradient"),
-        node.fixed_all(node.shape(weight)[2:], "a size of the kernel"),
+        node.require_all_fixed(node.shape(x)[2:], "a size of the input"),
+        node.require_all_fixed(node.shape(gradient)[2:], "a size of the gradient"),
+        node.require_all_fixed(node.shape(weight)[2:], "a size of the kernel"),
         *(attrs["strides"], attrs["padding"], attrs["dilation"]),
         strict=False,
     )
@@ -124,7 +124,7 @@ def _weight_gradient(
     """Return the convolution of one side with the other, where examples take the place of channels."""
     rank = node.rank(weight) - 2
     batch, channels, *planes = node.shape(inner)
-    part = node.fixed(channels, "the number of channels") // groups
+    part = node.require_fixed(channels, "the number of channels") // groups
     spatial = list(range(3, rank + 3))
     grouped = node.permute(node.reshape(inner, (batch, groups, part, *planes)), [2, 1, 0, *spatial])
     data = node.reshape(grouped, (part, groups * batch, *planes))

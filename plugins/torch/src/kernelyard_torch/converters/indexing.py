@@ -55,7 +55,7 @@ def nonzero(node: Node, x: Expr) -> Expr:
 
 def _positions(node: Node, x: Expr, count: Dim) -> Expr:
     """Return the indices of x's nonzero elements: (count, rank)."""
-    found = node.decided("nonzero", x, type_=TensorType((max(node.rank(x), 1), count), "int64"))
+    found = node.emit_data_dependent("nonzero", x, type_=TensorType((max(node.rank(x), 1), count), "int64"))
     if not node.rank(x):
         return node.full(0, (count, 0), "int64")
     return node.reshape(node.permute(found, (1, 0)), (count, node.rank(x)))
@@ -66,7 +66,7 @@ def unique(node: Node, x: Expr, is_sorted: bool, return_inverse: bool, return_co
     """Return the unique elements, always sorted, where each element is among them, and how often each occurs."""
     count = node.result.shape
     indices, flat = TensorType(count, "int64"), TensorType((x.tensor_type.numel,), "int64")
-    found = node.decided("unique", node.flat(x), type_=TupleType((node.result, indices, flat, indices)))
+    found = node.emit_data_dependent("unique", node.flat(x), type_=TupleType((node.result, indices, flat, indices)))
     values, _, inverse, counts = (node.builder.get(found, index) for index in range(4))
     return [values, node.reshape(inverse, node.shape(x)) if return_inverse else None, counts if return_counts else None]
 

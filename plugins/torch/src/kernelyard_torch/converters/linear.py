@@ -24,17 +24,17 @@ def linear(node: Node, x: Expr, weight: Expr, bias: Expr | None) -> Expr:
 
 @converter("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
 def addmm(node: Node, bias: Expr, a: Expr, b: Expr, beta: float, alpha: float) -> Expr:
-    product = scaled(node, node.op("matmul", *promote(node, a, b)), alpha)
-    return product if beta == 0 else node.op("add", product, scaled(node, node.cast(bias, node.dtype(product)), beta))
+    product = scale(node, node.op("matmul", *promote(node, a, b)), alpha)
+    return product if beta == 0 else node.op("add", product, scale(node, node.cast(bias, node.dtype(product)), beta))
 
 
 @converter("aten.addbmm.default")
 def add_sum_of_products(node: Node, bias: Expr, a: Expr, b: Expr, beta: float, alpha: float) -> Expr:
-    total = scaled(node, node.op("sum", node.op("matmul", *promote(node, a, b)), axes=(0,)), alpha)
-    return total if beta == 0 else node.op("add", total, scaled(node, node.cast(bias, node.dtype(total)), beta))
+    total = scale(node, node.op("sum", node.op("matmul", *promote(node, a, b)), axes=(0,)), alpha)
+    return total if beta == 0 else node.op("add", total, scale(node, node.cast(bias, node.dtype(total)), beta))
 
 
-def scaled(node: Node, x: Expr, factor: float) -> Expr:
+def scale(node: Node, x: Expr, factor: float) -> Expr:
     """Return a tensor times a number, which is cut to an integer for tensors of integers."""
     if factor == 1:
         return x
@@ -66,5 +66,5 @@ def norm(node: Node, x: Expr, p: float) -> Expr:
 
 @converter("aten._pdist_forward.default")
 def pdist(node: Node, x: Expr, p: float) -> Expr:
-    rows, columns = np.triu_indices(node.fixed(node.shape(x)[0], "the number of rows"), 1)
+    rows, columns = np.triu_indices(node.require_fixed(node.shape(x)[0], "the number of rows"), 1)
     return norm(node, node.op("subtract", node.op("take", x, rows), node.op("take", x, columns)), p)

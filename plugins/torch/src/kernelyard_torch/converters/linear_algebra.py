@@ -25,7 +25,8 @@ def log_determinant(node: Node, x: Expr) -> list[Expr | None]:
 
 @converter("aten.linalg_inv_ex.default")
 def inverse(node: Node, x: Expr, check_errors: bool) -> list[Expr]:
-    unit = Constant(np.eye(node.fixed(node.shape(x)[-1], "the size of its matrices"), dtype=to_numpy(node.dtype(x))))
+    size = node.require_fixed(node.shape(x)[-1], "the size of its matrices")
+    unit = Constant(np.eye(size, dtype=to_numpy(node.dtype(x))))
     done = Elimination.of(node, x, node.broadcast_to(unit, node.shape(x)))
     return [done.beside, first_zero(node, done.pivots)]
 
@@ -36,12 +37,12 @@ def solve(node: Node, a: Expr, b: Expr, left: bool, check_errors: bool) -> list[
     _refuse_decomposition(node, 1, 2)
     is_vector = node.rank(b) == 1 or (node.rank(b) == node.rank(a) - 1 and node.shape(b) == node.shape(a)[:-1])
     b = node.unsqueeze(b, node.rank(b)) if is_vector else b
-    a, b = (a, b) if left else (_transposed(node, a), _transposed(node, b))
+    a, b = (a, b) if left else (_transpose(node, a), _transpose(node, b))
     info = first_zero(node, Elimination.of(node, a).pivots) if node.is_used(3) else None
     outer = node.result.shape[: -1 if is_vector else -2]
     a, b = (node.broadcast_to(each, (*outer, *node.shape(each)[-2:])) for each in (a, b))
     x = Elimination.of(node, a, b).beside
-    x = x if left else _transposed(node, x)
+    x = x if left else _transpose(node, x)
     return [node.reshape(x, node.result.shape), None, None, info]
 
 
@@ -50,20 +51,20 @@ def cholesky(node: Node, x: Expr, upper: bool, check_errors: bool) -> list[Expr]
     """Factor column by column: divide it by the root of its pivot, and subtract its products from the rest."""
     if not Elimination.is_possible(node, x):
         node.reject(f"its matrices have {node.shape(x)[-1]} rows, which is not supported")
-    n, last = node.fixed(node.shape(x)[-1], "the size of its matrices"), node.rank(x) - 1
-    x, numbers = _transposed(node, x) if upper else x, Constant(np.arange(n).reshape(n, 1))
+    n, last = node.require_fixed(node.shape(x)[-1], "the size of its matrices"), node.rank(x) - 1
+    x, numbers = _transpose(node, x) if upper else x, Constant(np.arange(n).reshape(n, 1))
     columns, pivots = [], []
     for k in range(n):
         column = node.slice(x, last, k, k + 1)
         pivots.append(node.slice(column, last - 1, k, k + 1))
         column = node.op("divide", column, node.op("sqrt", pivots[-1]))
         column = node.op("where", node.op("less", numbers, k), node.full(0, (), node.dtype(x)), column)
-        x = node.op("subtract", x, node.op("multiply", column, _transposed(node, column)))
+        x = node.op("subtract", x, node.op("multiply", column, _transpose(node, column)))
         columns.append(column)
     factor = node.concat(columns, last)
     pivot_row = node.reshape(node.concat(pivots, last), node.shape(x)[:-1])
     is_definite = node.cast(node.op("greater", pivot_row, 0), node.dtype(x))
-    return [_transposed(node, factor) if upper else factor, first_zero(node, is_definite)]
+    return [_transpose(node, factor) if upper else factor, first_zero(node, is_definite)]
 
 
 @converter("aten._linalg_check_errors.default")
@@ -79,7 +80,7 @@ def first_zero(node: Node, pivots: Expr) -> Expr:
     return node.cast(found, "int32")
 
 
-def _transposed(node: Node, x: Expr) -> Expr:
+def _transpose(node: Node, x: Expr) -> Expr:
     rank = node.rank(x)
     return node.permute(x, [*range(rank - 2), rank - 1, rank - 2])
 

@@ -60,8 +60,8 @@ def _add_batch(node: Node, x: Expr, rank: int) -> Expr:
 
 def _window_maxima(node: Node, x: Expr, pooled: Expr, attrs: dict[str, tuple[int, ...]]) -> Expr:
     """Return the index of each window's maximum within its plane; planes must have known sizes."""
-    sizes = node.fixed_all(node.shape(x)[2:], "the size of a plane")
-    out = node.fixed_all(node.shape(pooled)[2:], "the size of the result")
+    sizes = node.require_all_fixed(node.shape(x)[2:], "the size of a plane")
+    out = node.require_all_fixed(node.shape(pooled)[2:], "the size of the result")
     table = window_table(sizes, out, *attrs.values())
     return node.reshape(node.places_of_maxima(x, table, table), node.shape(pooled))
 
@@ -96,8 +96,8 @@ def _avg_pool(rank: int) -> Converter:
 def _sums(node: Node, x: Expr, attrs: dict[str, tuple[int, ...]], divisor: int) -> Expr:
     """Return the sum of each window over a given divisor; planes must have known sizes."""
     rank = len(attrs["pool_size"])
-    sizes = node.fixed_all(node.shape(x)[2:], "the size of a plane")
-    out = node.fixed_all(node.result.shape[-rank:], "the size of the result")
+    sizes = node.require_all_fixed(node.shape(x)[2:], "the size of a plane")
+    out = node.require_all_fixed(node.result.shape[-rank:], "the size of the result")
     table = window_table(sizes, out, *attrs.values())
     planes = node.reshape(x, (*node.shape(x)[:2], int(np.prod(sizes))))
     taken = node.op("take", planes, np.maximum(table, 0), axis=2)
@@ -126,7 +126,7 @@ def adaptive_avg_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> Expr:
         pooled = node.op(f"nn.avg_pool{rank}d", _add_batch(node, x, rank), pool_size=kernel, strides=kernel)
         return node.reshape(pooled, node.result.shape)
     for axis, part in zip(axes, sizes, strict=True):
-        size, count = node.shape(x)[axis], node.fixed(part, "a size of its result")
+        size, count = node.shape(x)[axis], node.require_fixed(part, "a size of its result")
         if isinstance(size, int):
             x = node.times_matrix(x, axis, mean_matrix(size, count).T)
         else:

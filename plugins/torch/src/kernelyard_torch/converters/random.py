@@ -11,22 +11,22 @@ OPERATORS = ("aten.rand.default", "aten.randn.default", "aten.randperm.default",
 
 @converter("aten.rand.default")
 def uniform(node: Node, *_: object) -> Expr:
-    return _drawn(node, "random.uniform")
+    return _draw(node, "random.uniform")
 
 
 @converter("aten.randn.default")
 def normal(node: Node, *_: object) -> Expr:
-    return _drawn(node, "random.normal")
+    return _draw(node, "random.normal")
 
 
 @converter("aten.normal_functional.default")
 def normal_of(node: Node, x: Expr, mean: float, deviation: float) -> Expr:
-    numbers = _drawn(node, "random.normal")
+    numbers = _draw(node, "random.normal")
     scaled = numbers if deviation == 1 else node.op("multiply", numbers, deviation)
     return scaled if mean == 0 else node.op("add", scaled, mean)
 
 
-def _drawn(node: Node, name: str) -> Expr:
+def _draw(node: Node, name: str) -> Expr:
     type_ = node.result
     return node.op(name, shape=type_.shape, dtype=type_.dtype)
 

@@ -86,14 +86,14 @@ def col2im(
     strides: Sequence[int],
 ) -> Expr:
     """Sum columns of windows in the planes that the windows were taken from."""
-    planes = node.fixed_all(size, "a size of its result")
+    planes = node.require_all_fixed(size, "a size of its result")
     out = [
         (planes[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in range(len(planes))
     ]
     table = window_table(planes, out, kernel, strides, padding, dilation)
     *batch, rows, columns = node.shape(x)
     taps = int(np.prod(kernel))
-    channels = node.fixed(rows, "the number of rows") // taps
+    channels = node.require_fixed(rows, "the number of rows") // taps
     moved = node.reshape(x, (*batch, channels, taps * columns))  # window positions run slowest in the table's columns
     places = table.T.reshape(-1)
     kept = np.flatnonzero(places >= 0)

@@ -99,8 +99,8 @@ def diagonal(node: Node, x: Expr, offset: int, first: int, second: int) -> Expr:
     rest = [axis for axis in range(rank) if axis not in (first % rank, second % rank)]
     x = node.permute(x, [*rest, first % rank, second % rank])
     *batch, rows, columns = node.shape(x)
-    width = node.fixed(columns, "the size of the matrices")
-    count = node.fixed(node.result.shape[-1], "the length of the diagonal")
+    width = node.require_fixed(columns, "the size of the matrices")
+    count = node.require_fixed(node.result.shape[-1], "the length of the diagonal")
     places = np.arange(count) * (width + 1) + (offset if offset >= 0 else -offset * width)
     return node.op("take", node.reshape(x, (*batch, rows * columns)), places, axis=len(batch))
 
@@ -120,12 +120,14 @@ def as_strided(node: Node, x: Expr, size: Sequence[Dim], stride: Sequence[Dim], 
     numbers = (start, x.tensor_type.numel, *size, *stride)
     if not all(isinstance(number, int) for number in numbers):
         return node.op("take", node.flat(stored), _open_places(node, start, x.tensor_type.numel, size, stride), axis=0)
-    places = np.asarray(start, np.int64)
+    indices = np.asarray(start, np.int64)
     for count, step in zip(size, stride, strict=True):
-        places = places[..., None] + np.arange(node.fixed(count, "a size")) * node.fixed(step, "a stride")
-    if places.size and not 0 <= places.min() <= places.max() < node.fixed(x.tensor_type.numel, "the input's size"):
+        steps = np.arange(node.require_fixed(count, "a size"))
+        indices = indices[..., None] + steps * node.require_fixed(step, "a stride")
+    numel = node.require_fixed(x.tensor_type.numel, "the input's size")
+    if indices.size and not 0 <= indices.min() <= indices.max() < numel:
         node.reject("it reads memory outside of its input")
-    return node.op("take", node.flat(stored), places, axis=0)
+    return node.op("take", node.flat(stored), indices, axis=0)
 
 
 def _open_places(node: Node, start: Dim, end: Dim, size: Sequence[Dim], stride: Sequence[Dim]) -> Expr:
