@@ -118,7 +118,7 @@ class OffloadBench:
         """Assert that the whole program is one composite of that pattern, and right."""
         module = module_of(build, *inputs)
         exe = self.compiled(module, **(options or {}))
-        assert self.composites(exe) == self._named([pattern]), str(exe.report)
+        assert self.composites(exe) == self._qualify([pattern]), str(exe.report)
         assert not self._elsewhere(exe), str(exe.report)
         self.right(exe, module, *feeds, dtype=dtype, **sizes)
         return exe
@@ -139,7 +139,7 @@ class OffloadBench:
         """
         module = module_of(build, *inputs)
         exe = self.compiled(module, arch)
-        assert self.composites(exe) == self._named(patterns), str(exe.report)
+        assert self.composites(exe) == self._qualify(patterns), str(exe.report)
         assert self._elsewhere(exe), str(exe.report)
         assert_declined(exe, self.backend, code, at and f"{self.backend}.{at}")
         self.right(exe, module, dtype=None, **sizes)
@@ -149,7 +149,7 @@ class OffloadBench:
         """Assert that nothing of the program is taken, for that reason, and that it is right."""
         return self.partly([], code, build, *inputs, at=None, arch=arch, **sizes)
 
-    def _named(self, patterns: Sequence[str]) -> list[str]:
+    def _qualify(self, patterns: Sequence[str]) -> list[str]:
         return [f"{self.backend}.{pattern}" for pattern in patterns]
 
     def _elsewhere(self, exe: Executable) -> set[str]:

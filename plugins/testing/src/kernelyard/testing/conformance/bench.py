@@ -66,7 +66,7 @@ class Bench:
             raise PluginContractError(accepted + violation.message)
         return exe
 
-    def taken(self, module: IRModule, added: Collection[str] = ()) -> Executable:
+    def compile_offloaded(self, module: IRModule, added: Collection[str] = ()) -> Executable:
         """Return a program all of whose operators run on the backend; `added`: those that may run elsewhere.
 
         Raises: Declined, NothingToRun.
@@ -80,7 +80,7 @@ class Bench:
             raise NothingToRun("the simplifier leaves nothing to run")
         return exe
 
-    def taken_again(self, name: str, make: Callable[[], IRModule]) -> tuple[Executable, IRModule]:
+    def compile_offloaded_once(self, name: str, make: Callable[[], IRModule]) -> tuple[Executable, IRModule]:
         """Compile as `taken`, and keep the last program for following cases with the same module.
 
         Raises: Declined, NothingToRun.
@@ -88,21 +88,21 @@ class Bench:
         if self._kept is None or self._kept[0] != name:
             self._kept = None
             module = make()
-            self._kept = name, self.taken(module), module
+            self._kept = name, self.compile_offloaded(module), module
         return self._kept[1:]
 
-    def taken_as_one(self, module: IRModule) -> Executable:
+    def compile_as_one(self, module: IRModule) -> Executable:
         """Return a program that is one composite.
 
         Raises: Declined, NothingToRun.
         """
-        exe = self.taken(module)
+        exe = self.compile_offloaded(module)
         groups = [region.ops for region in exe.report.regions]
         if len(groups) != 1:
             raise Declined(f"{len(groups)} composites instead of one: {groups}{self._reasons(exe.report)}")
         return exe
 
-    def taken_or_refused(self, module: IRModule, ops: Collection[str]) -> Executable:
+    def compile_offloaded_or_refused(self, module: IRModule, ops: Collection[str]) -> Executable:
         """Return a program in which each of these operators runs on the backend, or has its reason for running
         elsewhere.
 
@@ -115,7 +115,7 @@ class Bench:
                 raise Declined(f"{row.op} ran on {row.backend}, without a decline reason")
         return exe
 
-    def taken_among_others(self, module: IRModule, ops: Sequence[str]) -> Executable:
+    def compile_among_others(self, module: IRModule, ops: Sequence[str]) -> Executable:
         """Return a program in which some of these operators run on the backend.
 
         Raises: Declined.
@@ -175,7 +175,7 @@ class Bench:
 
         Raises: Differs.
         """
-        rows = [[_scaled(array, number) for array in feeds] for number in range(1, CALLERS + 1)]
+        rows = [[_scale(array, number) for array in feeds] for number in range(1, CALLERS + 1)]
         expected = [evaluate(module, row) for row in rows]
         for threads in (1, 2):
             exe.threads = threads
@@ -210,6 +210,6 @@ class Bench:
         return Worker(["-c", RERUN])
 
 
-def _scaled(array: np.ndarray, number: int) -> np.ndarray:
+def _scale(array: np.ndarray, number: int) -> np.ndarray:
     """Other elements for each number; integers and booleans, which may be indices, stay."""
     return (array * np.asarray(number / CALLERS, array.dtype)) if array.dtype.kind not in "iub" else array

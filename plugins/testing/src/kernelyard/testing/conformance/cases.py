@@ -134,18 +134,18 @@ def _single_cases(sample: Claimed, layouts: Sequence[str]) -> Iterator[Case]:
 
 
 def _check_fed(sample: Claimed, layout: str, bench: Bench) -> None:
-    exe, module = bench.taken_again(sample.name("parameters"), sample.case.module)
+    exe, module = bench.compile_offloaded_once(sample.name("parameters"), sample.case.module)
     bench.right(exe, module, sample.case.inputs(), layout)
 
 
 def _check_laid_out(given: LaidOut, bench: Bench) -> None:
-    bench.right(bench.taken(given.module, given.added), given.module, given.feeds)
+    bench.right(bench.compile_offloaded(given.module, given.added), given.module, given.feeds)
 
 
 def _check_with_constants(sample: Claimed, bench: Bench) -> None:
     constants = tuple(_other_operands(sample))
     module = sample.case.module(constants)
-    bench.right(bench.taken(module), module, sample.case.inputs(constants))
+    bench.right(bench.compile_offloaded(module), module, sample.case.inputs(constants))
 
 
 # --- L2 ---------------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def _chain_module(sample: Claimed, chain: Chain) -> tuple[IRModule, list[np.ndar
 
 def _check_as_one(sample: Claimed, chain: Chain, bench: Bench) -> None:
     module, feeds = _chain_module(sample, chain)
-    bench.right(bench.taken_as_one(module), module, feeds)
+    bench.right(bench.compile_as_one(module), module, feeds)
 
 
 def _check_observed(sample: Claimed, chain: Chain, bench: Bench) -> None:
@@ -181,7 +181,7 @@ def _check_observed(sample: Claimed, chain: Chain, bench: Bench) -> None:
     made = ChainBuilder(sample)
     anchor = made.anchor()
     module = made.module(made.extend(anchor, chain[1:]), anchor)
-    bench.right(bench.taken_among_others(module, [sample.case.op.name]), module, made.feeds)
+    bench.right(bench.compile_among_others(module, [sample.case.op.name]), module, made.feeds)
 
 
 def _check_twins(sample: Claimed, chain: Chain, bench: Bench) -> None:
@@ -189,12 +189,12 @@ def _check_twins(sample: Claimed, chain: Chain, bench: Bench) -> None:
     made = ChainBuilder(sample)
     results = [made.extend(made.anchor(factor), chain[1:]) for factor in ((1, 2) if _other_operands(sample) else (1,))]
     module = made.module(*results)
-    bench.right(bench.taken(module), module, made.feeds)
+    bench.right(bench.compile_offloaded(module), module, made.feeds)
 
 
 def _check_saved_chain(sample: Claimed, chain: Chain, bench: Bench) -> None:
     module, feeds = _chain_module(sample, chain)
-    bench.right_after_saving(bench.taken_as_one(module), module, feeds)
+    bench.right_after_saving(bench.compile_as_one(module), module, feeds)
 
 
 # --- L2, quantized ----------------------------------------------------------------------------------------------------
@@ -220,17 +220,17 @@ def _build_quantized_module(sample: Claimed, chain: Chain) -> tuple[IRModule, li
     module = floats.module(floats.extend(floats.anchor(), chain[1:]))
     scale = power_of_two(evaluate(module, floats.feeds)[0], 100)
     made = QuantizedChainBuilder(sample, sample.dtype)
-    return made.module(made.quantized(made.extend(made.anchor(), chain[1:]), scale)), made.feeds
+    return made.module(made.quantize(made.extend(made.anchor(), chain[1:]), scale)), made.feeds
 
 
 def _check_quantized(sample: Claimed, chain: Chain, bench: Bench) -> None:
     module, feeds = _build_quantized_module(sample, chain)
-    bench.right_but_for_halves(bench.taken_as_one(module), module, feeds, MOST_OFF)
+    bench.right_but_for_halves(bench.compile_as_one(module), module, feeds, MOST_OFF)
 
 
 def _check_saved_quantized(sample: Claimed, chain: Chain, bench: Bench) -> None:
     module, feeds = _build_quantized_module(sample, chain)
-    exe = bench.taken_as_one(module)
+    exe = bench.compile_as_one(module)
     bench.right_after_saving(exe, module, feeds, bench.outputs(exe, feeds))
 
 
@@ -256,7 +256,7 @@ def _symbolic_cases(sample: Claimed, claims: Claims) -> Iterator[Case]:
 
 def _check_unknown_sizes(sample: Claimed, module: IRModule, constants: Sequence[int], bench: Bench) -> None:
     """Check one program for the sample's sizes and, where these go together, for twice as many rows."""
-    exe, feeds = bench.taken(module), sample.case.inputs(constants)
+    exe, feeds = bench.compile_offloaded(module), sample.case.inputs(constants)
     bench.right(exe, module, feeds)
     if constants:
         larger = [np.concatenate([feeds[0], feeds[0]]), *feeds[1:]]
@@ -270,10 +270,10 @@ def _check_unknown_sizes(sample: Claimed, module: IRModule, constants: Sequence[
 
 def _check_threads(sample: Claimed, bench: Bench) -> None:
     module = sample.case.module()
-    bench.right_with_threads(bench.taken(module), module, sample.case.inputs())
+    bench.right_with_threads(bench.compile_offloaded(module), module, sample.case.inputs())
 
 
 def _check_saved(sample: Claimed, bench: Bench) -> None:
     constants = tuple(_other_operands(sample))
     module = sample.case.module(constants)
-    bench.right_after_saving(bench.taken(module), module, sample.case.inputs(constants))
+    bench.right_after_saving(bench.compile_offloaded(module), module, sample.case.inputs(constants))

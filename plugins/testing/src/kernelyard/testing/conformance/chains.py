@@ -134,10 +134,10 @@ class QuantizedChainBuilder(ChainBuilder):
         self.builder = FunctionBuilder()
         self.dtype = dtype
         self.feeds: list[np.ndarray] = []
-        self.x = self._stored(sample.case.sample.inputs[0])
+        self.x = self._dequantize_input(sample.case.sample.inputs[0])
 
-    def _stored(self, array: np.ndarray) -> Var:
-        """Return floats that an input of integers stands for."""
+    def _dequantize_input(self, array: np.ndarray) -> Var:
+        """Dequantize a new input, the integers nearest to an array."""
         limits, zero_point = np.iinfo(self.dtype), ZERO_POINTS[self.dtype]
         self.feeds.append(np.clip(np.round(array / STEP) + zero_point, limits.min, limits.max).astype(self.dtype))
         name = f"x{len(self.feeds)}"
@@ -158,13 +158,13 @@ class QuantizedChainBuilder(ChainBuilder):
 
     def _operand(self, value: Var, kind: str, number: int) -> Var | Constant:
         if kind == "residual":
-            return self._stored(draw_numbers(*_sizes(value), seed=number))
+            return self._dequantize_input(draw_numbers(*_sizes(value), seed=number))
         given = super()._operand(value, kind, number)
         assert isinstance(given, Constant)
         return Constant(np.round(given.data * 256) / np.float32(256))  # a multiple of all products' steps
 
-    def quantized(self, value: Var, scale: np.ndarray) -> Var:
-        """Return integers that stand for a result."""
+    def quantize(self, value: Var, scale: np.ndarray) -> Var:
+        """Quantize a result to integers."""
         zero_point = Constant(np.asarray(ZERO_POINTS[self.dtype], self.dtype))
         return self.builder.op("quantize", value, scale, zero_point, dtype=self.dtype)
 

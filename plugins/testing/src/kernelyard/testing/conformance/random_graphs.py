@@ -35,7 +35,7 @@ def _check(ops: frozenset[str], symbolic: bool, number: int, bench: Bench) -> No
     if number >= len(programs):
         raise NothingToRun("there is no further graph with a claimed operator")
     program = programs[number]
-    exe = bench.taken_or_refused(program.module, ops)
+    exe = bench.compile_offloaded_or_refused(program.module, ops)
     bench.right(exe, program.module, program.inputs)
     bench.right(exe, program.module, program.inputs, "strided")
 
