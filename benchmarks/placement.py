@@ -25,7 +25,7 @@ import numpy as np
 
 import kernelyard as ky
 from kernelyard.driver.measured_placement import save_placements
-from kernelyard_tune.feeds import made_feeds
+from kernelyard_tune.feeds import make_feeds
 from kernelyard_tune.race import Race, Racer
 
 MEASURED, DEFAULT = "measured", "default"
@@ -73,7 +73,7 @@ def raced(model: Path, tuning: ky.Tuning, file: Path, turns: int) -> tuple[str, 
     executables |= {name: ky.compile(model, backends=names) for name, names in singles().items()}
     for exe in executables.values():
         exe.threads = tuning.threads
-    feeds = made_feeds(executables[DEFAULT], tuning.feeds, {})
+    feeds = make_feeds(executables[DEFAULT], tuning.feeds, {})
     clock = time.thread_time if tuning.threads == 1 else time.perf_counter
     race = Race({name: partial(exe.run, feeds) for name, exe in executables.items()}, clock)
     for racer in race.racers:
@@ -84,7 +84,7 @@ def raced(model: Path, tuning: ky.Tuning, file: Path, turns: int) -> tuple[str, 
     racers: dict[str, Racer] = {racer.name: racer for racer in race.racers}
     best = race.fastest([racers[name] for name in singles()])
     is_same = {name: placed(executables[name]) == placed(executables[best.name]) for name in (MEASURED, DEFAULT)}
-    ratios = [1.0 if same else race.compared(racers[name], best).ratio for name, same in is_same.items()]
+    ratios = [1.0 if same else race.compare_racers(racers[name], best).ratio for name, same in is_same.items()]
     decision = executables[MEASURED].report.decision
     seconds = {name: float(np.median(racer.seconds)) for name, racer in racers.items()}
     return decision.name if decision is not None else "none", seconds, ratios[0], ratios[1]

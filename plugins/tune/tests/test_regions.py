@@ -65,7 +65,7 @@ def test_a_mixture_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The race is won by what the search finds: it is compiled as it is assigned, and is right."""
     x = np.random.default_rng(1).standard_normal((8, 16)).astype(np.float32)
     monkeypatch.setattr("kernelyard_tune.race.MOST_TURNS", 1)
-    monkeypatch.setattr("kernelyard_tune.tuner._placed", lambda _: [object()])
+    monkeypatch.setattr("kernelyard_tune.tuner._list_placed", lambda _: [object()])
     monkeypatch.setattr("kernelyard_tune.race.Race.winner", lambda race: race.racers[-1])
     exe = ky.compile(network(), tune=ky.Tuning(120, threads=1, remember=False))
     decision = exe.report.decision

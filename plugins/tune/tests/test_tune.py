@@ -70,7 +70,7 @@ def test_the_winner_of_the_race_is_what_runs(winner: str, monkeypatch: pytest.Mo
         return next(racer for racer in race.racers if racer.name == winner)
 
     monkeypatch.setattr(Race, "winner", chosen)
-    monkeypatch.setattr("kernelyard_tune.tuner._placed", lambda _: [object()])  # keep those that are placed alike
+    monkeypatch.setattr("kernelyard_tune.tuner._list_placed", lambda _: [object()])  # keep those that are placed alike
     report = ky.compile(network(), tune=QUICK).report
     arguments = {"default": "auto", "native-cpu alone": [], "dnnl first": ["dnnl"]}
     same = ky.explain(network(), backends=arguments[winner])

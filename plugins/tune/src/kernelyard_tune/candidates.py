@@ -28,7 +28,7 @@ def whole_candidates(session: CompileSession) -> list[PlacementDecision]:
     return found
 
 
-def shared(
+def select_share(
     candidates: Sequence[PlacementDecision], share: tuple[int, int] = (0, 1), names: Sequence[str] | None = None
 ) -> list[PlacementDecision]:
     """Return one worker's share of candidates, the default with each; those of the names instead, where given.

@@ -18,7 +18,7 @@ from kernelyard_tune.errors import TuneError
 BATCH, OTHER = 1, 64  # sizes of symbols that nobody names: of a first dimension, and of others
 
 
-def made_feeds(
+def make_feeds(
     executable: Executable, given: Mapping[str, np.ndarray], sizes: Mapping[str, int]
 ) -> dict[str, np.ndarray]:
     """Return the feeds that are given, and random ones for the rest, the same in every process: standard normal floats,
@@ -63,7 +63,7 @@ def sizes_of(shapes: Iterable[Sequence[Dim]], given: Mapping[str, int]) -> dict[
     return {**found, **given}
 
 
-def measured_sizes(module: IRModule, tuning: Tuning) -> list[dict[str, int]]:
+def list_measured_sizes(module: IRModule, tuning: Tuning) -> list[dict[str, int]]:
     """Return the sizes of all symbols of a model, once for each set that is measured. Raises: TuneError."""
     functions = module.public_functions().values()
     shapes = [each.shape for function in functions for param in function.params for each in tensors_of(param.type)]
@@ -72,7 +72,7 @@ def measured_sizes(module: IRModule, tuning: Tuning) -> list[dict[str, int]]:
 
 def text_of_sizes(module: IRModule, tuning: Tuning) -> str:
     """Return what a model is measured with: sizes of its symbols, and shapes of feeds that are given."""
-    texts = [*filter(None, map(sizes_text, measured_sizes(module, tuning)))]
+    texts = [*filter(None, map(sizes_text, list_measured_sizes(module, tuning)))]
     fed = ", ".join(f"{name} {np.shape(value)}" for name, value in tuning.feeds.items())
     return ", ".join(filter(None, ["; ".join(texts), fed]))
 

@@ -54,7 +54,7 @@ def _answer(question: dict[str, Any], answers: TextIO) -> NoReturn:
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it must not outlive its parent
         os.sched_setaffinity(0, question["processors"])
-        answers.write(json.dumps(_measured(question["work"].encode(), question["megabytes"])) + "\n")
+        answers.write(json.dumps(_measure(question["work"].encode(), question["megabytes"])) + "\n")
         answers.flush()
     except BaseException:
         traceback.print_exc()
@@ -83,7 +83,7 @@ def _end_with(status: int) -> NoReturn:
     sys.exit(status)
 
 
-def _measured(data: bytes, megabytes: int) -> dict[str, Any]:
+def _measure(data: bytes, megabytes: int) -> dict[str, Any]:
     from kernelyard.errors import KernelyardError
     from kernelyard_tune.errors import MeasuringError
     from kernelyard_tune.work import digest_of_work
@@ -113,11 +113,11 @@ def _limit_memory(nbytes: int) -> None:
 def _decision(data: bytes) -> dict[str, Any]:
     from kernelyard.driver.compile import request_to_tune
     from kernelyard.ir import parse_module
-    from kernelyard_tune.candidates import shared, whole_candidates
-    from kernelyard_tune.tuner import measured
+    from kernelyard_tune.candidates import select_share, whole_candidates
+    from kernelyard_tune.tuner import measure_candidates
     from kernelyard_tune.work import Work
 
     work = Work.from_bytes(data)
     request = request_to_tune(parse_module(work.model), work.tuning, **work.how)
-    candidates = shared(whole_candidates(request.session), work.share, work.names)
-    return measured(request, candidates, mixes=not work.is_part).decision.to_json()
+    candidates = select_share(whole_candidates(request.session), work.share, work.names)
+    return measure_candidates(request, candidates, mixes=not work.is_part).decision.to_json()

@@ -51,7 +51,7 @@ class Race:
     def size_turns(self) -> None:
         """Run each program, to see how many calls fit in a turn."""
         for racer in self.racers:
-            seconds = max(self._timed(racer), 1e-7)
+            seconds = max(self._time(racer), 1e-7)
             racer.calls = int(min(max(BURST_SECONDS / seconds, 1), MOST_CALLS))
 
     def turn(self, number: int) -> None:
@@ -82,7 +82,7 @@ class Race:
                 if self._is_decided():
                     return
 
-    def compared(self, a: Racer, b: Racer) -> Comparison:
+    def compare_racers(self, a: Racer, b: Racer) -> Comparison:
         """Compare two programs over the turns that both took."""
         count = min(len(a.seconds), len(b.seconds))
         return compare(np.array(a.seconds[:count]), np.array(b.seconds[:count]))
@@ -114,21 +114,21 @@ class Race:
         self.running = [each for each in self.running if each is best or self._is_same(best, each, CERTAIN)]
 
     def _is_same(self, best: Racer, racer: Racer, level: float) -> bool:
-        found = self.compared(best, racer)
+        found = self.compare_racers(best, racer)
         return found.ratio <= SAME or found.p > level
 
     def _is_decided(self) -> bool:
         """Tell if more turns would change nothing: no difference is left open that would matter."""
         best = self.fastest(self.running)
-        return all(self.compared(best, each).ratio <= SAME for each in self.running if each is not best)
+        return all(self.compare_racers(best, each).ratio <= SAME for each in self.running if each is not best)
 
     def _least(self, racer: Racer) -> float:
         start = time.monotonic()
-        seconds = max(min(self._timed(racer) for _ in range(racer.calls)), 1e-9)
+        seconds = max(min(self._time(racer) for _ in range(racer.calls)), 1e-9)
         racer.turn_seconds = time.monotonic() - start
         return seconds
 
-    def _timed(self, racer: Racer) -> float:
+    def _time(self, racer: Racer) -> float:
         self.measurements += 1
         start = self._clock()
         racer.call()

@@ -52,7 +52,7 @@ def region_candidates(measured: Sequence[Measured], generator: str, backends: Se
         edges = {edge: factor * (CALL_SECONDS + nbytes * seconds_of_byte) for edge, nbytes in graph.edges.items()}
         solution = search(Problem(len(graph.keys), edges, kernels))
         if solution is not None:
-            assigned = graph.assigned(solution.kernels, backends)
+            assigned = graph.assign_backends(solution.kernels, backends)
             name = f"by region {len(found) + 1}"
             used = tuple(name for name in backends if name in assigned.values())
             found.setdefault(repr(assigned), PlacementDecision(name, used, ASSIGNED, assigned))
@@ -116,7 +116,7 @@ class _Graph:
             )
             yield kernel
 
-    def assigned(self, kernels: Sequence[Kernel], backends: Sequence[str]) -> dict[str, str]:
+    def assign_backends(self, kernels: Sequence[Kernel], backends: Sequence[str]) -> dict[str, str]:
         """Return the backend of each operator that a library runs, and of the views in its kernels and behind them."""
         owner = {key: each.backend for each in kernels for key in self.views.get(each, ())}
         owner |= {self.keys[op]: each.backend for each in kernels for op in each.ops}

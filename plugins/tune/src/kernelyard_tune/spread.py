@@ -77,7 +77,7 @@ class _Spread:
 
     def run(self, models: Mapping[str, tuple[TuneRequest, Work]]) -> Tuned:
         with ThreadPoolExecutor(min(len(models), MOST_MODELS)) as threads:
-            futures = {threads.submit(self._tuned, name, *each): name for name, each in models.items()}
+            futures = {threads.submit(self._tune, name, *each): name for name, each in models.items()}
             for future in as_completed(futures):
                 name = futures[future]
                 try:
@@ -89,7 +89,7 @@ class _Spread:
         self.done.decisions = {name: self.done.decisions[name] for name in models if name in self.done.decisions}
         return self.done
 
-    def _tuned(self, name: str, request: TuneRequest, work: Work) -> PlacementDecision:
+    def _tune(self, name: str, request: TuneRequest, work: Work) -> PlacementDecision:
         tuning = request.tuning
         facts = self._facts(request) if tuning.remember else None
         known = recall(facts, tuning.remote) if facts is not None else None

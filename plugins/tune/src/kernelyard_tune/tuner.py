@@ -23,7 +23,7 @@ from kernelyard.runtime.placement_decision import PlacementDecision, Timing
 from kernelyard_tune.budget import Budget
 from kernelyard_tune.candidates import DEFAULT, likely_first, nearest_first, whole_candidates
 from kernelyard_tune.errors import TuneError
-from kernelyard_tune.feeds import made_feeds, measured_sizes, text_of_sizes
+from kernelyard_tune.feeds import list_measured_sizes, make_feeds, text_of_sizes
 from kernelyard_tune.fewest import fewest
 from kernelyard_tune.race import Race
 from kernelyard_tune.regions import measure_steps, region_candidates
@@ -44,7 +44,7 @@ def tune(request: TuneRequest) -> PlacementDecision:
     known = recall(facts, request.tuning.remote) if request.tuning.remember else None
     if known is not None:
         return known
-    found = measured(request, whole_candidates(request.session))
+    found = measure_candidates(request, whole_candidates(request.session))
     if request.tuning.remember and found.is_complete:
         remember([found.decision], request.tuning.remote)
     return found.decision
@@ -57,7 +57,7 @@ class Found(NamedTuple):
     is_complete: bool
 
 
-def measured(request: TuneRequest, candidates: Sequence[PlacementDecision], *, mixes: bool = True) -> Found:
+def measure_candidates(request: TuneRequest, candidates: Sequence[PlacementDecision], *, mixes: bool = True) -> Found:
     """Measure candidates, the default first. mixes: add what mixes the quick parts of them. Raises: as `tune`."""
     with Progress("measuring placements") as progress:
         tuner = _Tuner(request, facts_of_run(request), Budget(request.tuning.seconds), progress.step)
@@ -104,10 +104,10 @@ class _Tuner:
         self.names = [each.name for each in candidates]
         with _without_warnings():
             self.add(default)
-            self.runs = [self._run_at(sizes) for sizes in measured_sizes(self.request.module, self.request.tuning)]
+            self.runs = [self._run_at(sizes) for sizes in list_measured_sizes(self.request.module, self.request.tuning)]
             self.budget.calls = [run.seconds for run in self.runs]
             self._try_all(likely_first(self._nearest_first(others), iterate_remembered(), self.facts))
-            with self.ended_by_interrupt():
+            with self.stop_on_interrupt():
                 if mixes and not self.is_interrupted:
                     self._mix()
             self.compiled = dict(sorted(self.compiled.items(), key=lambda each: self._rank(each[0])))
@@ -128,14 +128,14 @@ class _Tuner:
     def _run_at(self, sizes: Mapping[str, int]) -> _Run:
         """Return how a model is run at sizes. Raises: TuneError where it does not run."""
         default = self.compiled[DEFAULT]
-        feeds = made_feeds(default.executable, self.request.tuning.feeds, sizes)
+        feeds = make_feeds(default.executable, self.request.tuning.feeds, sizes)
         return _Run(sizes, feeds, _seconds(default.call, feeds))
 
     def _race(self, run: _Run, left: int) -> Race:
         """Run all candidates in turns. left: how many races share the time that is left, this one among them."""
         race = Race({name: partial(each.call, run.feeds) for name, each in self.compiled.items()}, self.clock)
         if not self.is_interrupted:
-            with self.ended_by_interrupt():
+            with self.stop_on_interrupt():
                 race.run(time.monotonic() + self.budget.left / left, self.step)
         return race
 
@@ -151,7 +151,7 @@ class _Tuner:
         return replace(most, facts=self.facts, untried=untried, sizes={}, by_size=tuple(decisions))
 
     @contextmanager
-    def ended_by_interrupt(self) -> Iterator[None]:
+    def stop_on_interrupt(self) -> Iterator[None]:
         """Go on after the block where Ctrl-C ends it."""
         try:
             yield
@@ -166,8 +166,8 @@ class _Tuner:
         with self.budget.compiling():
             executable = self.request.compile_with(decision)
             executable.threads = self.threads
-            placed = _placed(executable)
-            twin = next((name for name, each in self.compiled.items() if _placed(each.executable) == placed), None)
+            placed = _list_placed(executable)
+            twin = next((name for name, each in self.compiled.items() if _list_placed(each.executable) == placed), None)
             if twin is None or self._rank(decision.name) < self._rank(twin):
                 candidate = _Candidate(decision, executable, _caller(executable))
                 for run in self.runs:
@@ -178,7 +178,7 @@ class _Tuner:
     def _try_all(self, decisions: Sequence[PlacementDecision]) -> None:
         """Add candidates while there is time, until Ctrl-C, and note those that are not tried."""
         tried = 0
-        with self.ended_by_interrupt():
+        with self.stop_on_interrupt():
             for each in decisions:
                 if not self.budget.may_compile(len(self.compiled) + 1):
                     break
@@ -222,7 +222,7 @@ class _Tuner:
         """Return a candidate as the one that is chosen, with the times of all."""
         winner = next(racer for racer in race.racers if racer.name == name)
         timed = [racer for racer in race.racers if racer.seconds and winner.seconds]
-        ratios = {racer.name: race.compared(winner, racer).ratio for racer in timed}
+        ratios = {racer.name: race.compare_racers(winner, racer).ratio for racer in timed}
         timings = [Timing(each.name, float(np.median(each.seconds)), ratios[each.name]) for each in timed]
         untried = tuple(dict.fromkeys(self.untried))
         timings.sort(key=lambda timing: (timing.name != winner.name, timing.ratio))
@@ -241,7 +241,7 @@ def _seconds(call: Callable[[Feeds], object], feeds: Feeds) -> float:
     return time.perf_counter() - start
 
 
-def _placed(executable: Executable) -> list[tuple[str, str, str]]:
+def _list_placed(executable: Executable) -> list[tuple[str, str, str]]:
     return [(node.backend, node.pattern, node.function) for node in executable.report.nodes]
 
 
