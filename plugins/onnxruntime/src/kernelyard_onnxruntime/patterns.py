@@ -68,7 +68,7 @@ class _Checks:
                 )
             if 0 in type_.shape:
                 return Decline("shape", f"{call.op_name} of empty tensors, which some kernels of onnxruntime refuse")
-        refused = _refused(call) or _refused_zero(call) or _refused_quantized(match)
+        refused = _decline_unsupported(call) or _decline_zero_divisor(call) or _decline_quantized(match)
         if refused is not None:
             return refused
         key = call.op_name, repr(dict(call.attrs)), *map(_key_of, call.args)
@@ -77,7 +77,7 @@ class _Checks:
         return self._answers[key]
 
 
-def _refused(call: Call) -> Decline | None:
+def _decline_unsupported(call: Call) -> Decline | None:
     """Decline what onnxruntime opens, and then computes otherwise than the operator is defined."""
     name, shapes = call.op_name, [type_.shape for arg in call.args for type_ in tensors_of(arg.type)]
     if name == "nn.lrn" and (len(shapes[0]) != LRN_RANK or call.attrs["size"] % 2 == 0):
@@ -104,7 +104,7 @@ def _is_reflected_once(call: Call) -> bool:
     return all(map(is_nonnegative, beyond))
 
 
-def _refused_zero(call: Call) -> Decline | None:
+def _decline_zero_divisor(call: Call) -> Decline | None:
     """Decline integers that may be divided by 0, which ends a run of onnxruntime, and gives 0 here."""
     if call.op_name not in DIVISIONS or call.tensor_type.dtype.startswith("float"):
         return None
@@ -114,7 +114,7 @@ def _refused_zero(call: Call) -> Decline | None:
     return Decline("zero", f"{call.op_name} of integers; onnxruntime ends a run that divides by 0")
 
 
-def _refused_quantized(match: Match) -> Decline | None:
+def _decline_quantized(match: Match) -> Decline | None:
     """Decline what onnxruntime fuses with the dequantize before and the quantize after it to other numbers, or to what
     it then refuses when it runs.
     """

@@ -113,11 +113,11 @@ class OnnxruntimeModule(BindableModule):
         return self._models[symbol]
 
     def _session(self, model: OnnxModel, threads: int) -> InferenceSession:
-        def opened() -> InferenceSession:
+        def open_model() -> InferenceSession:
             named = {name: self._constants[digest] for name, digest in model.constants.items()}
             return open_session(model.model, named, threads)
 
-        return self._sessions.get_or_make((model.symbol, threads), opened)
+        return self._sessions.get_or_make((model.symbol, threads), open_model)
 
     def bind(
         self, symbol: str, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext

@@ -126,14 +126,14 @@ def attention(queries, keys, values, bias=None, *, scale, causal):
 @kernel("nn.conv1d", "nn.conv2d", "nn.conv3d")
 def convolution(x, weight, strides, padding, dilation, groups):
     function = ops.convolution if groups == 1 else ops.group_convolution
-    return function(x, grouped(weight, groups), strides, *halves(padding), dilation)
+    return function(x, group_weight(weight, groups), strides, *halves(padding), dilation)
 
 
 @kernel("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
 def transposed_convolution(x, weight, strides, padding, dilation, groups, output_padding):
     function = ops.convolution_backprop_data if groups == 1 else ops.group_convolution_backprop_data
     padded = partial(function, output_padding=output_padding)
-    return padded(x, grouped(weight, groups), strides, None, *halves(padding), dilation)
+    return padded(x, group_weight(weight, groups), strides, None, *halves(padding), dilation)
 
 
 @kernel("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
@@ -150,7 +150,7 @@ def rounding(ceil_mode):
     return "ceil_torch" if ceil_mode else "floor"
 
 
-def grouped(weight, groups):
+def group_weight(weight, groups):
     first, *rest = weight.shape
     return weight if groups == 1 else ops.reshape(weight, [groups, first // groups, *rest], special_zero=False)
 

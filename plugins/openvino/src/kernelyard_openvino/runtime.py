@@ -50,7 +50,7 @@ def model_of(graph, values, constants):
     return model([results[entry] for entry in graph.outputs], parameters)
 
 
-def counted(request):
+def list_parts(request):
     """Return what OpenVINO runs in each call, with the seconds of each part in the last one.
 
     Its status does not tell: what takes less than a microsecond is NOT_RUN, so that calls would differ in their parts.
@@ -68,7 +68,7 @@ class OpenVINORuntime(JSONRuntime):
         self._keeps_blobs = keeps_blobs
         self._blobs = {}
 
-    def compiled(self, graph, values, threads, counts=False):
+    def compile_graph(self, graph, values, threads, counts=False):
         """Return the compiled model, which bindings of the same sizes share."""
         config = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
         config["PERF_COUNT"] = counts
@@ -100,12 +100,12 @@ class OpenVINORuntime(JSONRuntime):
     def prepare(self, symbol, values, threads):
         graph = self.graph(symbol)
         if values or all(spec.is_static for spec in graph.signature().tensors):  # else the sizes come with the inputs
-            self.compiled(graph, values, threads)
+            self.compile_graph(graph, values, threads)
 
     def build(self, graph, args, values, context):
         from openvino import Tensor
 
-        request = self.compiled(graph, values, context.threads, context.is_profiled).create_infer_request()
+        request = self.compile_graph(graph, values, context.threads, context.is_profiled).create_infer_request()
 
         def bind(set_tensor, place, arg, address):
             set_tensor(place, Tensor(array_at(address, arg.shape, arg.dtype), shared_memory=True))
@@ -115,7 +115,7 @@ class OpenVINORuntime(JSONRuntime):
         rebind = {n: partial(bind, *place, arg) for n, (place, arg) in enumerate(zip(places, args, strict=True))}
         for number, arg in enumerate(args):
             rebind[number](arg.address)
-        counters = partial(counted, request) if context.is_profiled else None
+        counters = partial(list_parts, request) if context.is_profiled else None
         return BoundCall([partial(request.infer, share_outputs=True)], rebind=rebind, counters=counters)
 
 
