@@ -101,7 +101,7 @@ class _Limited(Protocol):
 
     def __call__(self, limit: int | None) -> tuple[Outcome, list[Decision]]: ...
 
-    def located(self) -> Outcome: ...
+    def locate(self) -> Outcome: ...
 
 
 @dataclass
@@ -122,7 +122,7 @@ class _Search:
             raise DebugError(problem, hint=hint)
         total = len(decisions)
         self.tried[total] = failure
-        located = self.limited.located()
+        located = self.limited.locate()
         failure = located if failure.is_same_failure(located) else failure
 
         def fails(limit: int) -> bool:
@@ -163,7 +163,7 @@ class _ByOracle:
             log.seek(0)
             return outcome, list(decisions_of(log.read()))
 
-    def located(self) -> Outcome:
+    def locate(self) -> Outcome:
         return self._oracle.locating(self._case)
 
 
@@ -182,7 +182,7 @@ class _ByCommand:
         outcome, output = self.command.run(self.path, {BISECT_LIMIT: str(-1 if limit is None else limit)})
         return outcome, list(decisions_of(output))
 
-    def located(self) -> Outcome:
+    def locate(self) -> Outcome:
         return Outcome("")  # a command does not say where it fails
 
 

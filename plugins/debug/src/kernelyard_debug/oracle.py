@@ -38,9 +38,9 @@ class Oracle:
 
     def __call__(self, case: Case) -> Outcome:
         """Return what comes of a case."""
-        return self.isolated(lambda announce: self.compare(case, announce))
+        return self.isolate(lambda announce: self.compare(case, announce))
 
-    def isolated(self, work: Callable[[Announce], Outcome]) -> Outcome:
+    def isolate(self, work: Callable[[Announce], Outcome]) -> Outcome:
         """Run some work that says what it is at; how it ends is the outcome."""
         self.checks += 1
         stages: list[str] = []
@@ -66,10 +66,10 @@ class Oracle:
 
     def locating(self, case: Case) -> Outcome:
         """Return what comes of a case, with the place in the compiler where it fails, if that can be found."""
-        outcome = self.isolated(lambda announce: self._compare_and_locate(case, announce))
+        outcome = self.isolate(lambda announce: self._compare_and_locate(case, announce))
         if outcome.kind in (CRASH, HANG) and outcome.stage == RUNNING and isinstance(self.suspect, CompiledRunner):
             suspect = self.suspect
-            again = self.isolated(lambda announce: _step_by_step(suspect, case, announce))
+            again = self.isolate(lambda announce: _step_by_step(suspect, case, announce))
             return replace(outcome, place=find_announced_step(again.stage))
         if outcome.kind in (CRASH, HANG) and outcome.stage.startswith(PASS):
             return replace(outcome, place=Place("pass", outcome.stage.removeprefix(PASS)))
@@ -77,14 +77,14 @@ class Oracle:
 
     def compare(self, case: Case, announce: Announce) -> Outcome:
         """Run a case by both runners, in this process."""
-        expected = self.expected(case, announce)
+        expected = self.compute_expected(case, announce)
         return self.outcome(case, self.suspect.outputs(case, announce), expected)
 
     def _compare_and_locate(self, case: Case, announce: Announce) -> Outcome:
         if not isinstance(self.suspect, CompiledRunner):
             return self.compare(case, announce)
-        expected, snapshots = self.expected(case, announce), Snapshots()
-        exe = self.suspect.compiled(case, announce, snapshots)
+        expected, snapshots = self.compute_expected(case, announce), Snapshots()
+        exe = self.suspect.compile_case(case, announce, snapshots)
         announce(RUNNING)
         outcome = self.outcome(case, [tensor.numpy() for tensor in exe.run(dict(case.feeds)).values()], expected)
         if not outcome.fails:
@@ -95,7 +95,7 @@ class Oracle:
     def _departs(self, actual: np.ndarray, expected: np.ndarray) -> bool:
         return bool(difference(actual, expected, self.tolerance).kind)
 
-    def expected(self, case: Case, announce: Announce) -> list[np.ndarray]:
+    def compute_expected(self, case: Case, announce: Announce) -> list[np.ndarray]:
         """Return what the other runner computes."""
         try:
             return self.against.outputs(case, lambda stage: announce(AGAINST + stage))
@@ -114,7 +114,7 @@ class Oracle:
 
 def _step_by_step(suspect: CompiledRunner, case: Case, announce: Announce) -> Outcome:
     snapshots = Snapshots()
-    announce_steps(suspect.compiled(case, announce, snapshots), case, snapshots, announce)
+    announce_steps(suspect.compile_case(case, announce, snapshots), case, snapshots, announce)
     return Outcome(AGREES)
 
 

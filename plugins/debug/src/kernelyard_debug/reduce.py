@@ -98,7 +98,7 @@ def reduce(
     )
     with Progress("reducing") as progress:
         reducer = _Reducer(oracle, progress)
-        return replace(reducer.reduced(case), against=check or against, arguments=arguments)
+        return replace(reducer.reduce(case), against=check or against, arguments=arguments)
 
 
 class _Reducer:
@@ -110,7 +110,7 @@ class _Reducer:
         self.outcome = self.failure
         self._size = 0
 
-    def reduced(self, case: Case) -> Reduction:
+    def reduce(self, case: Case) -> Reduction:
         self.failure = self.outcome = self.oracle.locating(case)
         if self.failure.kind == UNUSABLE:
             raise DebugError("the model cannot be checked", found=self.failure.message)

@@ -45,7 +45,7 @@ def fewer_outputs(case: Case) -> Iterator[Case]:
         yield _sweep(case, Function(case.function.params, case.function.bindings, result, attrs))
 
 
-def simplified(case: Case) -> Iterator[Case]:
+def simplify(case: Case) -> Iterator[Case]:
     """Yield the case after passes of the compiler: what was composed or folded is fewer ops."""
     for name in ("clean", "simplify"):
         module = get_pipeline(name).run(case.module, PassContext())
@@ -171,7 +171,7 @@ REDUCERS: Mapping[str, Reducer] = {
     "outputs": fewer_outputs,
     "branches": choose_branches,
     "static sizes": static_sizes,
-    "passes": simplified,
+    "passes": simplify,
     "bypasses": bypass_ops,
     "sizes": smaller_sizes,
     "attributes": default_attributes,

@@ -86,7 +86,7 @@ class CompiledRunner(Runner):
     name: str = "kernelyard"
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
-    def compiled(self, case: Case, announce: Announce, *instruments: Instrument) -> Executable:
+    def compile_case(self, case: Case, announce: Announce, *instruments: Instrument) -> Executable:
         """Return the executable; `instruments` watch its passes."""
         given = [*self.arguments.get("instruments", ()), *instruments]
         arguments = {**self.arguments, "instruments": [Announcing(announce), *given]}
@@ -94,7 +94,7 @@ class CompiledRunner(Runner):
         return compile_model(case.module, **arguments)
 
     def outputs(self, case: Case, announce: Announce) -> list[np.ndarray]:
-        exe = self.compiled(case, announce)
+        exe = self.compile_case(case, announce)
         announce(RUNNING)
         return [tensor.numpy() for tensor in exe.run(dict(case.feeds)).values()]
 

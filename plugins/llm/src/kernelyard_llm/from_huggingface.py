@@ -108,7 +108,7 @@ class HuggingFaceWeights(Mapping[str, np.ndarray]):
             return array.astype(np.float32) + 1
         return array
 
-    def stored(self) -> Iterator[tuple[str, np.ndarray]]:
+    def read_stored(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the weights as they lie in the files."""
         return ((name, self._arrays[stored]) for name, stored in self._names.items())
 

@@ -99,10 +99,10 @@ class _Reader:
 
     def file(self) -> GGUFFile:
         if self._take(4) != _MAGIC:
-            raise self._malformed("this is no GGUF file", found=bytes(self.data[:4]), expected=_MAGIC)
+            raise self._create_error("this is no GGUF file", found=bytes(self.data[:4]), expected=_MAGIC)
         version = self._number("<I")
         if version not in _VERSIONS:
-            raise self._malformed("this version of GGUF is not supported", found=version, expected="2 or 3")
+            raise self._create_error("this version of GGUF is not supported", found=version, expected="2 or 3")
         tensors = self._count("tensors", _MOST_TENSORS)
         entries = self._count("entries", _MOST_ENTRIES)
         metadata: dict[str, Any] = {}
@@ -112,24 +112,24 @@ class _Reader:
         infos = [self._info() for _ in range(tensors)]
         alignment = metadata.get(_ALIGNMENT, _DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-            raise self._malformed("the alignment is no power of two", found=alignment)
+            raise self._create_error("the alignment is no power of two", found=alignment)
         start = -(-self.at // alignment) * alignment
         stored = {name: self._tensor(name, shape, kind, start + offset) for name, shape, kind, offset in infos}
         if len(stored) < len(infos):
-            raise self._malformed("two tensors have one name")
+            raise self._create_error("two tensors have one name")
         return GGUFFile(self.path, metadata, stored)
 
     def _info(self) -> tuple[str, tuple[int, ...], BlockType, int]:
         name = self._string()
         rank = self._number("<I")
         if not 1 <= rank <= _MOST_AXES:
-            raise self._malformed(f"the tensor {name!r} has an impossible rank", found=rank, expected="1 to 4")
+            raise self._create_error(f"the tensor {name!r} has an impossible rank", found=rank, expected="1 to 4")
         shape = tuple(self._number("<Q") for _ in range(rank))[::-1]
         number, offset = self._number("<I"), self._number("<Q")
         kind = BLOCK_TYPES.get(number)
         if kind is None:
             known = ", ".join(each.name for each in BLOCK_TYPES.values())
-            raise self._malformed(
+            raise self._create_error(
                 f"the tensor {name!r} has an unknown block type", found=f"type {number}", expected=known
             )
         return name, shape, kind, offset
@@ -140,10 +140,10 @@ class _Reader:
         for size in outer:
             rows *= size
         if row < 1 or rows < 1 or row % kind.elements:
-            raise self._malformed(f"the tensor {name!r} has no whole blocks", found=f"{shape}, {kind.name}")
+            raise self._create_error(f"the tensor {name!r} has no whole blocks", found=f"{shape}, {kind.name}")
         width = row // kind.elements * kind.nbytes
         if rows * width > len(self.data) - start:
-            raise self._malformed(f"the file ends before the tensor {name!r}", found=f"{len(self.data)} bytes")
+            raise self._create_error(f"the file ends before the tensor {name!r}", found=f"{len(self.data)} bytes")
         flat = np.frombuffer(self.data, np.uint8, rows * width, start)
         return StoredTensor(name, shape, kind, flat.reshape(rows, width))
 
@@ -154,13 +154,13 @@ class _Reader:
             number = np.frombuffer(self._take(np.dtype(_NUMBERS[kind]).itemsize), _NUMBERS[kind])[0].item()
             return bool(number) if kind == _BOOL else number
         if kind != _ARRAY or depth == _MOST_NESTING:
-            raise self._malformed("a value of the metadata has an unknown type", found=kind)
+            raise self._create_error("a value of the metadata has an unknown type", found=kind)
         of = self._number("<I")
         if of in _NUMBERS:
             dtype = np.dtype(_NUMBERS[of])
-            count = self._count("numbers", self._left() // dtype.itemsize)
+            count = self._count("numbers", self._count_remaining() // dtype.itemsize)
             return np.frombuffer(self._take(count * dtype.itemsize), dtype)
-        count = self._count("values", self._left())
+        count = self._count("values", self._count_remaining())
         return [self._value(of, depth + 1) for _ in range(count)]
 
     def _string(self) -> str:
@@ -168,27 +168,27 @@ class _Reader:
         try:
             return self._take(length).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self._malformed("a string is not UTF-8", found=str(error)) from error
+            raise self._create_error("a string is not UTF-8", found=str(error)) from error
 
     def _count(self, what: str, most: int) -> int:
         count = self._number("<Q")
         if count > most:
-            raise self._malformed(f"the number of {what} is impossible", found=count, expected=f"at most {most}")
+            raise self._create_error(f"the number of {what} is impossible", found=count, expected=f"at most {most}")
         return count
 
     def _number(self, layout: str) -> int:
         return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
 
-    def _left(self) -> int:
+    def _count_remaining(self) -> int:
         return len(self.data) - self.at
 
     def _take(self, count: int) -> bytes:
-        if count > self._left():
-            raise self._malformed("the file ends too early", found=f"{len(self.data)} bytes")
+        if count > self._count_remaining():
+            raise self._create_error("the file ends too early", found=f"{len(self.data)} bytes")
         self.at += count
         return self.data[self.at - count : self.at]
 
-    def _malformed(self, message: str, **facts: object) -> ModelFileError:
+    def _create_error(self, message: str, **facts: object) -> ModelFileError:
         found, expected = facts.get("found"), facts.get("expected")
         return ModelFileError(
             message,

@@ -211,11 +211,11 @@ def _split_and_norm_heads(norm: _Norm | None, x: nn.Tensor, size: int) -> nn.Ten
 def _rotate(x: nn.Tensor, cosine: nn.Tensor, sine: nn.Tensor, size: int) -> nn.Tensor:
     """Return heads whose first `size` numbers are turned in pairs: a number and the one half of `size` behind it."""
     half = size // 2
-    first, second, *rest = nn.op.split(x, [half, size] if size < _known(x.shape[-1]) else [half], -1)
+    first, second, *rest = nn.op.split(x, [half, size] if size < _require_known(x.shape[-1]) else [half], -1)
     return nn.op.concat([first * cosine - second * sine, second * cosine + first * sine, *rest], -1)
 
 
-def _known(size: object) -> int:
+def _require_known(size: object) -> int:
     assert isinstance(size, int)
     return size
 
@@ -306,7 +306,7 @@ class _Norm(nn.Module):
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         if self.is_rms:
             return nn.op.rms_norm(x, self.weight, eps=self.epsilon)
-        return nn.op.layer_norm(x, _known(x.shape[-1]), self.weight, self.bias, self.epsilon)
+        return nn.op.layer_norm(x, _require_known(x.shape[-1]), self.weight, self.bias, self.epsilon)
 
 
 class _Part:

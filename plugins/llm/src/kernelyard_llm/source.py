@@ -60,9 +60,9 @@ def _folder(path: Path) -> Source:
 
     config, weights = read_folder(path)
     tokenizer = folder_tokenizer(path)
-    config = _with_default_cache(config, {each.dtype.name for _, each in weights.stored()} <= {"float32"})
+    config = _with_default_cache(config, {each.dtype.name for _, each in weights.read_stored()} <= {"float32"})
     is_tied = OUTPUT not in weights
-    read = sum(each.nbytes for name, each in weights.stored() if is_tied or name != EMBEDDING)
+    read = sum(each.nbytes for name, each in weights.read_stored() if is_tied or name != EMBEDDING)
     chat = folder_template(path)
     description = Description(config, tokenizer.document, tokenizer.begin, tokenizer.ends, chat, read)
     return Source(description, weights)

@@ -17,7 +17,7 @@ from kernelyard_quantize.feeds import Feed, Feeds
 from kernelyard_quantize.instrumented import MAIN, Compilation, Emitter, returning, runs
 from kernelyard_quantize.observers import OBSERVERS, MinMax, Observer
 from kernelyard_quantize.parameters import Range
-from kernelyard_quantize.progress import tracked
+from kernelyard_quantize.progress import track_progress
 
 BUDGET = 1 << 28  # bytes of values that one run returns to observers of all their numbers
 _UNKNOWN_BYTES = 1 << 20  # of a value whose size another value decides
@@ -49,7 +49,7 @@ def _see_extremes(module: IRModule, observers: Mapping[Var, Observer], feeds: Fe
         return [emit.reduce(name, var) for var in observers for name in ("min", "max")]
 
     exe = compilation(returning(module, extremes)) if observers else None
-    for results in runs(exe, tracked(feeds, "calibrating")) if exe is not None else ():
+    for results in runs(exe, track_progress(feeds, "calibrating")) if exe is not None else ():
         pairs = zip(results[::2], results[1::2], strict=True)
         for observer, pair in zip(observers.values(), pairs, strict=True):
             observer.see(np.stack(pair))
@@ -57,7 +57,7 @@ def _see_extremes(module: IRModule, observers: Mapping[Var, Observer], feeds: Fe
 
 def _see_all(module: IRModule, observers: Mapping[Var, Observer], feeds: Feeds, compilation: Compilation) -> None:
     exe = compilation(returning(module, lambda emit, function: list(observers)))
-    for results in runs(exe, tracked(feeds, "calibrating")):
+    for results in runs(exe, track_progress(feeds, "calibrating")):
         for (var, observer), array in zip(observers.items(), results, strict=True):
             if not bool(np.isfinite(array).all()):
                 raise _not_finite(var)

@@ -15,7 +15,7 @@ from kernelyard.ir import Binding, Call, Constant, Expr, Function, IRModule, Var
 from kernelyard_quantize.feeds import Feeds
 from kernelyard_quantize.instrumented import MAIN, Compilation, Emitter, returning, runs
 from kernelyard_quantize.layers import Layer
-from kernelyard_quantize.progress import tracked
+from kernelyard_quantize.progress import track_progress
 
 _SHARES = (0.25, 0.5, 0.75)  # of the spread between channels that moves into the weight
 _LEAST_GAIN = 2.0  # by which the squared error must fall: the division takes time
@@ -68,7 +68,7 @@ def _observe(module: IRModule, values: list[Var], feeds: Feeds, compilation: Com
             found.append(emit("mean", emit("multiply", var, var), axes=axes))
         return found
 
-    every = list(runs(compilation(returning(module, statistics)), tracked(feeds, "equalizing")))
+    every = list(runs(compilation(returning(module, statistics)), track_progress(feeds, "equalizing")))
     return {
         var: _Channels(
             np.min([results[place] for results in every], axis=0).astype(np.float64),

@@ -13,7 +13,7 @@ from kernelyard.runtime.execute.executable import Executable
 from kernelyard_quantize.feeds import Feeds
 from kernelyard_quantize.instrumented import Compilation, Emitter, returning, runs
 from kernelyard_quantize.layers import Layer
-from kernelyard_quantize.progress import tracked
+from kernelyard_quantize.progress import track_progress
 from kernelyard_quantize.quantizer import Quantizer
 
 MEASURED = 8  # feeds that errors are measured on: each new shape of a feed costs a preparation of both programs
@@ -92,7 +92,8 @@ def layer_errors(
     if not layers:
         return []
     found = [_Sums() for _ in layers]
-    for results in runs(compilation(returning(module, sums)), tracked(feeds.first(MEASURED), "measuring layers")):
+    few = track_progress(feeds.first(MEASURED), "measuring layers")
+    for results in runs(compilation(returning(module, sums)), few):
         for number, each in enumerate(found):
             each.add(results[number * 5 : number * 5 + 5])
     return [each.error_of(layer) for layer, each in zip(layers, found, strict=True)]
@@ -114,7 +115,7 @@ def model_error(exact: Executable, quantized: Executable, feeds: Feeds) -> float
     """Return the error of the worst float result: the root mean square difference over that of the result itself."""
     signal: dict[str, float] = {}
     noise: dict[str, float] = {}
-    for feed in tracked(feeds.first(MEASURED), "measuring the model"):
+    for feed in track_progress(feeds.first(MEASURED), "measuring the model"):
         ours = quantized.run(feed)
         for name, tensor in exact.run(feed).items():
             x, y = tensor.numpy(), ours[name].numpy()

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def tracked(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+def track_progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
     """Yield items, with a bar on stderr that goes when they are through; without one where stderr is no terminal."""
     from rich.console import Console
     from rich.progress import track

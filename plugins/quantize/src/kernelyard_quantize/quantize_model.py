@@ -144,13 +144,13 @@ def _measure_result(
     exact = task.compilation(task.module)
     tried: dict[int, float] = {}
 
-    def quantized(kept: int) -> list[Layer]:
+    def select_quantized(kept: int) -> list[Layer]:
         names = {each.name for each in worst_first[:kept]}
         return [layer for layer in task.layers if layer.name not in names]
 
     def error(kept: int) -> float:
         if kept not in tried:
-            exe = task.compilation(task.rewritten(quantizer, quantized(kept)))
+            exe = task.compilation(task.rewritten(quantizer, select_quantized(kept)))
             tried[kept] = model_error(exact, exe, feeds)
         return tried[kept]
 
@@ -160,7 +160,7 @@ def _measure_result(
         while enough - least > 1:
             middle = (least + enough) // 2
             least, enough = (least, middle) if error(middle) <= max_error else (middle, enough)
-    return task.result(quantizer, quantized(enough), errors, error(enough))
+    return task.result(quantizer, select_quantized(enough), errors, error(enough))
 
 
 def _simplify(model: object, options: Mapping[str, Mapping[str, Any]] | None) -> tuple[IRModule, Function]:

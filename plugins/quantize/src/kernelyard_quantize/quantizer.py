@@ -23,7 +23,7 @@ class Quantizer(ABC):
 
     def weight(self, emit: Emitter, layer: Layer) -> Var:
         """Return what a layer reads of its weight: int8, with a scale for each channel or one."""
-        return StoredWeight.of(layer).dequantized(emit)
+        return StoredWeight.of(layer).emit_dequantize(emit)
 
     def operands(self, emit: Emitter, layer: Layer) -> Sequence[Expr]:
         """Return all operands of a layer."""
@@ -59,6 +59,6 @@ class StoredWeight:
         assert layer.weight is not None
         return cls(*quantize_weight(layer.weight.data, layer.axis, least), layer.axis)
 
-    def dequantized(self, emit: Emitter) -> Var:
+    def emit_dequantize(self, emit: Emitter) -> Var:
         """Return what restores the weight."""
         return emit("dequantize", self.codes, self.scales, np.int8(0), axis=self.axis)

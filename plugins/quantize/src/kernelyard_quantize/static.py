@@ -35,9 +35,9 @@ class StaticQuantizer(Quantizer):
 
     def weight(self, emit: Emitter, layer: Layer) -> Var:
         """Return what restores a weight."""
-        return self.stored(layer).dequantized(emit)
+        return self.quantize_weight(layer).emit_dequantize(emit)
 
-    def stored(self, layer: Layer) -> StoredWeight:
+    def quantize_weight(self, layer: Layer) -> StoredWeight:
         """Return the weight of a layer, with scales large enough for int32 to hold its bias."""
         if layer.bias is None:
             return StoredWeight.of(layer)
@@ -51,7 +51,7 @@ class StaticQuantizer(Quantizer):
 
     def unit(self, layer: Layer) -> np.ndarray:
         """Return the real number that 1 in a layer's sum of integers stands for, to broadcast with the result."""
-        unit = self.stored(layer).scales * self._scale(layer)
+        unit = self.quantize_weight(layer).scales * self._scale(layer)
         if not unit.ndim or layer.call.op_name == "matmul":
             return unit
         return unit.reshape(-1, *(1,) * (layer.call.tensor_type.rank - 2))

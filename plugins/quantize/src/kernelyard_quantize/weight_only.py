@@ -15,7 +15,7 @@ from kernelyard_quantize.error_feedback import dequantize_groups, inverse_factor
 from kernelyard_quantize.feeds import Feeds
 from kernelyard_quantize.instrumented import Compilation, Emitter, returning, runs
 from kernelyard_quantize.layers import Layer
-from kernelyard_quantize.progress import tracked
+from kernelyard_quantize.progress import track_progress
 from kernelyard_quantize.quantizer import Quantizer
 
 BUDGET = 1 << 29  # bytes of matrices of second moments that are gathered in one pass over the data
@@ -108,7 +108,7 @@ def _second_moments(
         sources = list(dict.fromkeys(layer.data[0] for layer in group))
         exe = compile_(returning(module, lambda emit, _, found=sources: [_moments(emit, var) for var in found]))
         totals = {var: np.zeros((var.tensor_type.shape[-1],) * 2) for var in sources}  # pyright: ignore
-        for results in runs(exe, tracked(feeds, "calibrating")):
+        for results in runs(exe, track_progress(feeds, "calibrating")):
             for var, found in zip(sources, results, strict=True):
                 totals[var] += found
         yield from ((layer, totals[layer.data[0]]) for layer in group)
