@@ -13,7 +13,7 @@ import kernelyard as ky
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 from kernelyard_cudnn import planning
 from kernelyard_cudnn.blobs import read_blob
-from kernelyard_cudnn.devices import read_properties, shipped_devices
+from kernelyard_cudnn.devices import list_shipped_devices, read_properties
 from kernelyard_cudnn.frontend import Builder
 from kernelyard_cudnn.runtime import lower_graph
 
@@ -33,7 +33,7 @@ def described(build: Any = block, **options: Any) -> Any:
     return lower_graph(graph, {}).graph
 
 
-@pytest.mark.parametrize("name", shipped_devices())
+@pytest.mark.parametrize("name", list_shipped_devices())
 def test_plans_are_made_for_gpus_that_are_not_here(cudnn: ModuleType, name: str) -> None:
     made = planning.plan_for(cudnn, described(), read_properties(name))
     assert len(planning.save_plan(made)) > 100

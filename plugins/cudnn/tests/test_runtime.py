@@ -123,7 +123,7 @@ def attribute(name: str, value: Any) -> Any:
 )
 def test_nodes_that_make_no_sense_are_errors(change: Any) -> None:
     with pytest.raises(CodegenError, match="is malformed"):
-        damaged(change).lowered("cudnn_0", {"n": 2})
+        damaged(change).lower_kernel("cudnn_0", {"n": 2})
 
 
 def test_a_wrong_stride_is_a_wrong_number(machine: Any) -> None:
@@ -206,7 +206,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, version: int = 92800) -> tuple[CudnnGp
 
 
 def graph() -> Any:
-    return runtime().lowered("cudnn_0", {"n": 2}).graph
+    return runtime().lower_kernel("cudnn_0", {"n": 2}).graph
 
 
 def step(on: CudnnGpu, blobs: Any = (), tune: bool = False) -> Any:

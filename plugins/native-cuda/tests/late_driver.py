@@ -17,7 +17,7 @@ from kernelyard_cuda.driver_api import Image
 from kernelyard_native_cuda import generator
 from kernelyard_native_cuda.drivers import gpu as gpus
 from kernelyard_native_cuda.drivers import open_device
-from kernelyard_native_cuda.drivers.emulator import CPP, Emulator, emulated_text
+from kernelyard_native_cuda.drivers.emulator import CPP, Emulator, write_emulated_text
 from kernelyard_native_cuda.drivers.gpu import Gpu
 
 SOURCE = Path(__file__).with_name("late_driver.cpp")
@@ -47,7 +47,7 @@ class EmulatedCompiler:
             f"EXPORTED const unsigned maps_of_{kernel} = maps_of({kernel});"
             for kernel in kernels
         )
-        return self._emulator.compiled("\n".join((emulated_text(Image(source, kernels, {})), PARAMETERS, *counts)))
+        return self._emulator.compile("\n".join((write_emulated_text(Image(source, kernels, {})), PARAMETERS, *counts)))
 
 
 @cache

@@ -15,7 +15,7 @@ from kernelyard.runtime.installed.plugin_cache import plugin_cache
 from kernelyard_cuda.driver_api import Argument, Grid, Image
 from kernelyard_native_cuda.drivers import emulator as emulator_driver
 from kernelyard_native_cuda.drivers import open_device
-from kernelyard_native_cuda.drivers.emulator import precompiled
+from kernelyard_native_cuda.drivers.emulator import precompile
 from kernelyard_native_cuda.generator import PRELUDE, TILES
 
 from .conftest import generate, run_on
@@ -215,11 +215,11 @@ def test_its_header_is_precompiled_once_where_files_may_be_kept(emulator, tmp_pa
     monkeypatch.setenv("KERNELYARD_CACHE_MB", megabytes)
     monkeypatch.setattr(emulator_driver, "plugin_cache", plugin_cache)  # instead of what all tests have
     monkeypatch.setattr(emulator_driver, "CACHE", DiskCache("cuda-emulator"))
-    precompiled.cache_clear()
+    precompile.cache_clear()
     for value in (1, 2):
         np.testing.assert_array_equal(run_text(emulator, f"out[threadIdx.x] = {value};"), np.full(64, value))
     assert len(list(tmp_path.rglob("emulation.h.gch"))) == (megabytes != "0")
-    precompiled.cache_clear()
+    precompile.cache_clear()
 
 
 @pytest.mark.parametrize("index", ["emu", -1, 1.5, True])

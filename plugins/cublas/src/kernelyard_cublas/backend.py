@@ -46,7 +46,7 @@ class ProductNode(KernelNode):
     rhs_dtype: str = ""
     pack_rhs: bool = False
 
-    def packed(self, constant: Constant) -> Constant:
+    def pack(self, constant: Constant) -> Constant:
         """Return the right operand as it is saved."""
         array = constant.data.astype(dtypes.to_numpy(self.rhs_dtype))
         return Constant(np.ascontiguousarray(np.swapaxes(array, -1, -2) if self.pack_rhs else array))
@@ -73,7 +73,7 @@ class CublasSerializer(JSONSerializer):
 
     def visit_constant(self, constant: Constant, role: str, kernel: KernelNode) -> Constant:
         """Return the right operand as the library reads it."""
-        return kernel.packed(constant) if role == "rhs" and isinstance(kernel, ProductNode) else constant
+        return kernel.pack(constant) if role == "rhs" and isinstance(kernel, ProductNode) else constant
 
     def _node(self, product: Mapping[str, Any], operands: Mapping[str, Expr]) -> ProductNode:
         attributes = Attributes(

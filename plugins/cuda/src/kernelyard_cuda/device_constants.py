@@ -23,11 +23,11 @@ class DeviceConstants:
         """Return a constant in the memory of a device."""
         with self._lock:
             if (device, digest) not in self._resident:
-                self._resident[device, digest] = uploaded(device, self._constants[digest])
+                self._resident[device, digest] = upload_array(device, self._constants[digest])
             return self._resident[device, digest]
 
 
-def uploaded(device: CudaDriver, array: np.ndarray) -> DeviceMemory:
+def upload_array(device: CudaDriver, array: np.ndarray) -> DeviceMemory:
     """Return an array in new memory of a device."""
     memory = DeviceMemory(device, array.nbytes)
     device.upload(memory.address, np.ascontiguousarray(array))

@@ -80,9 +80,9 @@ class LaunchInfo:
         Raises: ExecutionError for too many blocks.
         """
         x, y, z = (dims.evaluate(count, values) for count in self.blocks)
-        return self.checked_grid((x, y, z))
+        return self.check_grid((x, y, z))
 
-    def checked_grid(self, blocks: tuple[int, int, int]) -> Grid | None:
+    def check_grid(self, blocks: tuple[int, int, int]) -> Grid | None:
         """Return the launch grid of so many blocks; None if it is empty. Raises: ExecutionError for too many."""
         if any(count > most for count, most in zip(blocks, MOST_BLOCKS, strict=True)):
             raise ExecutionError(

@@ -76,7 +76,7 @@ class LaunchSizes:
         launches: list[SizedLaunch] = []
         for info, here in self._function.in_order(values):
             x, y, z, *rest = self._tables[id(info)](here)
-            grid = info.checked_grid((x, y, z))
+            grid = info.check_grid((x, y, z))
             if grid is not None:  # a grid of nothing is an error to the driver
                 values_left = iter(rest)
                 numbers = tuple(Argument(next(values_left)) for _ in info.numbers)

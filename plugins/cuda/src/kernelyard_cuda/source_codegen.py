@@ -105,11 +105,11 @@ class CudaSourceCodegen:
         cubins: dict[str, bytes] = {}
         if compiler is not None:
             options = [*self.options, *(f"-I{folder}" for folder in self.folders)]
-            cubins = compiled_for(archs, lambda arch: compiler.cubin(source, arch, options), type(self).__name__)
+            cubins = compile_for_archs(archs, lambda arch: compiler.cubin(source, arch, options), type(self).__name__)
         return CudaSourceModule(functions, source, cubins, constants)
 
 
-def compiled_for(archs: Sequence[str], compile_for: Callable[[str], Compiled], what: str) -> dict[str, Compiled]:
+def compile_for_archs(archs: Sequence[str], compile_for: Callable[[str], Compiled], what: str) -> dict[str, Compiled]:
     """Return what is compiled for each architecture, one after another.
 
     Raises: CodegenError, whose hint is that of the compiler's error.

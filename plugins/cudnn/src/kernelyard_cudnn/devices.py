@@ -29,11 +29,11 @@ class DeviceProperties:
         return (self.capability, self.processors) == (other.capability, other.processors)
 
 
-def shipped_devices() -> tuple[str, ...]:
+def list_shipped_devices() -> tuple[str, ...]:
     """Return the names of the GPUs whose properties come with the plugin.
 
     Example:
-        >>> shipped_devices()
+        >>> list_shipped_devices()
         ('a100', 'h100', 'h200')
     """
     return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
@@ -48,14 +48,14 @@ def read_properties(name: str) -> DeviceProperties:
         >>> read_properties("a100").capability
         (8, 0)
     """
-    path = FOLDER / f"{name}.json" if name in shipped_devices() else Path(name)
+    path = FOLDER / f"{name}.json" if name in list_shipped_devices() else Path(name)
     try:
         return parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValueError, LookupError, TypeError) as error:
         raise OptionError(
             "unknown GPU",
             found=f"{name}: {type(error).__name__}",
-            expected=", ".join(shipped_devices()),
+            expected=", ".join(list_shipped_devices()),
             hint="or the path of a file: see kernelyard_cudnn/devices.py",
         ) from error
 

@@ -60,8 +60,8 @@ class Builder:
         """Return the tensors that are not None."""
         return {name: self.of(tensor) for name, tensor in tensors.items() if tensor is not None}
 
-    def made(self, tensor: Tensor, value: Any) -> None:
-        """`value` is what an operation made in the place of `tensor`."""
+    def record_result(self, tensor: Tensor, value: Any) -> None:
+        """Record the tensor of cuDNN that an operation gave for `tensor`."""
         self._tensors[tensor.uid] = value
 
 
@@ -80,7 +80,7 @@ def _(node: Convolution, builder: Builder) -> None:
         stride=list(node.window.strides),
         dilation=list(node.window.dilation),
     )
-    builder.made(node.y, made)
+    builder.record_result(node.y, made)
 
 
 @add.register
@@ -93,14 +93,14 @@ def _(node: ConvolutionTranspose, builder: Builder) -> None:
         dilation=list(node.window.dilation),
     )
     made.set_dim(list(node.y.dims)).set_stride(list(node.y.strides))  # they do not follow from the operands
-    builder.made(node.y, made)
+    builder.record_result(node.y, made)
 
 
 @add.register
 def _(node: Pointwise, builder: Builder) -> None:
     operation = getattr(builder.graph, node.mode)
     operands = [builder.of(each) for each in (node.x, node.operand) if each is not None]
-    builder.made(node.y, operation(*operands, **dict(node.parameters)))
+    builder.record_result(node.y, operation(*operands, **dict(node.parameters)))
 
 
 @add.register
@@ -111,7 +111,7 @@ def _(node: Norm, builder: Builder) -> None:
     operation = graph.rmsnorm if node.bias is None else graph.layernorm
     operands = builder.optional(input=node.x, scale=node.scale, bias=node.bias)
     made, *_ = operation(norm_forward_phase=phase, epsilon=epsilon, **operands)
-    builder.made(node.y, made)
+    builder.record_result(node.y, made)
 
 
 @add.register
@@ -125,4 +125,4 @@ def _(node: Attention, builder: Builder) -> None:
         masks["diagonal_band_right_bound"] = 0
     operands = builder.optional(q=node.q, k=node.k, v=node.v)
     made, _ = builder.graph.sdpa(**operands, attn_scale=node.scale, generate_stats=False, **masks)
-    builder.made(node.y, made)
+    builder.record_result(node.y, made)

@@ -117,7 +117,7 @@ class Lowering:
         self.filled[tensor.uid] = array
         return tensor
 
-    def lowered(self, *nodes: Node, tf32: bool = False) -> Lowered:
+    def finish(self, *nodes: Node, tf32: bool = False) -> Lowered:
         """Return the result of lowering."""
         return Lowered(Graph(nodes, tf32), self.places, self.filled)
 
@@ -144,10 +144,10 @@ def _lower_convolution(lowering: Lowering, kind: Any, size_of: Callable[..., int
         _require(dims[2:] == wanted, f"a result of {dims} over space of {wanted}")
     _check_channels(kind, x, w, dims)
     stages = attrs["stages"]
-    nodes: list[Node] = [kind(x, w, images.made(is_last=not stages), window)]
+    nodes: list[Node] = [kind(x, w, images.create_result(is_last=not stages), window)]
     for number, stage in enumerate(stages):
         nodes.append(_stage(stage, nodes[-1].y, images, is_last=number == len(stages) - 1))
-    return lowering.lowered(*nodes, tf32=_flag(attrs["tf32"]))
+    return lowering.finish(*nodes, tf32=_flag(attrs["tf32"]))
 
 
 class _Images:
@@ -181,7 +181,7 @@ class _Images:
         _require(fits, f"{role} of {dims} beside {self.result_dims}")
         return self._lowering.operand(role, dims, strides_in(self._order_of(dims, wide), dims))
 
-    def made(self, is_last: bool) -> Tensor:
+    def create_result(self, is_last: bool) -> Tensor:
         """Return the tensor of an operation's result: the output, or an intermediate."""
         dims = self.result_dims
         strides = strides_in(self._order_of(dims, self._result_order), dims)
@@ -224,7 +224,7 @@ def _stage(stage: Mapping[str, Any], x: Tensor, images: _Images, is_last: bool) 
     parameters = {name: float(value) for name, value in stage.get("parameters", {}).items()}
     _require(set(parameters) <= set(PARAMETERS), f"parameters {parameters}")
     operand = None if role is None else images.beside(role, _order(stage["order"]))
-    return Pointwise(mode, x, images.made(is_last), operand, tuple(parameters.items()))
+    return Pointwise(mode, x, images.create_result(is_last), operand, tuple(parameters.items()))
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def _attention(lowering: Lowering) -> Lowered:
     bias = _bias(lowering, (batch, heads, rows, columns)) if "bias" in lowering.given else None
     lengths = _lengths(lowering, batch, rows) if "lengths" in lowering.given else (None, None)
     y = lowering.tensor(dims, strides_in(order, dims), lowering.result.dtype)
-    return lowering.lowered(Attention(q, k, v, y, scale, causal, bias, *lengths))
+    return lowering.finish(Attention(q, k, v, y, scale, causal, bias, *lengths))
 
 
 def _view(lowering: Lowering, view: Mapping[str, Any]) -> Tensor:
@@ -292,7 +292,7 @@ def _norm(lowering: Lowering) -> Lowered:
     x, scale = lowering.operand("x", (rows, columns, 1, 1), strides), row("scale")
     bias = row("bias") if "bias" in lowering.given else None
     y = lowering.tensor((rows, columns, 1, 1), strides, lowering.result.dtype)
-    return lowering.lowered(Norm(x, scale, bias, y, float(lowering.attrs["epsilon"])))
+    return lowering.finish(Norm(x, scale, bias, y, float(lowering.attrs["epsilon"])))
 
 
 LOWERINGS: Mapping[str, Callable[[Lowering], Lowered]] = {

@@ -102,11 +102,11 @@ def measure_plans(
     """
     made = propose_plans(cudnn, graph, where)
     made.deselect_workspace_greater_than(MOST_WORKSPACE)
-    if chosen is not None and _built(cudnn, made, chosen):
+    if chosen is not None and _build_plan(cudnn, made, chosen):
         return made, chosen
     times: dict[int, float] = {}
     for number in range(made.get_execution_plan_count()):
-        if _built(cudnn, made, number) and made.get_workspace_size() <= MOST_WORKSPACE:
+        if _build_plan(cudnn, made, number) and made.get_workspace_size() <= MOST_WORKSPACE:
             times[number] = seconds(lambda calls: run(made, calls))
     if not times:
         raise _no_plan_error(None)
@@ -129,7 +129,7 @@ def seconds(run: Callable[[int], None]) -> float:
     return min(times) / CALLS
 
 
-def _built(cudnn: ModuleType, made: Any, number: int) -> bool:
+def _build_plan(cudnn: ModuleType, made: Any, number: int) -> bool:
     try:
         made.build_plan_at_index(number)
     except (cudnn.cudnnGraphNotSupportedError, RuntimeError, IndexError, ValueError):

@@ -126,7 +126,7 @@ class Chain:
         value = self.made.get(expr)
         return value if isinstance(value, Call) and value.op_name == op else None
 
-    def stored(self, expr: Expr, rank: int) -> tuple[Expr, Ints]:
+    def strip_permutation(self, expr: Expr, rank: int) -> tuple[Expr, Ints]:
         """Return a value below a permutation, and the order of its axes in memory."""
         permuted = self.call(expr, PERMUTE)
         return (expr, channels_first(rank)) if permuted is None else (permuted.args[0], inverse(permuted.attrs["axes"]))
@@ -137,7 +137,7 @@ def read_convolution(bindings: Sequence[Binding]) -> ReadConvolution:
     """Read the bindings of a convolution composite. Raises: Refusal."""
     chain = Chain(bindings, (*CONVOLUTIONS, *TRANSPOSED))
     rank = chain.anchor.tensor_type.rank
-    (x, x_order), (w, w_order) = (chain.stored(operand, rank) for operand in chain.anchor.args)
+    (x, x_order), (w, w_order) = (chain.strip_permutation(operand, rank) for operand in chain.anchor.args)
     order, current, result = channels_first(rank), chain.root, chain.anchor
     stages: list[Stage] = []
     for var, call in chain.following:
@@ -209,7 +209,7 @@ def read_attention(bindings: Sequence[Binding]) -> ReadAttention:
 
 
 def _view(operand: Expr, chain: Chain) -> View:
-    stored, order = chain.stored(operand, 4)
+    stored, order = chain.strip_permutation(operand, 4)
     order = tuple(PLAIN[axis] for axis in order)
     size = heads = None
     reshaped = chain.call(stored, "reshape")

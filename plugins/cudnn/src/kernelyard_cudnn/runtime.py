@@ -21,7 +21,7 @@ from kernelyard.runtime.api import (
     corrupted,
     nbytes_of,
 )
-from kernelyard_cuda.device_constants import uploaded
+from kernelyard_cuda.device_constants import upload_array
 from kernelyard_cuda.driver_api import CudaDriver, require_cuda
 from kernelyard_cuda.kernel_sequence import KernelSequence, only_kernel
 from kernelyard_cudnn.emulation import EmulatedPlan
@@ -62,7 +62,7 @@ class CudnnRuntime(KernelSequence):
         """See `RuntimeModule.needs`."""
         return "cuDNN 9 and nvidia-cudnn-frontend, or the CUDA emulator"
 
-    def lowered(self, symbol: str, values: Mapping[str, int]) -> Lowered:
+    def lower_kernel(self, symbol: str, values: Mapping[str, int]) -> Lowered:
         """Return the graph of a kernel for these values of its symbolic dims; kept while it is in use.
 
         Raises: CodegenError for a node that makes no sense.
@@ -83,8 +83,8 @@ class CudnnRuntime(KernelSequence):
         if 0 in args[len(graph.inputs)].shape:
             return BoundCall([])
         node = self.kernels[graph.symbol]
-        lowered = self.lowered(graph.symbol, values)
-        filled = {uid: uploaded(device, array) for uid, array in lowered.filled.items()}
+        lowered = self.lower_kernel(graph.symbol, values)
+        filled = {uid: upload_array(device, array) for uid, array in lowered.filled.items()}
         addresses = {uid: memory.address for uid, memory in filled.items()}
         for uid, (role, begin) in lowered.operands.items():
             operand = self.operand(graph, _entry(node, role), args, device)

@@ -19,7 +19,7 @@ def _tf32(x: Array) -> Array:
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(F32)
 
 
-def multiplied(a: Array, b: Array, math_: str) -> Array:
+def multiply(a: Array, b: Array, math_: str) -> Array:
     """Multiply with accumulators as the kernel's."""
     if math_ == "int8":
         total = a.astype(np.int64) @ b.astype(np.int64)

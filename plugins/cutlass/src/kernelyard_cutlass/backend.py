@@ -30,7 +30,7 @@ from kernelyard.plugins.api import (
     captured_operands,
 )
 from kernelyard.runtime.api import RuntimeModule
-from kernelyard_cuda.source_codegen import compiled_for
+from kernelyard_cuda.source_codegen import compile_for_archs
 from kernelyard_cutlass import compiler
 from kernelyard_cutlass.candidates import kernels_of
 from kernelyard_cutlass.code import Code
@@ -97,7 +97,7 @@ def _store_operand(role: str, operand: Expr, composite: Function, call: Call) ->
         if isinstance(weight, str):
             raise CodegenError("a weight cannot be dequantized", found=weight)
         scales = weight.scales.astype(dtypes.to_numpy(operand.tensor_type.dtype))
-        return [("weights", Constant(weight.packed())), ("scales", Constant(scales))]
+        return [("weights", Constant(weight.pack())), ("scales", Constant(scales))]
     return [(role, operand)]
 
 
@@ -171,6 +171,6 @@ class CutlassBackend(Backend):
 def _code(kernel: Kernel, archs: Sequence[str]) -> Code:
     """Return the kernel compiled for each architecture."""
     what = f"CUTLASS's template {kernel.template!r}"
-    codes = compiled_for(archs, lambda arch: compiler.compile_kernel(kernel, arch), what)
+    codes = compile_for_archs(archs, lambda arch: compiler.compile_kernel(kernel, arch), what)
     *_, last = Code(kernel), *codes.values()
     return replace(last, cubins={arch: code.cubins[arch] for arch, code in codes.items()})

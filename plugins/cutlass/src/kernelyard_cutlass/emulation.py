@@ -20,7 +20,7 @@ from kernelyard import dtypes
 from kernelyard.errors import ExecutionError
 from kernelyard.runtime.api import array_at
 from kernelyard_cuda.driver_api import Argument, Launch
-from kernelyard_cutlass.arithmetic import F32, Array, apply_epilogue, multiplied, store
+from kernelyard_cutlass.arithmetic import F32, Array, apply_epilogue, multiply, store
 from kernelyard_cutlass.epilogue import NONE
 from kernelyard_cutlass.kernels import (
     AttentionKernel,
@@ -55,8 +55,8 @@ class Arguments:
         """Return a floating-point number."""
         return struct.unpack("<d", struct.pack("<q", self[name]))[0]
 
-    def aligned(self, elements: int, dtype: str, *names: str, strides: Sequence[str] = ()) -> None:
-        """Make sure that pointers, and strides, are multiples of what is read at once.
+    def require_aligned(self, elements: int, dtype: str, *names: str, strides: Sequence[str] = ()) -> None:
+        """Require that pointers, and strides, are multiples of what is read at once.
 
         Raises: ExecutionError, as a GPU would stop.
         """
@@ -142,9 +142,9 @@ def _gemm(kernel: GemmKernel, given: Arguments) -> None:
     m, n, k, batch = given.numbers("m", "n", "k", "batch")
     output = kernel.output
     _check_product(kernel, given, ("a", "b", "d"), k, k if kernel.column_major else n, n)
-    given.aligned(kernel.alignment_a, kernel.dtype, strides=("lda", "stride_a"))
-    given.aligned(kernel.alignment_b, kernel.dtype, strides=("ldb", "stride_b"))
-    given.aligned(kernel.alignment_c, output, strides=("ldd", "ld_source", "stride_d", "stride_source"))
+    given.require_aligned(kernel.alignment_a, kernel.dtype, strides=("lda", "stride_a"))
+    given.require_aligned(kernel.alignment_b, kernel.dtype, strides=("ldb", "stride_b"))
+    given.require_aligned(kernel.alignment_c, output, strides=("ldd", "ld_source", "stride_d", "stride_source"))
     ldb = (1, given["ldb"]) if kernel.column_major else (given["ldb"], 1)
     a = given.view("a", kernel.dtype, (batch, m, k), (given["stride_a"], given["lda"], 1))
     b = given.view("b", kernel.dtype, (batch, k, n), (given["stride_b"], *ldb))
@@ -154,7 +154,7 @@ def _gemm(kernel: GemmKernel, given: Arguments) -> None:
         return given.view("source", output, (batch, m, n), (given["stride_source"], given["ld_source"], 1))
 
     with np.errstate(all="ignore"):
-        total = multiplied(a, b, kernel.math)
+        total = multiply(a, b, kernel.math)
         result = _epilogue(given, total, source, lambda: given.view("vector", output, (n,)))
     rows, columns = _find_covered(given, m, n)
     store(d[: given.blocks[2], :rows, :columns], result[: given.blocks[2], :rows, :columns])
@@ -165,9 +165,9 @@ def _check_product(
 ) -> None:
     """Check pointers and row strides as CUTLASS's `can_implement` does."""
     output = kernel.output
-    given.aligned(kernel.alignment_a, kernel.dtype, names[0])
-    given.aligned(kernel.alignment_b, kernel.dtype, names[1])
-    given.aligned(kernel.alignment_c, output, names[2], "source", "vector")
+    given.require_aligned(kernel.alignment_a, kernel.dtype, names[0])
+    given.require_aligned(kernel.alignment_b, kernel.dtype, names[1])
+    given.require_aligned(kernel.alignment_c, output, names[2], "source", "vector")
     for size, alignment in ((a, kernel.alignment_a), (b, kernel.alignment_b), (c, kernel.alignment_c)):
         if size % alignment:
             raise ExecutionError(
@@ -182,7 +182,7 @@ def _conv2d(kernel: Conv2dKernel, given: Arguments) -> None:
     n, h, w, c, k, r, s, p, q = given.numbers("n", "h", "w", "c", "k", "r", "s", "p", "q")
     output = kernel.output
     _check_product(kernel, given, ("x", "weight", "y"), c, c, k)
-    given.aligned(kernel.alignment_c, output, strides=("source_w", "source_h", "source_n"))
+    given.require_aligned(kernel.alignment_c, output, strides=("source_w", "source_h", "source_n"))
     x = given.view("x", kernel.dtype, (n, h, w, c))
     weight = given.view("weight", kernel.dtype, (k, r, s, c))
     y = given.view("y", output, (n, p, q, k))
@@ -190,7 +190,7 @@ def _conv2d(kernel: Conv2dKernel, given: Arguments) -> None:
     for i, j in np.ndindex(r, s):
         _gather(rows[:, :, :, i, j], x, given, i, j)
     with np.errstate(all="ignore"):
-        total = multiplied(rows.reshape(n * p * q, -1), weight.reshape(k, -1).T, kernel.math).reshape(n, p, q, k)
+        total = multiply(rows.reshape(n * p * q, -1), weight.reshape(k, -1).T, kernel.math).reshape(n, p, q, k)
         strides = (*given.numbers("source_n", "source_h", "source_w"), 1)
         result = _epilogue(
             given,
@@ -216,9 +216,11 @@ def _gather(target: Array, x: Array, given: Arguments, i: int, j: int) -> None:
 def _attention(kernel: AttentionKernel, given: Arguments) -> None:
     rows, columns, heads, shared = given.numbers("rows", "columns", "heads", "shared_heads")
     size, value_size = given.numbers("size", "value_size")
-    given.aligned(kernel.alignment, kernel.dtype, "queries", "keys", "values", strides=("row_q", "row_k", "row_v"))
-    given.aligned(kernel.alignment, kernel.dtype, strides=("size", "value_size"))
-    given.aligned(kernel.bias_alignment, kernel.dtype, "bias", strides=("bias_row", "bias_head", "bias_batch"))
+    given.require_aligned(
+        kernel.alignment, kernel.dtype, "queries", "keys", "values", strides=("row_q", "row_k", "row_v")
+    )
+    given.require_aligned(kernel.alignment, kernel.dtype, strides=("size", "value_size"))
+    given.require_aligned(kernel.bias_alignment, kernel.dtype, "bias", strides=("bias_row", "bias_head", "bias_batch"))
     _require(value_size <= kernel.most_size, kernel, "value_size", value_size, f"at most {kernel.most_size}")
     _require(not kernel.needs_accumulators or given["accumulators"] != 0, kernel, "accumulators", 0, "memory")
     _require(not given["bias"] or kernel.has_bias, kernel, "bias", given["bias"], "a kernel with a bias")
@@ -253,7 +255,7 @@ def _rows(given: Arguments, name: str, dtype: str, rows: int, start: int, size: 
 
 
 def _scores(kernel: AttentionKernel, given: Arguments, q: Array, k: Array, batch: int, head: int) -> Array:
-    scores = F32(given.float("scale")) * multiplied(q, k.T, "3xtf32" if kernel.dtype == "float32" else kernel.dtype)
+    scores = F32(given.float("scale")) * multiply(q, k.T, "3xtf32" if kernel.dtype == "float32" else kernel.dtype)
     if given["bias"]:
         start = batch * given["bias_batch"] + head * given["bias_head"]
         shape = (len(q), start + len(k))
@@ -272,14 +274,14 @@ def _weight_values(scores: Array, values: Array, dtype: str) -> Array:
         return np.zeros((len(scores), values.shape[1]), F32)
     with np.errstate(all="ignore"):
         powers = np.exp(scores - scores.max(1, keepdims=True))
-        total = multiplied(powers.astype(values.dtype), values, "3xtf32" if dtype == "float32" else dtype)
+        total = multiply(powers.astype(values.dtype), values, "3xtf32" if dtype == "float32" else dtype)
         return total / powers.sum(1, keepdims=True)
 
 
 def _norm(kernel: NormKernel, given: Arguments) -> None:
     columns, rows = given["columns"], given.blocks[0]
     names = ("x", "gamma", "y", *(() if kernel.is_rms else ("beta",)))
-    given.aligned(kernel.alignment, kernel.dtype, *names, strides=("columns",))
+    given.require_aligned(kernel.alignment, kernel.dtype, *names, strides=("columns",))
     x = given.view("x", kernel.dtype, (rows, columns)).astype(F32)
     centred = x if kernel.is_rms else x - x.mean(1, keepdims=True, dtype=F32)
     spread = np.sqrt((centred * centred).mean(1, keepdims=True, dtype=F32) + F32(given.float("epsilon")))
@@ -293,7 +295,7 @@ def _weights(kernel: DequantizeKernel, given: Arguments) -> tuple[Array, Array]:
     """Return the stored integers (N, K), and their scales (N, K)."""
     n, k, group = given.numbers("n", "k", "group")
     _require(k % RUN == 0 and group % RUN == 0, kernel, "group", (k, group), f"multiples of {RUN}")
-    given.aligned(RUN * kernel.bits // 8, "int8", "weights")
+    given.require_aligned(RUN * kernel.bits // 8, "int8", "weights")
     stored = given.view("weights", "int8", (n, k * kernel.bits // 8))
     if kernel.bits == 4:  # the lower half of a byte comes first
         stored = np.stack([np.left_shift(stored, 4) >> 4, stored >> 4], axis=2).reshape(n, k)
@@ -302,7 +304,7 @@ def _weights(kernel: DequantizeKernel, given: Arguments) -> tuple[Array, Array]:
 
 
 def _dequantize(kernel: DequantizeKernel, given: Arguments) -> None:
-    given.aligned(8, kernel.dtype, "dequantized")
+    given.require_aligned(8, kernel.dtype, "dequantized")
     stored, scales = _weights(kernel, given)
     dequantized = given.view("dequantized", kernel.dtype, (given["n"] * given["k"],))
     reached = given.blocks[0] * kernel.threads * RUN
@@ -311,7 +313,7 @@ def _dequantize(kernel: DequantizeKernel, given: Arguments) -> None:
 
 def _decode_rows(kernel: DecodeRowsKernel, given: Arguments) -> None:
     m, n, k = given.numbers("m", "n", "k")
-    given.aligned(8, kernel.dtype, "a")
+    given.require_aligned(8, kernel.dtype, "a")
     stored, scales = _weights(kernel, given)
     a = given.view("a", kernel.dtype, (m, k)).astype(F32)
     bias = given.view("bias", kernel.output, (n,)).astype(F32) if given["bias"] else F32(0)

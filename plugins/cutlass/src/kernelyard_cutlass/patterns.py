@@ -80,11 +80,11 @@ def with_epilogue(product: Pattern) -> Pattern:
     biased = with_bias(product.optional(lambda p: is_op("astype")(p).has_attr(dtype="float32")))
     activated = biased.optional(lambda p: is_op(*ACTIVATIONS)(p).capture("activation"))
 
-    def combined(p: Pattern) -> Pattern:
+    def combine(p: Pattern) -> Pattern:
         pair = is_op(*COMBINATIONS)(p, wildcard().capture("residual")).capture("combined")
         return pair.optional(lambda q: is_op(*ACTIVATIONS)(q).capture("final"))
 
-    return activated.optional(combined)
+    return activated.optional(combine)
 
 
 def _matmul() -> Pattern:
@@ -97,11 +97,11 @@ def _int8_matmul() -> Pattern:
     def wide(x: Pattern) -> Pattern:
         return is_op("astype")(x).has_attr(dtype="int32")
 
-    def transposed(x: Pattern) -> Pattern:
+    def transpose(x: Pattern) -> Pattern:
         return is_op("permute_dims")(x).has_attr(axes=templates.swaps_last_two).capture("transposed")
 
     lhs, rhs = (wildcard().has_dtype("int8").capture(name) for name in ("lhs", "rhs"))
-    right = transposed(wide(rhs)) | wide(transposed(rhs)) | wide(rhs)
+    right = transpose(wide(rhs)) | wide(transpose(rhs)) | wide(rhs)
     return is_op("matmul")(wide(lhs), right).capture("root")
 
 

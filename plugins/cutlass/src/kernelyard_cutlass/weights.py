@@ -58,7 +58,7 @@ class QuantizedWeight:
         fits = self.stored.size and self.stored.min() >= LEAST_HALF and self.stored.max() <= MOST_HALF
         return 4 if fits else 8
 
-    def packed(self) -> np.ndarray:
+    def pack(self) -> np.ndarray:
         """Return the integers as bytes: two in each where they fit, the lower half first."""
         if self.bits == 8:
             return self.stored
@@ -101,10 +101,10 @@ def weight_of(rhs: Expr, encoded: Expr, values: Values) -> QuantizedWeight | str
 def _match_quantized_weight(rhs: Expr, encoded: Expr, values: Values) -> QuantizedWeight | str:
     assert isinstance(encoded, Constant)
 
-    def dequantized(stored: np.ndarray) -> np.ndarray:
+    def dequantize(stored: np.ndarray) -> np.ndarray:
         return _evaluate(rhs, encoded, stored, values).astype(np.float32).T
 
-    each, weight = dequantized(np.ones_like(encoded.data)), dequantized(encoded.data)
+    each, weight = dequantize(np.ones_like(encoded.data)), dequantize(encoded.data)
     if weight.shape[1] % RUN:
         return f"the contraction size is {weight.shape[1]}; a multiple of {RUN} is needed"
     with np.errstate(all="ignore"):

@@ -36,7 +36,7 @@ def computed_type(dtype: str) -> str:
     """Return the type of values in registers and in shared memory.
 
     Example:
-        >>> computed_type("float16"), computed("int8")
+        >>> computed_type("float16"), computed_type("int8")
         ('float', 'signed char')
     """
     return "float" if is_narrow_float(dtype) else _STORED[dtype]

@@ -131,13 +131,13 @@ class Emulator(CudaDriver):
                 found=f"compiled code for {', '.join(image.cubins)}",
                 hint='compile it without options={"native-cuda": {"text": False}}',
             )
-        code = self.compiled(emulated_text(image))
+        code = self.compile(write_emulated_text(image))
         with tempfile.TemporaryDirectory(prefix="kernelyard-") as folder:
             path = Path(folder, "kernels.so")
             path.write_bytes(code)
             return EmulatedKernels(self, ctypes.CDLL(str(path)))
 
-    def compiled(self, text: str) -> bytes:
+    def compile(self, text: str) -> bytes:
         """Return the shared library of C++ text, compiled unless it was before. Raises: ToolchainError."""
         key = "\n".join((*self._compiler, *FLAGS, *(path.read_text(encoding="utf-8") for path in HEADERS), text))
         code = CACHE.get(key)
@@ -145,7 +145,7 @@ class Emulator(CudaDriver):
             with tempfile.TemporaryDirectory(prefix="kernelyard-") as name:
                 folder = Path(name)
                 (folder / "kernels.cpp").write_text(text, encoding="utf-8")
-                made = precompiled(self._compiler, FLAGS)
+                made = precompile(self._compiler, FLAGS)
                 kept = (OBJECT_ELSEWHERE, f"-I{made}", str(made / OBJECT)) if made is not None else ()
                 words = (*self._compiler, *FLAGS, "-o", "kernels.so", "kernels.cpp", *kept, f"-I{HEADER.parent}")
                 CPP.run(words, folder)
@@ -155,7 +155,7 @@ class Emulator(CudaDriver):
 
 
 @cache
-def precompiled(compiler: tuple[str, ...], flags: tuple[str, ...]) -> Path | None:
+def precompile(compiler: tuple[str, ...], flags: tuple[str, ...]) -> Path | None:
     """Return a folder with the emulator's header precompiled, and an object; None where nothing may be kept.
 
     Most kernels are short, and the emulator takes most of the time of their compilation: the object has what runs the
@@ -180,7 +180,7 @@ def precompiled(compiler: tuple[str, ...], flags: tuple[str, ...]) -> Path | Non
     return folder
 
 
-def emulated_text(image: Image) -> str:
+def write_emulated_text(image: Image) -> str:
     """Return the C++ text of an image: its own, and a function for every kernel that runs it."""
     take = "const emulation::Start* how, const emulation::Slot* slots"
     parameters = _parameters(image)

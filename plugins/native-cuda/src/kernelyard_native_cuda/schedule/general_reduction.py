@@ -32,7 +32,7 @@ from kernelyard_native_cuda.schedule.machine import Machine
 from kernelyard_native_cuda.schedule.points import Store, emit_reduction, finish_point
 from kernelyard_native_cuda.schedule.reduction import emit_block_reduction, threads_for
 from kernelyard_native_cuda.schedule.register_row import RegisterRow, RowShape, along, is_along_rows, row_shape
-from kernelyard_native_cuda.schedule.rematerialize import rematerialized
+from kernelyard_native_cuda.schedule.rematerialize import rematerialize
 from kernelyard_native_cuda.schedule.row_loop import emit_element_loop
 from kernelyard_native_cuda.schedule.rule import Schedule
 
@@ -121,9 +121,9 @@ def _write(chain: Chain, later: Sequence[Stage], name: str) -> WrittenKernel:
     if shape is not None:
         return _write_in_registers(chain, private, shape, name)
     if all(is_along_rows(stage, chain.inner(stage)) for stage in chain.stages):
-        chain = Chain(rematerialized(chain.stages, private), chain.shared)
-        private &= _written(chain)
-    kernel = Kernel(_written(chain), threads_for(chain.work), private)
+        chain = Chain(rematerialize(chain.stages, private), chain.shared)
+        private &= _list_written(chain)
+    kernel = Kernel(_list_written(chain), threads_for(chain.work), private)
     kept = _keep_rows(kernel, chain, private)
     point = kernel.define_point(chain.rows, "blockIdx.x")
     row = kernel.expressions(kernel.axes_at(point, chain.rows), kept=kept)
@@ -142,7 +142,7 @@ def _write(chain: Chain, later: Sequence[Stage], name: str) -> WrittenKernel:
 
 
 def _write_in_registers(chain: Chain, private: frozenset[Buffer], shape: RowShape, name: str) -> WrittenKernel:
-    kernel = Kernel(_written(chain), shape.threads, private)
+    kernel = Kernel(_list_written(chain), shape.threads, private)
     row = kernel.expressions(kernel.axes_at(kernel.define_point(chain.rows, "blockIdx.x"), chain.rows))
     registers = RegisterRow(kernel, shape, private)
     for number, stage in enumerate(chain.stages):
@@ -153,12 +153,12 @@ def _write_in_registers(chain: Chain, private: frozenset[Buffer], shape: RowShap
             registers.write(row, stage, axis)
             continue
         unread = private - _read_from_memory(stage, chain.stages[number + 1 :])
-        first = registers.reduced(row, stage) if axis is not None else None
+        first = registers.emit_reduction(row, stage) if axis is not None else None
         _write_once(kernel, row, chain, stage, unread, first)
     return kernel.finish(name, extent_of(chain.rows))
 
 
-def _written(chain: Chain) -> frozenset[Buffer]:
+def _list_written(chain: Chain) -> frozenset[Buffer]:
     return frozenset[Buffer]().union(*(stage.written for stage in chain.stages))
 
 
@@ -167,7 +167,7 @@ def _private(chain: Chain, later: Sequence[Stage]) -> frozenset[Buffer]:
     elsewhere = {buffer for stage in later for block in stage.blocks for buffer in (block.output, *block.reads)}
     # What is written in pieces may have pieces that an earlier kernel wrote.
     elsewhere |= {b.output for stage in chain.stages for b in stage.blocks if not _writes_all(b)}
-    return frozenset(buffer for buffer in _written(chain) - elsewhere if buffer.scope == "local")
+    return frozenset(buffer for buffer in _list_written(chain) - elsewhere if buffer.scope == "local")
 
 
 def _writes_all(block: ComputeBlock) -> bool:

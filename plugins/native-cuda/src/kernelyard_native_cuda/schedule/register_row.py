@@ -144,8 +144,8 @@ class RegisterRow:
         self._private = private
         self._texts: dict[Place, str] = {}  # of elements that are in registers
 
-    def reduced(self, row: Expressions, stage: Stage) -> str:
-        """Return the value of a stage's reduction of the row; every thread gets it. The name of it."""
+    def emit_reduction(self, row: Expressions, stage: Stage) -> str:
+        """Emit a stage's reduction of the row, and return the name of its value, which every thread gets."""
         kernel, writer, block = self._kernel, self._kernel.writer, stage.first
         assert block.reducer in operations.REDUCERS
         dtype, total = block.output.dtype, kernel.writer.fresh("total")

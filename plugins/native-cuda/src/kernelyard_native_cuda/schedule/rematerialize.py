@@ -17,7 +17,7 @@ from kernelyard.plugins.codegen_api import (
 )
 
 
-def rematerialized(stages: Sequence[Stage], private: frozenset[Buffer]) -> tuple[Stage, ...]:
+def rematerialize(stages: Sequence[Stage], private: frozenset[Buffer]) -> tuple[Stage, ...]:
     """Return stages without those that only compute values for the others, one for each point.
 
     private: buffers that no other stage touches.

@@ -116,7 +116,7 @@ def inside(kernel: Kernel, name: str, extent: Dim, tile: int) -> list[str]:
 def lanes_of_copies(it: Contraction, side: Side) -> int:
     """Return the width of asynchronous copies in elements; 0 where copies are synchronous."""
     is_turned = runs_along_sum(side.operand, it) != side.along_sum
-    return _copied_lanes(it, side.operand, side.expr, 1 if is_turned else lanes_in(side.expr.dtype, PIECE))
+    return _count_copied_lanes(it, side.operand, side.expr, 1 if is_turned else lanes_in(side.expr.dtype, PIECE))
 
 
 def copy_width(it: Contraction, operand: Operand) -> int:
@@ -124,10 +124,10 @@ def copy_width(it: Contraction, operand: Operand) -> int:
     synchronous.
     """
     expr = operand.narrow
-    return _copied_lanes(it, operand, expr, lanes_in(expr.dtype, PIECE)) * dtypes.itemsize(expr.dtype)
+    return _count_copied_lanes(it, operand, expr, lanes_in(expr.dtype, PIECE)) * dtypes.itemsize(expr.dtype)
 
 
-def _copied_lanes(it: Contraction, operand: Operand, expr: Expr, most: int) -> int:
+def _count_copied_lanes(it: Contraction, operand: Operand, expr: Expr, most: int) -> int:
     access = access_of(expr)
     if access is None:
         return 0
