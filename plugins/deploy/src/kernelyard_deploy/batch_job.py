@@ -60,7 +60,7 @@ class Job:
         """Return the file that a shard becomes, in the format of its source."""
         return Path(self.folder, f"part-{shard.number:06}{Path(self.sources[shard.source][0]).suffix}")
 
-    def left(self) -> list[Shard]:
+    def list_remaining(self) -> list[Shard]:
         """Return the shards that are not done."""
         return [shard for shard in self.shards if not self.part(shard).exists()]
 

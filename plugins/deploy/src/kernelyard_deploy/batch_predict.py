@@ -70,7 +70,7 @@ def predict_table(
     paths = [sources] if isinstance(sources, str | Path) or not isinstance(sources, Sequence) else list(sources)
     threads = threads or max(1, processors() // workers)
     job = plan(Path(artifact), [Path(each) for each in paths], Path(folder), shard_rows, batch_rows, keep, threads)
-    left = job.left()
+    left = job.list_remaining()
     if executor is None:
         ends = supervise_shards(job, left, min(workers, max(1, len(left))), retries)
     else:

@@ -44,7 +44,7 @@ class AnnotateTarget(Pass):
             chosen = [self._target(binding, dataflow, module, name) for binding in function.bindings]
             if any(chosen):
                 pairs = zip(function.bindings, chosen, strict=True)
-                bindings = [marking.marked(binding, target) if target else binding for binding, target in pairs]
+                bindings = [marking.mark(binding, target) if target else binding for binding, target in pairs]
                 changed[name] = Function(function.params, bindings, function.result, function.attrs)
         return module.with_functions({**changed, **marking.added}) if changed else module
 
@@ -81,7 +81,7 @@ class _Marking:
         self._names = FreshNames(module)
         self._name_of: dict[tuple[object, ...], str] = {}
 
-    def marked(self, binding: Binding, target: str) -> Binding:
+    def mark(self, binding: Binding, target: str) -> Binding:
         """Return the binding as a call of a region with nothing else in it."""
         inputs: dict[Expr, None] = dict.fromkeys(o for o in operands(binding.value) if isinstance(o, (Var, Constant)))
         lifted = lift([binding], tuple(inputs), [binding.var], {CODEGEN: target})

@@ -73,11 +73,11 @@ class _Partition:
         bindings: list[Binding] = []
         for binding in function.bindings:
             target = region_backend(binding.value, self.module)
-            bindings += self._called(binding, target, name) if target else [binding]
+            bindings += self._call_region(binding, target, name) if target else [binding]
         if len(bindings) != len(function.bindings) or any(map(_differ, bindings, function.bindings)):
             self.changed[name] = Function(function.params, bindings, function.result, function.attrs)
 
-    def _called(self, binding: Binding, target: str, entry: str) -> list[Binding]:
+    def _call_region(self, binding: Binding, target: str, entry: str) -> list[Binding]:
         call = binding.value
         assert isinstance(call, Call)
         region, arguments = self._with_inputs_once(self.module.graph_functions()[call.op_name], call.args)

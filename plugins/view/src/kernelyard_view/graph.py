@@ -42,7 +42,7 @@ def graph_data(nodes: Sequence[Node]) -> dict[str, Any]:
     sizes = [_size(label, op) for label, op in boxes]
     edges = _edges(nodes, reads, gives)
     counts = {"first": len(reads), "count": len(nodes), "labels": [label for label, _ in boxes]}
-    return {**counts, **_drawn(lay_out_in_layers(sizes, edges), sizes, edges)}
+    return {**counts, **_round_layout(lay_out_in_layers(sizes, edges), sizes, edges)}
 
 
 def _boxes(nodes: Sequence[Node], reads: Sequence[Tensor], gives: Sequence[Tensor]) -> list[tuple[str, str]]:
@@ -51,7 +51,7 @@ def _boxes(nodes: Sequence[Node], reads: Sequence[Tensor], gives: Sequence[Tenso
     return [*inputs, *((short(plain_name(node.name)), node.op) for node in nodes), *outputs]
 
 
-def _drawn(layout: Layout, sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def _round_layout(layout: Layout, sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Return a layout in whole numbers, which are short to write."""
     points = [map(round, chain.from_iterable(path)) for path in layout.paths]
     return {
