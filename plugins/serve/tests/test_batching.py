@@ -37,7 +37,7 @@ class Model:
             raise InputShapeError("negative")
         return {"y": 2 * feeds["x"]}
 
-    def called(self, waited: Sequence[float], rows: int, seconds: float) -> None:
+    def record_call(self, waited: Sequence[float], rows: int, seconds: float) -> None:
         self.seen.append((len(waited), rows))
 
 

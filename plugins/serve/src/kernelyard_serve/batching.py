@@ -50,7 +50,7 @@ class BatchPolicy:
 class BatchObserver(Protocol):
     """Observe every call of a batcher."""
 
-    def called(self, waited: Sequence[float], rows: int, seconds: float) -> None:
+    def record_call(self, waited: Sequence[float], rows: int, seconds: float) -> None:
         """Record a call: for how long each of its requests waited, its rows, and how long it took."""
 
 
@@ -120,7 +120,7 @@ class Throughput:
     def __init__(self) -> None:
         self._per_request = self._per_call = self._last_end = 0.0
 
-    def ended(self, started: float, requests: int) -> None:
+    def record_end(self, started: float, requests: int) -> None:
         """Record a call that has just ended. started: when it was handed to a thread, by the monotonic clock."""
         now = time.monotonic()
         self._per_request += _WEIGHT * ((now - max(started, self._last_end)) / requests - self._per_request)
@@ -174,7 +174,7 @@ class Batcher:
         request = Request(feeds, key, rows, future, deadline)
         if deadline is not None:
             request.timer = loop.call_later(max(0.0, deadline - request.arrived), _expire, request)
-        future.add_done_callback(partial(self._done, request))
+        future.add_done_callback(partial(self._remove_request, request))
         self._lanes.setdefault(key, Lane()).add(request)
         self.waiting += 1
         self._pump()
@@ -200,7 +200,7 @@ class Batcher:
             future.set_exception(as_ours(error))
         seconds = time.monotonic() - start
         self._learn(shapes, seconds)
-        self._observer.called((0.0,), _rows(shapes), seconds)
+        self._observer.record_call((0.0,), _rows(shapes), seconds)
 
     def _learn(self, shapes: Shapes, seconds: float) -> None:
         if len(self._seconds) >= _MAX_TIMED and shapes not in self._seconds:
@@ -245,7 +245,7 @@ class Batcher:
         self.running += 1
         self._executor.submit(self._work, batch, asyncio.get_running_loop())
 
-    def _done(self, request: Request, future: asyncio.Future[Arrays]) -> None:
+    def _remove_request(self, request: Request, future: asyncio.Future[Arrays]) -> None:
         """Remove a request that nobody waits for any more, and cancel its call where nobody waits for that."""
         if request.timer is not None:
             request.timer.cancel()
@@ -296,7 +296,7 @@ class Batcher:
 
     def _finish(self, batch: RunningBatch, outcomes: Sequence[Arrays | KernelyardError], seconds: float) -> None:
         self.running -= 1
-        self._throughput.ended(batch.started, len(batch.requests))
+        self._throughput.record_end(batch.started, len(batch.requests))
         now = time.monotonic()
         for request, outcome in zip(batch.requests, outcomes, strict=True):
             request.running = None  # the two would else be freed by the collector alone, with all their arrays
@@ -311,7 +311,7 @@ class Batcher:
         if len(batch.requests) == 1:
             self._learn(tuple([array.shape for array in batch.requests[0].feeds.values()]), seconds)
         waited = [batch.started - request.arrived for request in batch.requests]
-        self._observer.called(waited, sum(request.rows for request in batch.requests), seconds)
+        self._observer.record_call(waited, sum(request.rows for request in batch.requests), seconds)
         self._pump()
 
 

@@ -67,11 +67,11 @@ class Worker:
     async def _connect(self) -> WorkerConnection:
         loop = asyncio.get_running_loop()
         try:
-            return (await loop.create_unix_connection(lambda: WorkerConnection(self._lost), self._path))[1]
+            return (await loop.create_unix_connection(lambda: WorkerConnection(self._remove_idle), self._path))[1]
         except OSError as error:
             raise WorkerLostError from error
 
-    def _lost(self, connection: WorkerConnection) -> None:
+    def _remove_idle(self, connection: WorkerConnection) -> None:
         if connection in self._idle:
             self._idle.remove(connection)
 

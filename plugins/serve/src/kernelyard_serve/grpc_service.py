@@ -59,7 +59,7 @@ class Service:
             status = status_of(ours).http
             raise ours from error
         finally:
-            served.metrics.answered("grpc", status, time.monotonic() - start)
+            served.metrics.record_answer("grpc", status, time.monotonic() - start)
 
     async def ServerLive(self, request: Any, deadline: Deadline) -> Any:  # noqa: N802
         """Return that the process answers."""

@@ -125,7 +125,7 @@ class Inference:
         if served is None:
             self._refused[status] += 1
         else:
-            served.metrics.answered("http", status, time.monotonic() - start)
+            served.metrics.record_answer("http", status, time.monotonic() - start)
 
     async def _answer(self, send: Send, served: ServedModel, request: InferenceRequest, results: Arrays) -> int:
         body, length = encode_answer(served.name, served.version, request, results)

@@ -44,12 +44,12 @@ class ModelMetrics:
         self.request_seconds, self.queue_seconds = Histogram(SECONDS), Histogram(SECONDS)
         self.call_seconds, self.call_rows = Histogram(SECONDS), Histogram(ROWS)
 
-    def answered(self, protocol: str, status: int, seconds: float) -> None:
+    def record_answer(self, protocol: str, status: int, seconds: float) -> None:
         """Record an answer: its status of HTTP, and how long it took from the request's arrival."""
         self.answers[protocol, status] += 1
         self.request_seconds.add(seconds)
 
-    def called(self, waited: Sequence[float], rows: int, seconds: float) -> None:
+    def record_call(self, waited: Sequence[float], rows: int, seconds: float) -> None:
         """Record a call: for how long each of its requests waited, its rows, and how long it took."""
         for each in waited:
             self.queue_seconds.add(each)

@@ -151,7 +151,7 @@ class ModelRepository:
         """Return the counts of all models that were ever served."""
         return list(self._metrics.values())
 
-    def served(self) -> list[ServedModel]:
+    def list_served(self) -> list[ServedModel]:
         """Return all versions of all models that are served."""
         return [each for versions in self._served.values() for each in versions.values()]
 
@@ -217,7 +217,7 @@ class ModelRepository:
 
     def gauges(self) -> Mapping[str, Mapping[str, float]]:
         """Return what is so now: requests that wait and calls that run, by model."""
-        served = self.served()
+        served = self.list_served()
         return {
             "requests_waiting": {each.metrics.labels: each.batcher.waiting for each in served},
             "calls_running": {each.metrics.labels: each.batcher.running for each in served},
