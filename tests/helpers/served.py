@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,12 @@ class Client:
 
 
 class Server:
-    """`kernelyard serve` in a process."""
+    """`kernelyard serve` in a process, whose temporary files, as the sockets of workers, are in a folder."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, folder: str, *arguments: str) -> None:
         command = [sys.executable, "-m", "kernelyard", "serve", "--port", "0", *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipe, environment = subprocess.PIPE, {**os.environ, "TMPDIR": folder}
+        self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
         self.lines: list[str] = []
         self.ports: dict[str, int] = {}
         while not any(line.startswith("ready") for line in self.lines) and (line := self._line()):
@@ -76,10 +78,16 @@ class Server:
 
 @contextmanager
 def serving(*arguments: str) -> Iterator[Server]:
-    server = Server(*arguments)
-    try:
-        yield server
-    finally:
-        if server.process.poll() is None:
-            server.signal(signal.SIGKILL)
-        server.process.communicate()
+    """Start a server, and stop it after the block; it is killed only where it does not stop within 10 seconds."""
+    with TemporaryDirectory(prefix="ky-") as folder:  # a short path, as those of sockets have to be
+        server = Server(folder, *arguments)
+        try:
+            yield server
+        finally:
+            if server.process.poll() is None:
+                server.signal(signal.SIGTERM)
+            try:
+                server.process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                server.signal(signal.SIGKILL)
+                server.process.communicate()
