@@ -305,6 +305,31 @@ def test_windows_over_the_edge_keep_their_number(check):
         pooled(check, kind, before="nn.relu", ceil_mode=True, pads=(0, 0, 0, 0, 0, 0, 2, 2))
 
 
+@pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 2, 0, 3)], ids=str)
+@pytest.mark.parametrize("attrs", [{"count_include_pad": True}, {"count_include_pad": False}, {}], ids=str)
+def test_a_window_that_reaches_beyond_its_image_ends_with_it(check, attrs, padding):
+    kind = "avg" if attrs else "max"
+    window = {"pool_size": (640, 9), "strides": (640, 3), "padding": padding, "ceil_mode": True, **attrs}
+
+    def build(b, x):
+        return b.op(f"nn.{kind}_pool2d", x, **window)
+
+    after = check(PASS, check.of(build, shape=(2, 3, 7, 8)))
+    rows, columns = 7 + padding[0] + padding[2], 8 + padding[1] + padding[3]
+    assert after.bindings[-1].value.attrs["pool_size"] == (rows, min(9, columns))
+
+
+@pytest.mark.parametrize(
+    "attrs", [{"pool_size": (8,), "dilation": (2,)}, {"pool_size": (6,), "strides": (2,)}], ids=["dilated", "it fits"]
+)
+def test_other_windows_stay_as_long_as_they_are(check, attrs):
+    def build(b, x):
+        return b.op("nn.max_pool1d", x, **{"strides": (20,), "ceil_mode": True, **attrs})
+
+    after = check(PASS, check.of(build, shape=(2, 3, 9)))
+    assert after.bindings[-1].value.attrs["pool_size"] == attrs["pool_size"]
+
+
 @settings(max_examples=80, deadline=None)
 @given(modules(symbolic=True, max_ops=12))
 def test_random_modules_keep_their_meaning(program):

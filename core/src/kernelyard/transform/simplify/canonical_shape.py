@@ -142,6 +142,21 @@ def _padding_of_maximum(mutator: FunctionMutator, call: Call) -> Expr | None:
     return _with_padding(call, pad) if is_least or _pads_with(pad, -math.inf) else None
 
 
+def _clip_window(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """Shorten a window to the padded image where it reaches beyond (ceil_mode): nothing is there, nor counted."""
+    attrs, rank = call.attrs, len(call.attrs["pool_size"])
+    padding, spatial = attrs["padding"], call.args[0].tensor_type.shape[2:]
+    padded = [size + padding[axis] + padding[rank + axis] for axis, size in enumerate(spatial)]
+    clipped = tuple(
+        min(size, room) if isinstance(room, int) and step == 1 else size
+        for size, room, step in zip(attrs["pool_size"], padded, attrs["dilation"], strict=True)
+    )
+    if clipped == attrs["pool_size"] or 0 in clipped:
+        return None
+    new = Call(call.op, call.args, {**attrs, "pool_size": clipped})
+    return new if new.type == call.type else None
+
+
 def _maximum_of_sequence(mutator: FunctionMutator, call: Call) -> Expr | None:
     """Return the maximum of whole sequences as a reduction, which generated convolutions take in; over an image it
     stays a pool, which keeps the layout of convolutions."""
@@ -194,8 +209,8 @@ SHAPE_RULES: dict[str, tuple[Rule, ...]] = {
     "tile": (_nothing("repeats", 1),),
     "flip": (_flip_nothing,),
     **dict.fromkeys(_CONVOLUTIONS, (_padding_of_convolution,)),
-    **dict.fromkeys(_AVERAGES, (_padding_of_average,)),
-    "nn.max_pool1d": (_padding_of_maximum, _maximum_of_sequence),
-    **dict.fromkeys(_MAXIMA_OF_IMAGES, (_padding_of_maximum,)),
+    **dict.fromkeys(_AVERAGES, (_padding_of_average, _clip_window)),
+    "nn.max_pool1d": (_padding_of_maximum, _clip_window, _maximum_of_sequence),
+    **dict.fromkeys(_MAXIMA_OF_IMAGES, (_padding_of_maximum, _clip_window)),
     **dict.fromkeys(_REDUCTIONS, (_explicit_axes, _reduce_ones)),
 }
