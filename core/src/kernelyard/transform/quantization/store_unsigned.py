@@ -28,11 +28,11 @@ class StoreUnsigned(FunctionPass):
     name = "store_unsigned"
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
-        stored = _stored_between(function)
+        stored = _find_stored(function)
         return _Shifter(stored).mutate(function) if stored else function
 
 
-def _stored_between(function: Function) -> set[Var]:
+def _find_stored(function: Function) -> set[Var]:
     """Return the variables of int8 that a quantize makes and only dequantizes and movements read."""
     readers, results = uses(function), set(result_vars(function))
     made = {binding.var: binding.value for binding in function.bindings if _is_int8(binding.value)}
@@ -95,24 +95,27 @@ class _Shifter(FunctionMutator):
         if not isinstance(value, Call):
             return value
         if value.op_name == "dequantize" and _is_shifted(value):
-            return Call(value.op, [*value.args[:2], _shifted(value.args[2])], value.attrs)
+            return Call(value.op, [*value.args[:2], _shift_zero_point(value.args[2])], value.attrs)
         if var not in self._stored:
             return value
         if value.op_name == "quantize":
             attrs = {**value.attrs, "dtype": "uint8"}
-            return Call(value.op, [*value.args[:2], _shifted(value.args[2])], attrs)
-        return Call(value.op, value.args, _with_padding(value)) if value.op_name == "pad" else value
+            return Call(value.op, [*value.args[:2], _shift_zero_point(value.args[2])], attrs)
+        return Call(value.op, value.args, _shift_padding(value)) if value.op_name == "pad" else value
 
 
 def _is_shifted(dequantize: Call) -> bool:
+    """Return True where the stored operand has become uint8, and the zero point has yet to."""
     stored, _, zero = dequantize.args
     return stored.tensor_type.dtype == "uint8" and zero.tensor_type.dtype == "int8"
 
 
-def _shifted(zero: Expr) -> Constant:
+def _shift_zero_point(zero: Expr) -> Constant:
+    """Return the zero point of uint8 for one of int8."""
     assert isinstance(zero, Constant)
     return Constant((zero.data.astype(np.int16) + OFFSET).astype(np.uint8))
 
 
-def _with_padding(pad: Call) -> Mapping[str, Any]:
+def _shift_padding(pad: Call) -> Mapping[str, Any]:
+    """Return the attributes of a `pad` of uint8 for those of one of int8."""
     return {**pad.attrs, "value": pad.attrs["value"] + OFFSET} if pad.attrs["mode"] == "constant" else pad.attrs
