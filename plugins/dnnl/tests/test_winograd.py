@@ -18,7 +18,7 @@ from kernelyard_dnnl import _native
 from kernelyard_dnnl.primitives import winograd_choice
 from kernelyard_dnnl.runtime import DnnlRuntime
 from kernelyard_llvm.winograd import algorithm, choice
-from kernelyard_llvm.winograd.choice import padded
+from kernelyard_llvm.winograd.choice import pad_to_vectors
 from kernelyard_llvm.winograd.epilogue import BINARY, ELTWISE
 from kernelyard_llvm.winograd.kernel import BLOCK
 from kernelyard_llvm.winograd.record import MAX_OPERANDS
@@ -305,7 +305,7 @@ def test_sizes_that_are_known_late(tile, builder):
         runtime.get_function("dnnl_0")(data, actual)
         assert error_of(actual, data, weight) < ERROR[tile]
     places = algorithm.size_of_tile(tile) ** 2
-    columns = padded(20, winograd_choice.vector_lanes())
+    columns = pad_to_vectors(20, winograd_choice.vector_lanes())
     assert runtime._plans.packed.info().nbytes == 4 * places * 6 * columns, "weights are transformed once for all sizes"
 
 

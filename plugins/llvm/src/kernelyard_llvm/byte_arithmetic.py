@@ -20,7 +20,7 @@ from kernelyard_llvm.byte_kernels import (
     cut,
     field,
     member_text,
-    rounded,
+    round_to_int32,
     rows_of_member,
 )
 from kernelyard_llvm.emitter import FunctionEmitter
@@ -127,7 +127,7 @@ def _combine(f: FunctionEmitter, kind: Kind, places: Sequence[Value], mask: Valu
     else:
         real = f.fma(x, first, f.fma(_floats(f, right, kind.right_is_signed, mask), second, offset))
     low, high = (field(f, each, "float") for each in (Field.LOW, Field.HIGH))
-    whole = rounded(f, cut(f, "olt", cut(f, "ogt", real, low), high))
+    whole = round_to_int32(f, cut(f, "olt", cut(f, "ogt", real, low), high))
     f.store(f.convert("trunc", f.add(whole, field(f, Field.ZERO, "i32")), "i8"), result, mask)
 
 

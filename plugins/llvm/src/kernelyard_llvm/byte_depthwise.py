@@ -24,7 +24,7 @@ from kernelyard_llvm.byte_kernels import (
     cut,
     field,
     member_text,
-    rounded,
+    round_to_int32,
     rows_of_member,
 )
 from kernelyard_llvm.emitter import FunctionEmitter
@@ -171,7 +171,7 @@ def _block(f: FunctionEmitter, kind: Kind, quads: Value, window: Value, paramete
         first = f.mul(quad, QUAD)
         pixels = [_pixel(f, kind, f.element(window, f.add(first, n), "i64"), start) for n in range(QUAD)]
         weights = f.element(parameters, f.mul(first, kind.width), "i8")
-        for n, numbers in enumerate(_interleaved(f, pixels)):
+        for n, numbers in enumerate(_interleave_pixels(f, pixels)):
             factor = f.load(f.element(weights, n * kind.width, "i8"), lanes, type_="i32")
             operands = [sums[n], numbers, factor]
             name = f"llvm.x86.avx512.vpdpbusd.{8 * kind.width}"
@@ -184,8 +184,8 @@ def _block(f: FunctionEmitter, kind: Kind, quads: Value, window: Value, paramete
         if kind.bounds is not None:
             low, high = (literal(bound, "float") for bound in kind.bounds)
             real = cut(f, "olt", cut(f, "ogt", real, low), high)
-        stored.append(rounded(f, real))
-    return _packed(f, kind, stored)
+        stored.append(round_to_int32(f, real))
+    return _pack_words(f, kind, stored)
 
 
 def _pixel(f: FunctionEmitter, kind: Kind, place: Value, start: Value) -> Value:
@@ -195,15 +195,15 @@ def _pixel(f: FunctionEmitter, kind: Kind, place: Value, start: Value) -> Value:
     return f.binary("xor", loaded, literal(SIGN, "i8")) if kind.source_is_signed else loaded
 
 
-def _interleaved(f: FunctionEmitter, pixels: Sequence[Value]) -> list[Value]:
+def _interleave_pixels(f: FunctionEmitter, pixels: Sequence[Value]) -> list[Value]:
     """Return words of four pixels' bytes: in each 16 bytes of the first vector the channels 0 to 3, ..."""
-    pairs = [_unpacked(f, pixels[n], pixels[n + 1], half) for half in (0, 1) for n in (0, 2)]
+    pairs = [_unpack_half(f, pixels[n], pixels[n + 1], half) for half in (0, 1) for n in (0, 2)]
     halves = [_as(f, each, "i16") for each in pairs]
-    words = [_unpacked(f, halves[n], halves[n + 1], half) for n in (0, 2) for half in (0, 1)]
+    words = [_unpack_half(f, halves[n], halves[n + 1], half) for n in (0, 2) for half in (0, 1)]
     return [_as(f, each, "i32") for each in words]
 
 
-def _unpacked(f: FunctionEmitter, a: Value, b: Value, half: int) -> Value:
+def _unpack_half(f: FunctionEmitter, a: Value, b: Value, half: int) -> Value:
     """Return the elements of the first or second half of each 16 bytes of both vectors, in turns."""
     elements = 16 if a.type == "i8" else 8
     starts = range(half * elements // 2, a.lanes, elements)
@@ -218,7 +218,7 @@ def _as(f: FunctionEmitter, value: Value, type_: str) -> Value:
     return f.pure(f"bitcast {value.typed} to <{lanes} x {type_}>", type_, lanes, [value])
 
 
-def _packed(f: FunctionEmitter, kind: Kind, words: Sequence[Value]) -> Value:
+def _pack_words(f: FunctionEmitter, kind: Kind, words: Sequence[Value]) -> Value:
     """Return four vectors of int32 as bytes."""
     to_16, to_signed, to_unsigned = (f"llvm.x86.{name}" for name in _PACKS[kind.width])
     halves: list[Value] = []

@@ -53,7 +53,7 @@ def cut(f: FunctionEmitter, order: str, value: Value, bound: Value) -> Value:
     return f.select(f.compare(order, value, limit), value, limit)
 
 
-def rounded(f: FunctionEmitter, real: Value) -> Value:
+def round_to_int32(f: FunctionEmitter, real: Value) -> Value:
     """Return a vector of floats as int32, the nearest ones, as the processor is set to round."""
     operands = [real]
     if real.lanes == max(_ROUNDS):

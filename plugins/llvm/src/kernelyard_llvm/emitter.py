@@ -15,12 +15,12 @@ from kernelyard_llvm.values import (
     BITS,
     Operand,
     Value,
-    aligned,
-    folded,
+    fold_integers,
     int_literal,
     iota,
     literal_int,
-    mangled,
+    mangle_type,
+    state_alignment,
     values_of,
     vector_type,
 )
@@ -137,7 +137,7 @@ class FunctionEmitter:
         a, b = values_of(a, b)
         if a.is_float:
             op, flags = f"f{op}", flags or ("" if op == "div" else CONTRACT)
-        known = folded(op, a, b)
+        known = fold_integers(op, a, b)
         if known is not None:
             return known
         if a.lanes != b.lanes:
@@ -183,12 +183,12 @@ class FunctionEmitter:
         args = self.align_lanes(*operands)
         lanes = args[0].lanes
         type_ = result or args[0].type
-        full = f"llvm.{name}.{f'{mangled(result, lanes)}.' if result else ''}{mangled(args[0].type, lanes)}"
+        full = f"llvm.{name}.{f'{mangle_type(result, lanes)}.' if result else ''}{mangle_type(args[0].type, lanes)}"
         return self.pure(self.call(full, vector_type(type_, lanes), *args, flags=flags), type_, lanes, args)
 
     def across_lanes(self, op: str, vector: Value, *start: Value, flags: str = "") -> Value:
         """Return all lanes combined into a scalar, beginning with `start` where that matters."""
-        name = f"llvm.vector.reduce.{op}.{mangled(vector.type, vector.lanes)}"
+        name = f"llvm.vector.reduce.{op}.{mangle_type(vector.type, vector.lanes)}"
         return self.pure(self.call(name, vector.type, *start, vector, flags=flags), vector.type, 1, [vector])
 
     def library_call(self, symbol: str, *operands: Operand) -> Value:
@@ -285,8 +285,8 @@ class FunctionEmitter:
         text = vector_type(type_, lanes)
         if mask is None or lanes == 1:
             return f"load {text}, ptr {place.ref}, align {BITS[type_] // 8}"
-        name, zeros = f"llvm.masked.load.{mangled(type_, lanes)}.p0", Value("zeroinitializer", type_, lanes)
-        return self.call(name, text, aligned(place, type_), mask, zeros)
+        name, zeros = f"llvm.masked.load.{mangle_type(type_, lanes)}.p0", Value("zeroinitializer", type_, lanes)
+        return self.call(name, text, state_alignment(place, type_), mask, zeros)
 
     def load(self, place: Value, lanes: int = 1, mask: Value | None = None, type_: str = "float") -> Value:
         """Return a load that stays where it is written."""
@@ -297,8 +297,8 @@ class FunctionEmitter:
         if mask is None or value.lanes == 1:
             self.line(f"store {value.typed}, ptr {place.ref}, align {BITS[value.type] // 8}")
         else:
-            name = f"llvm.masked.store.{mangled(value.type, value.lanes)}.p0"
-            self.line(self.call(name, "void", value, aligned(place, value.type), mask))
+            name = f"llvm.masked.store.{mangle_type(value.type, value.lanes)}.p0"
+            self.line(self.call(name, "void", value, state_alignment(place, value.type), mask))
 
     def prefetch(self, place: Value, locality: int = 3) -> None:
         """Ask for a cache line, which need not exist: 3 for the first-level cache, 2 for the second."""

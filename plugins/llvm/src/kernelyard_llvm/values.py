@@ -60,7 +60,7 @@ def values_of(*operands: Operand) -> list[Value]:
     return [each if isinstance(each, Value) else literal(each, type_) for each in operands]
 
 
-def aligned(place: Value, type_: str) -> Value:
+def state_alignment(place: Value, type_: str) -> Value:
     """Return an address, or a vector of them, of elements of a type, as an argument of an intrinsic."""
     return place._replace(ref=f"align {BITS[type_] // 8} {place.ref}")
 
@@ -72,7 +72,7 @@ def vector_type(element: str, lanes: int) -> str:
 
 
 @cache
-def mangled(type_: str, lanes: int) -> str:
+def mangle_type(type_: str, lanes: int) -> str:
     """Return a type in the name of an intrinsic."""
     short = {"half": "f16", "float": "f32", "double": "f64"}.get(type_, type_)
     return short if lanes == 1 else f"v{lanes}{short}"
@@ -118,8 +118,8 @@ FOLDED: dict[str, tuple[Callable[[int, int], int], int]] = {
 }
 
 
-def folded(op: str, a: Value, b: Value) -> Value | None:
-    """Integer arithmetic on literals, and with 0 and 1: index expressions are full of it."""
+def fold_integers(op: str, a: Value, b: Value) -> Value | None:
+    """Fold integer arithmetic on literals, and with 0 and 1: index expressions are full of it."""
     if op not in FOLDED or a.lanes != 1 or b.lanes != 1:
         return None
     meaning, neutral = FOLDED[op]

@@ -12,7 +12,7 @@ from kernelyard_dnnl.packing import PackedConstants, copy_constant
 from kernelyard_dnnl.values import Value
 from kernelyard_llvm.winograd import algorithm
 from kernelyard_llvm.winograd.algorithm import WINDOW
-from kernelyard_llvm.winograd.choice import FLOAT, padded, panel_width
+from kernelyard_llvm.winograd.choice import FLOAT, pad_to_vectors, panel_width
 from kernelyard_llvm.winograd.code import transform_weights
 
 # The dims of weights, filters innermost: (filters, channels, 3, 3), or with planes before the window.
@@ -31,7 +31,7 @@ def packed_weights(constants: PackedConstants, weight: Value, m: int, lanes: int
 
     def make(key: str) -> Value:
         filters, channels = weight.shape[0], _reduced(weight)
-        places, columns = algorithm.size_of_tile(m) ** 2, padded(filters, lanes)
+        places, columns = algorithm.size_of_tile(m) ** 2, pad_to_vectors(filters, lanes)
         data = aligned_bytes(FLOAT * places * channels * columns)
         layout = dense((places, channels, columns), "float32")
         return constants.filled(weight, layout, data, key, lambda: _transform(weight, m, lanes, data))
@@ -47,7 +47,7 @@ def _reduced(weight: Value) -> int:
 def _transform(weight: Value, m: int, lanes: int, data: np.ndarray) -> None:
     """Write transformed weights to `data`, panel by panel: the filters of one fit in a cache."""
     filters, channels = weight.shape[0], _reduced(weight)
-    columns, width = padded(filters, lanes), panel_width(lanes) * lanes
+    columns, width = pad_to_vectors(filters, lanes), panel_width(lanes) * lanes
     scratch = aligned_bytes(FLOAT * WINDOW * WINDOW * channels * width)
     strides = weight.descriptor.strides
     assert strides is not None

@@ -80,13 +80,13 @@ def seconds(shape: Shape, m: int, lanes: int) -> float:
     tiles = shape.images * down * across
     rest = tiles % ROWS
     rows = tiles - rest + (0 if not rest else FEW_ROWS if rest <= FEW_ROWS else ROWS)
-    channels, filters = shape.planes * padded(shape.channels, lanes), padded(shape.filters, lanes)
+    channels, filters = shape.planes * pad_to_vectors(shape.channels, lanes), pad_to_vectors(shape.filters, lanes)
     weights = places * shape.reduced * filters
     moved = 2 * FLOAT * places * tiles * (channels + filters)
     return rows * weights / MULTIPLICATIONS + moved / CACHE_BYTES + FLOAT * weights / WEIGHT_BYTES
 
 
-def padded(count: int, lanes: int) -> int:
+def pad_to_vectors(count: int, lanes: int) -> int:
     """Return the next whole number of vectors."""
     return -(-count // lanes) * lanes
 

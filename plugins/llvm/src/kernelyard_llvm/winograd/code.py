@@ -39,7 +39,7 @@ def run(lanes: int, team: Team) -> Code:
 
         return products(lanes)
 
-    return _compiled("run", write, (), dict(team), lanes)
+    return _compile_function("run", write, (), dict(team), lanes)
 
 
 @cache
@@ -51,7 +51,7 @@ def transform_data(m: int, lanes: int, is_volume: bool) -> Code:
 
         return data_transform(m, lanes, is_volume)
 
-    return _compiled("transform_data", write, (m, is_volume), {}, lanes)
+    return _compile_function("transform_data", write, (m, is_volume), {}, lanes)
 
 
 @lru_cache(KEPT_RESULT_TRANSFORMS)
@@ -63,7 +63,7 @@ def transform_result(m: int, lanes: int, has_bias: bool, stages: tuple[Stage, ..
 
         return result_transform(m, lanes, has_bias, stages)
 
-    return _compiled("transform_result", write, (m, has_bias, stages), {}, lanes)
+    return _compile_function("transform_result", write, (m, has_bias, stages), {}, lanes)
 
 
 @cache
@@ -75,7 +75,7 @@ def transform_weights(m: int, lanes: int) -> Callable[..., None]:
 
         return weight_transform(m, lanes)
 
-    code = _compiled("transform_weights", write, (m,), {}, lanes)
+    code = _compile_function("transform_weights", write, (m,), {}, lanes)
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(code.addresses["transform_weights"])
 
     def call(*arguments: int) -> None:
@@ -85,7 +85,7 @@ def transform_weights(m: int, lanes: int) -> Callable[..., None]:
     return call
 
 
-def _compiled(
+def _compile_function(
     name: str, write: Callable[[], str], written_for: Sequence[object], imports: Mapping[str, int], lanes: int
 ) -> Code:
     """Return a function's code; write: its LLVM assembly, which these sources and values alone decide."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kernelyard_llvm.winograd import algorithm, code
-from kernelyard_llvm.winograd.choice import FLOAT, ROWS, Shape, padded, panel_width
+from kernelyard_llvm.winograd.choice import FLOAT, ROWS, Shape, pad_to_vectors, panel_width
 from kernelyard_llvm.winograd.epilogue import Stage
 from kernelyard_llvm.winograd.record import Field, strides_of
 
@@ -101,11 +101,11 @@ def convolution_kernel(convolution: Convolution, lanes: int, threads: int, team:
 def _sizes(convolution: Convolution, lanes: int) -> dict[int, int]:
     shape, m = convolution.shape, convolution.m
     down, across = shape.tiles(m)
-    columns = padded(shape.filters, lanes)
+    columns = pad_to_vectors(shape.filters, lanes)
     return {
         Field.CHANNELS: shape.channels,
         Field.FILTERS: shape.filters,
-        Field.PADDED_CHANNELS: padded(shape.channels, lanes),
+        Field.PADDED_CHANNELS: pad_to_vectors(shape.channels, lanes),
         Field.REDUCED: shape.reduced,
         Field.PADDED_REDUCED: _row_of_data(shape, lanes),
         Field.PLANES: shape.planes,
@@ -129,7 +129,7 @@ def _sizes(convolution: Convolution, lanes: int) -> dict[int, int]:
 
 def _row_of_data(shape: Shape, lanes: int) -> int:
     """Return the floats of a row: planes one after another, whole vectors at the end alone."""
-    return (shape.planes - 1) * shape.channels + padded(shape.channels, lanes)
+    return (shape.planes - 1) * shape.channels + pad_to_vectors(shape.channels, lanes)
 
 
 def _memory(convolution: Convolution, lanes: int, threads: int) -> dict[int, int]:
@@ -143,7 +143,7 @@ def _memory(convolution: Convolution, lanes: int, threads: int) -> dict[int, int
     block = -(-tiles // blocks)
     rows = -(-block // ROWS) * ROWS
     data = rows * _row_of_data(shape, lanes) + GAP
-    products = rows * padded(shape.filters, lanes) + GAP
+    products = rows * pad_to_vectors(shape.filters, lanes) + GAP
     stride = places * (data + products)
     return {
         Field.BLOCK: block,
@@ -154,7 +154,7 @@ def _memory(convolution: Convolution, lanes: int, threads: int) -> dict[int, int
         Field.PRODUCTS: places * data,
         Field.BLOCK_STRIDE: stride,
         Field.COPY: teams * stride,
-        Field.COPY_STRIDE: places * padded(shape.channels, lanes),
+        Field.COPY_STRIDE: places * pad_to_vectors(shape.channels, lanes),
     }
 
 

@@ -15,7 +15,7 @@ from kernelyard_llvm.winograd.algorithm import Matrix
 Transform = Callable[[FunctionEmitter, Matrix, Sequence[Value]], list[Value]]
 
 
-def transformed(f: FunctionEmitter, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
+def transform_by_rows(f: FunctionEmitter, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
     """Return the matrix times a column of vectors.
 
     Rows 1 and 2, 3 and 4, ... are of pairs, the first and last are not.
@@ -47,7 +47,7 @@ def _part(row: Sequence[float], other: Sequence[float], same: bool) -> list[floa
     return [a if (a == b) == same else 0.0 for a, b in zip(row, other, strict=True)]
 
 
-def transformed_by_columns(f: FunctionEmitter, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
+def transform_by_columns(f: FunctionEmitter, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
     """Return the matrix times a column of vectors; columns 1 and 2, 3 and 4, ... are of pairs."""
     pairs = range(1, len(values) - 1, 2)
     sums = {column: f.add(values[column], values[column + 1]) for column in pairs}

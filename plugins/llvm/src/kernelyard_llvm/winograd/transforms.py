@@ -11,7 +11,7 @@ from kernelyard_llvm.module import module_text
 from kernelyard_llvm.values import Operand, Value, registers
 from kernelyard_llvm.winograd import algorithm
 from kernelyard_llvm.winograd.epilogue import Stage, finish
-from kernelyard_llvm.winograd.matrix import along_both, transformed, transformed_by_columns
+from kernelyard_llvm.winograd.matrix import along_both, transform_by_columns, transform_by_rows
 from kernelyard_llvm.winograd.record import RECORD, Field, address, number, strides_of
 
 SOURCE, RESULT, OPERANDS = 0, 1, 2
@@ -24,7 +24,7 @@ class Pixel(NamedTuple):
     down: Value
     across: Value
 
-    def moved(self, f: FunctionEmitter, rows: Operand, columns: Operand) -> Value:
+    def move_by(self, f: FunctionEmitter, rows: Operand, columns: Operand) -> Value:
         """Return the address of the pixel so many rows and columns from this one."""
         return f.element(f.element(self.address, f.mul(rows, self.down)), f.mul(columns, self.across))
 
@@ -75,7 +75,7 @@ def _transform_plane(
         y, x = f.add(top, i), f.add(left, j)
         is_pixel = _all(f, f.compare("ult", y, height), f.compare("ult", x, width))
         end = f.select(is_pixel, channels, 0)
-        pixel, place = f.select(is_pixel, source.moved(f, i, j), copy), copied.moved(f, i, j)
+        pixel, place = f.select(is_pixel, source.move_by(f, i, j), copy), copied.move_by(f, i, j)
         with f.loop(0, padded, step=lanes) as (c, _):
             mask = f.lanes_below(lanes, f.sub(end, c))
             f.store(f.load(f.element(pixel, c), lanes, mask), f.element(place, c))
@@ -85,7 +85,7 @@ def _transform_plane(
     with f.loop(0, channels, step=lanes) as (c, _):
         mask = f.lanes_below(lanes, f.sub(channels, c))
         pixels = [[f.load(place, lanes, mask) for place in line] for line in _grid(f, chosen, c, size)]
-        _store_grid(f, along_both(f, transformed, algorithm.data_transform(m), pixels), made, c)
+        _store_grid(f, along_both(f, transform_by_rows, algorithm.data_transform(m), pixels), made, c)
 
 
 def weight_transform(m: int, lanes: int) -> str:
@@ -107,7 +107,7 @@ def weight_transform(m: int, lanes: int) -> str:
         mask = f.lanes_below(lanes, f.sub(filters, begin))
         places = _grid(f, tile, f.add(f.mul(c, filters), begin), algorithm.WINDOW)
         numbers = [[f.load(place, lanes, mask) for place in line] for line in places]
-        rows = along_both(f, transformed, algorithm.weight_transform(m), numbers)
+        rows = along_both(f, transform_by_rows, algorithm.weight_transform(m), numbers)
         _store_grid(f, rows, made, f.add(f.mul(c, count), column))
     return module_text([f.finish("transform_weights")], f.declarations, 32 * lanes)
 
@@ -132,15 +132,15 @@ def result_transform(m: int, lanes: int, has_bias: bool, stages: Sequence[Stage]
     with f.loop(0, filters, step=lanes) as (c, _):
         mask = f.lanes_below(lanes, f.sub(filters, c))
         sums = [[f.load(place, lanes) for place in line] for line in _grid(f, made, c, size)]
-        results = along_both(f, transformed_by_columns, algorithm.result_transform(m), sums)
+        results = along_both(f, transform_by_columns, algorithm.result_transform(m), sums)
         addend = f.load(f.element(bias, c), lanes, mask) if has_bias else None
         for i, line in enumerate(results):
             for j, value in enumerate(line):
                 with f.when(_all(f, f.compare("sgt", rows, i), f.compare("sgt", columns, j))):
-                    places = {key: operand.moved(f, i, j) for key, operand in operands.items()}
+                    places = {key: operand.move_by(f, i, j) for key, operand in operands.items()}
                     total = value if addend is None else f.add(value, addend)
                     finished = finish(f, stages, total, places, c, mask)
-                    f.store(finished, f.element(result.moved(f, i, j), c), mask)
+                    f.store(finished, f.element(result.move_by(f, i, j), c), mask)
     return module_text([f.finish("transform_result")], f.declarations, 32 * lanes)
 
 

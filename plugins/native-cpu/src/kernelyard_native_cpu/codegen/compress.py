@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelyard_llvm.emitter import FunctionEmitter
-from kernelyard_llvm.values import BITS, Value, mangled, vector_type
+from kernelyard_llvm.values import BITS, Value, mangle_type, vector_type
 from kernelyard_native_cpu.codegen.scalable import from_scalable, to_scalable
 from kernelyard_native_cpu.machine import Compression
 
@@ -26,7 +26,7 @@ def compress(e: FunctionEmitter, vector: Value, mask: Value, instruction: str) -
     if instruction == "sve.compact":
         return _compact(e, vector, mask)
     if instruction == "vpcompress":
-        name = f"llvm.experimental.vector.compress.{mangled(vector.type, vector.lanes)}"
+        name = f"llvm.experimental.vector.compress.{mangle_type(vector.type, vector.lanes)}"
         rest = Value("poison", vector.type, vector.lanes)
         return e.pure(e.call(name, vector.text, vector, mask, rest), vector.type, vector.lanes, [vector, mask])
     row = e.element(_table(e, vector.lanes), e.convert("zext", lane_bits(e, mask), "i64"), f"<{_WORDS} x i8>")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import Affine, Buffer, Expr, Load, offset_of
 from kernelyard_llvm.emitter import FunctionEmitter
-from kernelyard_llvm.values import BITS, Value, aligned, int_literal, mangled, vector_type
+from kernelyard_llvm.values import BITS, Value, int_literal, mangle_type, state_alignment, vector_type
 from kernelyard_native_cpu.codegen.types import storage_type
 
 
@@ -142,8 +142,9 @@ class Memory:
         e = self.emitter
         type_, places = storage_type(buffer.dtype), self._address(buffer, e.broadcast(offsets, lanes))
         mask = e.broadcast(mask or int_literal(1, "i1"), lanes)
-        name, zeros = f"llvm.masked.gather.{mangled(type_, lanes)}.v{lanes}p0", Value("zeroinitializer", type_, lanes)
-        call = e.call(name, vector_type(type_, lanes), aligned(places, type_), mask, zeros)
+        name = f"llvm.masked.gather.{mangle_type(type_, lanes)}.v{lanes}p0"
+        zeros = Value("zeroinitializer", type_, lanes)
+        call = e.call(name, vector_type(type_, lanes), state_alignment(places, type_), mask, zeros)
         return self._read(buffer, call, type_, lanes, [places, mask], conditional=True)
 
     def _read(
@@ -204,5 +205,5 @@ class Memory:
             for lane in range(values.lanes):
                 self.store(buffer, e.extract(offsets, lane), e.extract(values, lane))
             return
-        name = f"llvm.masked.scatter.{mangled(values.type, values.lanes)}.v{values.lanes}p0"
-        e.line(e.call(name, "void", values, aligned(self._address(buffer, offsets), values.type), mask))
+        name = f"llvm.masked.scatter.{mangle_type(values.type, values.lanes)}.v{values.lanes}p0"
+        e.line(e.call(name, "void", values, state_alignment(self._address(buffer, offsets), values.type), mask))

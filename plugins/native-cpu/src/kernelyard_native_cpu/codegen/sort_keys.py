@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelyard import dtypes
 from kernelyard_llvm.emitter import FunctionEmitter
-from kernelyard_llvm.values import BITS, Operand, Value, aligned, int_literal
+from kernelyard_llvm.values import BITS, Operand, Value, int_literal, state_alignment
 from kernelyard_native_cpu.codegen.compress import store_compressed
 from kernelyard_native_cpu.codegen.types import decode, encode, storage_type
 from kernelyard_native_cpu.machine import Compression
@@ -112,7 +112,7 @@ class Records:
                 store_compressed(self.e, value, mask, word, compression)
                 continue
             name = f"llvm.masked.compressstore.v{value.lanes}{self.word_type}"
-            self.e.line(self.e.call(name, "void", value, aligned(word, self.word_type), mask))
+            self.e.line(self.e.call(name, "void", value, state_alignment(word, self.word_type), mask))
 
     def _words_at(self, start: Value, at: Operand) -> list[Value]:
         first = self.e.element(start, at, self.word_type)
