@@ -71,18 +71,18 @@ class NativeCpuGenerator(CodeGenerator):
     def generate(self, functions: Mapping[str, PrimFunc], target: Target, options: Mapping[str, Any]) -> RuntimeModule:
         """See `CodeGenerator.generate`."""
         machine = resolve_machine(target.mcpu, target.arch)
-        objects = [_cached_object(write_thread_functions(machine), machine)]
+        objects = [_compile_once(write_thread_functions(machine), machine)]
         kernels: list[GeneratedKernel] = []
         names = list(functions)
         for start in range(0, len(names), KERNELS_PER_MODULE):
             chosen = {name: functions[name] for name in names[start : start + KERNELS_PER_MODULE]}
             written, text = write_module(chosen, machine)
             kernels += written
-            objects.append(_cached_object(text, machine))
+            objects.append(_compile_once(text, machine))
         return NativeCpuModule([kernel.info for kernel in kernels], objects, machine, _native.llvm_version())
 
 
-def _cached_object(text: str, machine: Machine) -> bytes:
+def _compile_once(text: str, machine: Machine) -> bytes:
     """Return the text as object code, compiled unless it was before."""
     key = f"{_native.compilation_key(machine)}\n{text}"
     found = CACHE.get(key)

@@ -58,7 +58,7 @@ def _seconds_of_kernel(calls: Sequence[Call]) -> float:
 def _rate(call: Call) -> float:
     """Return the operations per second of a product or a convolution."""
     if call.op_name in TRANSPOSED_CONVOLUTIONS:
-        return _transposed_rate(call)
+        return _estimate_transposed_rate(call)
     if call.op_name not in CONVOLUTIONS:
         return DIRECT
     if set(call.tensor_type.shape[2:]) == {1}:
@@ -74,7 +74,7 @@ def _rate(call: Call) -> float:
     return FEW_CHANNELS if set(window) == {1} or set(call.attrs["strides"]) != {1} else WINDOWS_OF_FEW
 
 
-def _transposed_rate(call: Call) -> float:
+def _estimate_transposed_rate(call: Call) -> float:
     """Return the operations per second of a transposed convolution: along one axis it is one for each step of a stride,
     and these took 0.98 of oneDNN's time in the geometric mean of eight shapes, with its reorders."""
     channels, _, *window = call.args[1].tensor_type.shape

@@ -76,7 +76,7 @@ class Expressions:
         return found
 
     def _evaluate(self, expr: Expr) -> Value:
-        looked_up = self._looked_up(expr)
+        looked_up = self._look_up(expr)
         if looked_up is not None:
             return looked_up
         match expr:
@@ -98,7 +98,7 @@ class Expressions:
                 return self._binary(expr)
         raise CodegenError("an expression of an unknown kind", found=type(expr).__name__)
 
-    def _looked_up(self, expr: Expr) -> Value | None:
+    def _look_up(self, expr: Expr) -> Value | None:
         """Emit a table lookup for an expression of four bits, if one instruction can look up sixteen entries."""
         if self.lanes is None or expr.dtype != "float32" or not self.e.has_look_up(self.lanes.count):
             return None
@@ -284,11 +284,11 @@ class Expressions:
 
     def _select_lanes(self, condition: Value, expr: Select) -> Value:
         opposite = self.e.binary("xor", condition, 1)
-        a = self._masked(expr.a, condition)
-        b = self._masked(expr.b, opposite)
+        a = self._evaluate_masked(expr.a, condition)
+        b = self._evaluate_masked(expr.b, opposite)
         return self.e.select(condition, a, b)
 
-    def _masked(self, expr: Expr, condition: Value) -> Value:
+    def _evaluate_masked(self, expr: Expr, condition: Value) -> Value:
         if not _needs_guard(expr):
             return self.value(expr)
         outer_mask, outer_known = self.mask, self.known

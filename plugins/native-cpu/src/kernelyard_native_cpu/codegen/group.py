@@ -16,7 +16,7 @@ from kernelyard_native_cpu.kernel_info import GroupInfo, Variant
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.group import Group
 from kernelyard_native_cpu.schedule.plan import TILES_PER_PANEL, Plan, size_of
-from kernelyard_native_cpu.schedule.streaming import streamed_buffers
+from kernelyard_native_cpu.schedule.streaming import choose_streamed_buffers
 
 ARGS, _DIMS, WORKSPACE = registers("ptr", "args", "dims", "workspace")
 BEGIN, END, THREAD, STEP = registers("i64", "begin", "end", "thread", "step")
@@ -45,7 +45,7 @@ class GroupWriter:
         self.machine = machine
         self.outside: Axes = {} if group.step is None else {group.step.name: STEP}
         stages = zip(group.stages, plans, strict=True)
-        self.streamed = [streamed_buffers(group, stage, plan, machine) for stage, plan in stages]
+        self.streamed = [choose_streamed_buffers(group, stage, plan, machine) for stage, plan in stages]
         self.rows = tuple(axis.name for axis in group.stages[0].spatial[: group.shared])
 
     def write(self, name: str) -> tuple[str, GroupInfo]:

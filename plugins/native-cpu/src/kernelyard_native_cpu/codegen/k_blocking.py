@@ -38,14 +38,16 @@ class KBlocking:
         with self.e.loop(0, extent, step=self.blocks.depth) as (begin, _):
             end = self.e.intrinsic("smin", self.e.add(begin, self.blocks.depth), extent)
             self._each_tile(lambda tile, points: self._advance(tile, points, begin, end))
-        self._each_tile(lambda tile, points: finish(points, self.loops.finish(points, self._kept(tile, len(points)))))
+        self._each_tile(
+            lambda tile, points: finish(points, self.loops.finish(points, self._load_sums(tile, len(points))))
+        )
 
     def _each_tile(self, body: Callable[[Value, Points], None]) -> None:
         with self.e.loop(0, self.tiles, runs=True) as (tile, _):
             body(tile, self.tile_at(tile))
 
     def _advance(self, tile: Value, points: Points, begin: Value, end: Value) -> None:
-        kept = self._kept(tile, len(points))
+        kept = self._load_sums(tile, len(points))
         self._keep(tile, self.loops.advance(points, kept, begin, end, self._ahead(tile)))
 
     def _ahead(self, tile: Value) -> Callable[[Axes], None] | None:
@@ -70,7 +72,7 @@ class KBlocking:
     def _place(self, tile: Value, number: int, count: int) -> Value:
         return self.e.add(self.e.mul(tile, count * self.plan.lanes), number * self.plan.lanes)
 
-    def _kept(self, tile: Value, count: int) -> list[Value]:
+    def _load_sums(self, tile: Value, count: int) -> list[Value]:
         places = [self._place(tile, number, count) for number in range(count)]
         return [self.memory.load(self.blocks.sums, place, self.plan.lanes) for place in places]
 

@@ -52,7 +52,7 @@ class _KernelWriter:
         plans = [[self._plan(group, stage) for stage in group.stages] for group in self.groups]
         scratch = [buffer for of_group in plans for plan in of_group for buffer in plan.scratch]
         self.private.update((buffer, 0) for buffer in scratch)
-        self.locals = (*self._kept_locals(), *scratch)
+        self.locals = (*self._list_locals(), *scratch)
         self.plans = plans
         self.table = DimTable(2 * len(self.groups) + 2 * len(self.locals))
 
@@ -60,7 +60,7 @@ class _KernelWriter:
         rows = frozenset(axis.name for axis in group.stages[0].spatial[: group.shared])
         return make_plan(stage, rows, self.private, self.machine)
 
-    def _kept_locals(self) -> Iterator[Buffer]:
+    def _list_locals(self) -> Iterator[Buffer]:
         """Yield the function's locals, and what groups keep for a block of rows in the place of some."""
         blocks = [block for group in self.groups for stage in group.stages for block in stage.blocks]
         used = {buffer for block in blocks for buffer in (block.output, *block.reads)}
@@ -114,7 +114,7 @@ class _KernelWriter:
         written |= {buffer for plan in plans for buffer in plan.scratch}
         memory = Memory(e, self.table, pointers, frozenset(written), self.private, machine.has_half)
         pointers.update(self._pointers(e, memory))
-        stored = [self._stored_buffers(stage) for stage in group.stages]
+        stored = [self._find_stored_buffers(stage) for stage in group.stages]
         return GroupWriter(memory, group, plans, stored, machine)
 
     def _pointers(self, e: FunctionEmitter, memory: Memory) -> dict[Buffer, Value]:
@@ -132,8 +132,8 @@ class _KernelWriter:
             found[buffer] = e.element(WORKSPACE, offset, "i8")
         return found
 
-    def _stored_buffers(self, stage: Stage) -> frozenset[Buffer]:
-        """Buffers of a stage that something outside of it reads."""
+    def _find_stored_buffers(self, stage: Stage) -> frozenset[Buffer]:
+        """Return the buffers of a stage that something outside of it reads."""
         others = [s for group in self.groups for s in group.stages if s is not stage]
         read_elsewhere = {buffer for s in others for block in s.blocks for buffer in block.reads}
         kept = read_elsewhere | set(self.function.params)

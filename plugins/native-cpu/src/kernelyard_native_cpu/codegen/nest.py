@@ -73,13 +73,13 @@ class Nest:
         if plan.masked or width > plan.lanes:
             steps = dims.ceildiv(self._extent(name), width)
             return OuterLoop(steps, lambda points, i: [{**a, name: self.e.mul(i, width)} for a in points])
-        return self._blocked_loop(name, plan.lanes, plan.unroll)
+        return self._block_loop(name, plan.lanes, plan.unroll)
 
     def _tile_loop(self, name: str, height: int) -> OuterLoop:
-        return self._blocked_loop(name, 1, height)
+        return self._block_loop(name, 1, height)
 
-    def _blocked_loop(self, name: str, lanes: int, times: int) -> OuterLoop:
-        """Steps of `times` pieces of `lanes` values; what would end outside is moved back inside."""
+    def _block_loop(self, name: str, lanes: int, times: int) -> OuterLoop:
+        """Return steps of `times` pieces of `lanes` values; what would end outside is moved back inside."""
         extent, width = self._extent(name), lanes * times
 
         def expand(points: Points, i: Value) -> Points:
@@ -164,10 +164,10 @@ class Nest:
         elif self.stage.reduce or self.stage.first.reducer:
             self._reduce(points)
         else:
-            for axes, known in zip(points, self._transposed_loads(points), strict=True):
+            for axes, known in zip(points, self._load_transposed_tiles(points), strict=True):
                 self._finish(axes, self.lanes_at(axes), known)
 
-    def _transposed_loads(self, points: Points) -> list[dict[Expr, Value]]:
+    def _load_transposed_tiles(self, points: Points) -> list[dict[Expr, Value]]:
         """Load transposed tiles, a row per lane; return the loads that their columns are, for each point."""
         plan = self.plan
         known: list[dict[Expr, Value]] = [{} for _ in points]

@@ -151,7 +151,7 @@ class _Sort:
             source, target, is_moved = e.branch(
                 e.compare("eq", of_first, _COUNT),
                 partial(list, (source, target, is_moved)),
-                partial(self._moved, source, target, is_moved, counters, shift),
+                partial(self._move_records, source, target, is_moved, counters, shift),
             )
         return [is_moved]
 
@@ -199,7 +199,7 @@ class _Sort:
                 counter = e.element(_COUNTERS, e.add(self._digit(key, shift), number * DIGITS), "i64")
                 e.store(e.add(e.load(counter, type_="i64"), 1), counter)
 
-    def _moved(self, source: Value, target: Value, is_moved: Value, counters: Value, shift: int) -> list[Value]:
+    def _move_records(self, source: Value, target: Value, is_moved: Value, counters: Value, shift: int) -> list[Value]:
         """Write each record behind those of lesser digits, and of the same digit that came before it; return where the
         records are, where there is room, and whether they are not where they were at first.
         """

@@ -190,7 +190,7 @@ class ReductionLoops:
         starts = [self.reducer.start(axes) for _ in range(copies) for axes in points]
         names = [name for name in self.plan.reduce if name != self.plan.vector]
         innermost = self._along_lanes if self.plan.vector_is_reduced else self._one_step
-        states = self._nested(names, points, starts, innermost)
+        states = self._nest_loops(names, points, starts, innermost)
         return [self.reducer.finish(axes, states[n :: len(points)]) for n, axes in enumerate(points)]
 
     def start(self, points: Sequence[Axes]) -> list[Value]:
@@ -214,14 +214,14 @@ class ReductionLoops:
         """Return the result for each point."""
         return [self.reducer.finish(axes, [[value]]) for axes, value in zip(points, kept, strict=True)]
 
-    def _nested(
+    def _nest_loops(
         self,
         names: Sequence[str],
         points: Sequence[Axes],
         states: list[State],
         innermost: Step,
     ) -> list[State]:
-        """Loops over reduced axes, one inside the other."""
+        """Emit loops over reduced axes, one inside the other."""
         if not names:
             return innermost(points, states)
         name, extent = names[0], self.plan.extents[names[0]]
@@ -231,7 +231,7 @@ class ReductionLoops:
             if name == self._prefetch_axis and not self._is_read_again(inside[0]):
                 self._ask_ahead(inside)
             if not self.plan.has_groups or name != self.plan.reduce[0]:
-                return self._nested(names[1:], inside, states, innermost)
+                return self._nest_loops(names[1:], inside, states, innermost)
             return self._group(names[1:], inside, states, innermost)
 
         if name in self.plan.unrolled_axes:
@@ -257,7 +257,7 @@ class ReductionLoops:
         assert isinstance(reducer, Combine), "only sums have factors"
         starts = [reducer.start_of_group(axes) for axes in points]
         if factored is None or factored.shift is None:
-            parts = self._nested(names, points, starts, innermost)
+            parts = self._nest_loops(names, points, starts, innermost)
             return [reducer.add(axes, *each, None) for axes, each in zip(points, _pairs(states, parts), strict=True)]
         times, count = factored.shift.times, len(points)
         rows = {self._row_of(axes): axes for axes in points}
@@ -268,7 +268,7 @@ class ReductionLoops:
             return innermost(points[:count], states[:count]) + totals
 
         zeros: list[State] = [[float_literal(0.0)] for _ in rows]
-        parts = self._nested(names, [*points, *rows.values()], starts + zeros, both)
+        parts = self._nest_loops(names, [*points, *rows.values()], starts + zeros, both)
         sums = dict(zip(rows, parts[count:], strict=True))
         return [
             reducer.add(axes, *each, sums[self._row_of(axes)][0])
@@ -321,7 +321,7 @@ class ReductionLoops:
         plan = self.plan
         extent, lanes = plan.extents[str(plan.vector)], plan.lanes
         if plan.masked:
-            return self._masked_steps(points, states, extent)
+            return self._emit_masked_steps(points, states, extent)
         width = lanes * plan.unroll
         end = extent - extent % lanes
         wide_end = extent - extent % width if plan.unroll > 1 else 0
@@ -337,8 +337,8 @@ class ReductionLoops:
         mask = self.e.compare("sge", iota(lanes), self.memory.dim(end - start))
         return self._vector_step(points, states, self.memory.dim(start), 1, mask)
 
-    def _masked_steps(self, points: Sequence[Axes], states: list[State], extent: Dim) -> list[State]:
-        """Single vectors, in which lanes beyond the end do not count."""
+    def _emit_masked_steps(self, points: Sequence[Axes], states: list[State], extent: Dim) -> list[State]:
+        """Emit steps of single vectors, in which lanes beyond the end do not count."""
         lanes = self.plan.lanes
 
         def step(i: Value, states: list[State]) -> list[State]:

@@ -59,11 +59,11 @@ class SortedRow:
         filled = e.intrinsic("smin", self.length, self.memory.dim(self.sort.fill))
         self._each(int_literal(0), filled, 1, self._fill)
         if self.sort.is_whole:
-            sorted_at = self._sorted(filled)
+            sorted_at = self._sort_records(filled)
         else:
             is_longer = e.compare("slt", filled, self.length)
             (count,) = e.branch(is_longer, lambda: [self._select(filled)], lambda: [filled])
-            sorted_at = self._sorted(count)
+            sorted_at = self._sort_records(count)
         self._finish(sorted_at, finish)
 
     # --- records ------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class SortedRow:
     def _fill(self, place: Value, lanes: int) -> None:
         self.records.store(self.start, place, self._record(place, lanes))
 
-    def _sorted(self, count: Value) -> Value:
+    def _sort_records(self, count: Value) -> Value:
         """Sort the records; return where they begin then."""
         e, sort = self.e, self.sort
         if sort.compression and sort.in_vectors:
@@ -122,7 +122,7 @@ class SortedRow:
     def _cut(self, count: Value) -> State:
         """Sort the records, and keep those that are wanted."""
         e = self.e
-        start = self._sorted(count)
+        start = self._sort_records(count)
         last = e.intrinsic("smax", e.sub(self.wanted, 1), 0)
         with e.loop(0, self.wanted) as (at, _):
             self.records.store(self.start, at, self.records.load(start, at))

@@ -99,13 +99,13 @@ class _Writer:
     # --- many ---------------------------------------------------------------------------------------------------------
     def _divide(self, e: FunctionEmitter, name: str) -> list[Value]:
         """Divide by a pivot, and sort both parts; where nothing is greater, part off what is equal."""
-        (pivot,) = e.branch(e.compare("sgt", _STEPS, 0), lambda: [self._sampled(e)], lambda: [self._middle(e)])
-        left = self._divided(e, pivot)
+        (pivot,) = e.branch(e.compare("sgt", _STEPS, 0), lambda: [self._sample_pivot(e)], lambda: [self._middle(e)])
+        left = self._split_at_pivot(e, pivot)
         rest, steps = e.sub(_COUNT, left), e.sub(_STEPS, 1)
 
         def part_off() -> list[Value]:
             with e.when(e.compare("ne", pivot, 0)):
-                e.line(e.call(name, "void", _START, _SPARE, self._divided(e, e.sub(pivot, 1)), steps))
+                e.line(e.call(name, "void", _START, _SPARE, self._split_at_pivot(e, e.sub(pivot, 1)), steps))
             return []
 
         def sort_both() -> list[Value]:
@@ -116,12 +116,12 @@ class _Writer:
         e.branch(e.compare("eq", rest, 0), part_off, sort_both)
         return []
 
-    def _divided(self, e: FunctionEmitter, pivot: Value) -> Value:
+    def _split_at_pivot(self, e: FunctionEmitter, pivot: Value) -> Value:
         """Divide; return how many are not greater than the pivot."""
         e.line(e.call(self._partition_name, "void", _START, _SPARE, _COUNT, pivot))
         return e.load(_SPARE, type_="i64")
 
-    def _sampled(self, e: FunctionEmitter) -> Value:
+    def _sample_pivot(self, e: FunctionEmitter) -> Value:
         """Return the median of some lanes, each of which is a median of medians of three."""
         step = e.binary("udiv", e.sub(_COUNT, self.lanes), _SAMPLES - 1)
         vectors = [self._load(e, _START, e.mul(step, number)) for number in range(_SAMPLES)]
@@ -217,7 +217,7 @@ class _Network:
         for row in range(max(self.rows // 2, 1)):
             other = self.rows - 1 - row
             partner = self.e.shuffle(now[other], now[other], order)
-            less, more = self._ordered(now[row], partner)
+            less, more = self._order(now[row], partner)
             result[row] = self._blend(less, more, is_low)
             if other != row:
                 turned = self._blend(more, less, is_low)
@@ -232,7 +232,7 @@ class _Network:
         is_low = [lane < lane ^ step for lane in range(self.lanes)]
         if self.rows == 1:
             partner = self.e.shuffle(now[0], now[0], [lane ^ step for lane in range(self.lanes)])
-            return [self._blend(*self._ordered(now[0], partner), is_low)]
+            return [self._blend(*self._order(now[0], partner), is_low)]
         return [vector for n in range(0, self.rows, 2) for vector in self._compare_lanes(now[n], now[n + 1], step)]
 
     def _compare_lanes(self, a: Value, b: Value, step: int) -> tuple[Value, Value]:
@@ -240,17 +240,17 @@ class _Network:
         # The lower lanes of `b` stand where the upper ones of `a` were, and the other way round.
         low = [lane if not lane & step else self.lanes + (lane ^ step) for lane in range(self.lanes)]
         high = [lane ^ step if not lane & step else self.lanes + lane for lane in range(self.lanes)]
-        less, more = self._ordered(self.e.shuffle(a, b, low), self.e.shuffle(a, b, high))
+        less, more = self._order(self.e.shuffle(a, b, low), self.e.shuffle(a, b, high))
         return self.e.shuffle(less, more, low), self.e.shuffle(less, more, high)
 
     def _compare_rows(self, now: list[Value], partners: Sequence[int]) -> list[Value]:
         result = list(now)
         for row, other in enumerate(partners):
             if row < other:
-                result[row], result[other] = self._ordered(now[row], now[other])
+                result[row], result[other] = self._order(now[row], now[other])
         return result
 
-    def _ordered(self, a: Value, b: Value) -> tuple[Value, Value]:
+    def _order(self, a: Value, b: Value) -> tuple[Value, Value]:
         return self.e.intrinsic("umin", a, b), self.e.intrinsic("umax", a, b)
 
     def _blend(self, a: Value, b: Value, first: Sequence[bool]) -> Value:

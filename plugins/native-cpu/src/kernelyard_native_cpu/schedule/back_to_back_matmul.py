@@ -74,10 +74,10 @@ def _with_rows_first(stage: Stage, between: set[Buffer], shared: int) -> Stage |
     if len(set(names)) != shared or not set(names) <= set(spatial):
         return None
     ordered = [*names, *(name for name in spatial if name not in names)]
-    return _renamed(stage, {name: f"s{n}" for n, name in enumerate(ordered)})
+    return _rename_axes(stage, {name: f"s{n}" for n, name in enumerate(ordered)})
 
 
-def _renamed(stage: Stage, names: Mapping[str, str]) -> Stage:
+def _rename_axes(stage: Stage, names: Mapping[str, str]) -> Stage:
     rewriter = ExprRewriter(lambda e: Axis(names[e.name]) if isinstance(e, Axis) and e.name in names else e)
 
     def rename(block: ComputeBlock) -> ComputeBlock:

@@ -45,7 +45,7 @@ def with_interleaved_rows(function: PrimFunc) -> PrimFunc:
         if operand is None:
             blocks.append(block)
             continue
-        copy, changed = _copied(block, operand)
+        copy, changed = _copy_operand(block, operand)
         blocks += (copy, changed)
         copies.append(copy.output)
     if not copies:
@@ -101,7 +101,7 @@ def _multiplies_wide_matrix(block: ComputeBlock, load: Load, row: IterVar, steps
     return axes_of(matrix) >= {*columns} and all(offset.coefficient(name) != 1 for name in names)
 
 
-def _copied(block: ComputeBlock, operand: tuple[Expr, IterVar, Steps]) -> tuple[ComputeBlock, ComputeBlock]:
+def _copy_operand(block: ComputeBlock, operand: tuple[Expr, IterVar, Steps]) -> tuple[ComputeBlock, ComputeBlock]:
     """Return the block that copies, and the one that reads the copy."""
     element, row, steps = operand
     buffer = Buffer(f"rows of {block.name}", tuple(axis.extent for axis in (*steps, row)), element.dtype, "local")

@@ -21,7 +21,7 @@ from kernelyard_native_cpu.schedule.groups import make_groups
 from kernelyard_native_cpu.schedule.loops import Loops, loops_of
 from kernelyard_native_cpu.schedule.plan import size_of
 from kernelyard_native_cpu.schedule.rules import make_plan
-from kernelyard_native_cpu.schedule.tiling import MOST_HEIGHT, best_tile, reused_axes, tile_cost
+from kernelyard_native_cpu.schedule.tiling import MOST_HEIGHT, best_tile, find_reused_axes, tile_cost
 
 # What fits into the first cache is quick to read in any order: so few elements are packed only where vectors along them
 # cost a tenth less, as those of 64 filters over 10 samples of a sound do.
@@ -69,7 +69,7 @@ def _packing(
     for axis, place in _own_axes(stage, buffer, constants):
         is_padded = paddable_axis(function, buffer, place) is not None and _is_worth_padding(stage, axis, buffer)
         blocks = _block_sizes(stage, axis, is_padded, machine)
-        packed = {size: _packed_loops(function, position, Packing(place, size), machine) for size in blocks}
+        packed = {size: _make_packed_loops(function, position, Packing(place, size), machine) for size in blocks}
         usable = {size: loops for size, loops in packed.items() if loops.vector == axis}
         best = min(usable, key=lambda size: _time(usable[size], axis) / size, default=None)
         now = loops_of(stage, frozenset(), {}, machine)
@@ -111,7 +111,7 @@ def _block_sizes(stage: Stage, axis: str, is_padded: bool, machine: Machine) -> 
     return [size for size in sizes if isinstance(extent, int) and -extent % size <= most * extent]
 
 
-def _packed_loops(function: PrimFunc, position: int, packing: Packing, machine: Machine) -> Loops:
+def _make_packed_loops(function: PrimFunc, position: int, packing: Packing, machine: Machine) -> Loops:
     packed = pack_inputs(function, {position: packing})
     stage = _stage_that_multiplies(packed, packed.inputs[position])
     assert stage is not None
@@ -120,7 +120,7 @@ def _packed_loops(function: PrimFunc, position: int, packing: Packing, machine: 
 
 def _time(loops: Loops, axis: str) -> float:
     """Of the tiles that cover one block."""
-    rows = reused_axes(loops, axis)
+    rows = find_reused_axes(loops, axis)
     count = size_of(loops.extents[rows[0]]) if rows else 1
     tile = best_tile(count, loops.vectors(axis), loops.machine.vector_registers)
     return tile_cost(count, loops.vectors(axis), *tile)

@@ -197,7 +197,7 @@ class Plan:
         of_sort = (self.sort.records, self.sort.counters) if self.sort else ()
         return (*(buffer for buffer in own if buffer), *of_sort)
 
-    def narrowed(self, lanes: int) -> Plan:
+    def narrow_to(self, lanes: int) -> Plan:
         """Return the same loops with fewer lanes; scalar code has no tiles either."""
         if lanes == 1:
             scan = replace(self.scan, row=0) if self.scan else None
@@ -212,8 +212,8 @@ class Plan:
         if machine.has_masks:
             return (self, replace(self, unroll=1, masked=True, panel=None, stream=None, k_blocks=None))
         wanted = NARROW_LANES if self.reduce else NARROW_LANES[-1:]
-        narrow = [self.narrowed(lanes) for lanes in wanted if lanes < self.lanes]
-        single = [self.narrowed(self.lanes)] if self.least() > self.lanes else []
+        narrow = [self.narrow_to(lanes) for lanes in wanted if lanes < self.lanes]
+        single = [self.narrow_to(self.lanes)] if self.least() > self.lanes else []
         return (self, *single, *narrow)
 
     @property

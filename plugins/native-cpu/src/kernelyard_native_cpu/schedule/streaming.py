@@ -22,7 +22,7 @@ LEAST_BYTES = 16
 LEAST_VECTORS = 32
 
 
-def streamed_buffers(group: Group, stage: Stage, plan: Plan, machine: Machine) -> dict[Buffer, int]:
+def choose_streamed_buffers(group: Group, stage: Stage, plan: Plan, machine: Machine) -> dict[Buffer, int]:
     """Return the buffers of a stage that are stored past the caches, with how many lanes at once.
 
     Nothing in the same loop may read them back, but for a scan, which knows what it reads.
@@ -32,7 +32,7 @@ def streamed_buffers(group: Group, stage: Stage, plan: Plan, machine: Machine) -
     read = _read_back(group, stage, plan)
     rows = tuple(axis.name for axis in stage.spatial[: group.shared])
     large = [block for block in stage.blocks if _bytes_written(block) >= LEAST_STREAMED_BYTES]
-    lanes = {block.output: _aligned_lanes(block, plan, rows) for block in large if block.output not in read}
+    lanes = {block.output: _count_aligned_lanes(block, plan, rows) for block in large if block.output not in read}
     return {buffer: n for buffer, n in lanes.items() if n * dtypes.itemsize(buffer.dtype) >= LEAST_BYTES}
 
 
@@ -55,7 +55,7 @@ def _bytes_written(block: ComputeBlock) -> int:
     return points * dtypes.itemsize(block.output.dtype) if isinstance(points, int) else 0
 
 
-def _aligned_lanes(block: ComputeBlock, plan: Plan, rows: tuple[str, ...]) -> int:
+def _count_aligned_lanes(block: ComputeBlock, plan: Plan, rows: tuple[str, ...]) -> int:
     """Return into how many lanes vectors are cut to be aligned where the buffer is, and to fill its lines one after
     another; 0: they are not. rows: the axes around those of the plan."""
     if plan.vector is None:  # a scan looks for the lines itself

@@ -43,8 +43,8 @@ def best_tile(rows: int, vectors: int, registers: int) -> tuple[int, int]:
     return min(shapes, key=lambda shape: (tile_cost(rows, vectors, *shape), -shape[0] * shape[1]))
 
 
-def reused_axes(loops: Loops, vector: str) -> list[str]:
-    """Axes along which operands are used again, those that save most first, of equals the innermost."""
+def find_reused_axes(loops: Loops, vector: str) -> list[str]:
+    """Return the axes along which operands are used again, those that save most first, of equals the innermost."""
     others = loops.others(vector)
     reuse = {name: loops.reuse(name, vector) for name in others}
     return sorted((name for name in others if reuse[name]), key=lambda name: (-reuse[name], -others.index(name)))
@@ -56,7 +56,7 @@ def outer_product(loops: Loops, vector: str) -> tuple[Tiles, int]:
     Returns the axis of the rows with how many, and the vectors of a row.
     """
     vectors = loops.vectors(vector)
-    axes = reused_axes(loops, vector)
+    axes = find_reused_axes(loops, vector)
     if not axes:
         return (), even_parts(vectors, _MOST_UNTILED)
     registers = loops.machine.vector_registers
@@ -74,17 +74,17 @@ def _rows(loops: Loops, axis: str) -> int:
 
 
 def with_tiles(loops: Loops, plan: Plan, tiles: Tiles, width: int) -> Plan:
-    """Return the plan with tiles so many vectors wide, transposed where `transposed_tile` is possible."""
+    """Return the plan with tiles so many vectors wide, transposed where `transpose_tile` is possible."""
     plan = replace(plan, tiles=tiles, unroll=width)
     if len(tiles) != 1:
         return plan
     ((rows, height),) = tiles
     along = loops.extents[rows]
-    transposed = transposed_tile(loops, plan) if isinstance(along, int) and height <= along else None
+    transposed = transpose_tile(loops, plan) if isinstance(along, int) and height <= along else None
     return transposed or plan
 
 
-def transposed_tile(loops: Loops, plan: Plan) -> Plan | None:
+def transpose_tile(loops: Loops, plan: Plan) -> Plan | None:
     """Return the plan with its tile transposed before it is stored, for as many rows as the tile has or more; None
     unless results are contiguous along their rows' axis in memory, and strided along the vector axis.
     """
@@ -111,7 +111,7 @@ def dot_products(loops: Loops, vector: str) -> Tiles:
 
     Of rows of one operand by rows of the other.
     """
-    axes = reused_axes(loops, vector)[:2]
+    axes = find_reused_axes(loops, vector)[:2]
     if len(axes) < 2:
         return tuple((name, min(_MOST_UNTILED, size_of(loops.extents[name]))) for name in axes)
     sizes = [_rows(loops, name) for name in axes]

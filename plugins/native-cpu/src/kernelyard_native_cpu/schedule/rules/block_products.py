@@ -66,10 +66,10 @@ def block_products(loops: Loops) -> Plan | Declined:
         unrolled_axes=tuple(short),
         dot_product=DotProduct(product, loops.machine.dot_instruction, block, _SUM, digits),
     )
-    return _tiled(loops, plan, product)
+    return _tile_rows(loops, plan, product)
 
 
-def _tiled(loops: Loops, plan: Plan, product: ByteProduct) -> Plan:
+def _tile_rows(loops: Loops, plan: Plan, product: ByteProduct) -> Plan:
     """Return the plan with tiles for as many rows as there are."""
     rows = [name for name in loops.others(str(plan.vector)) if name not in axes_of(product.unsigned)]
     if not rows:

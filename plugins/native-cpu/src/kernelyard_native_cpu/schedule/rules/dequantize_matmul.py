@@ -48,23 +48,23 @@ def dequantize_matmul(loops: Loops) -> Plan | Declined:
     """Plan contractions over groups that share a scale, and over packed integers."""
     if loops.in_order or len(loops.reduce) < 2 or loops.stage.first.reducer != "sum":
         return Declined("the stage is not a sum over quantization groups, or over values packed in a word")
-    stored = _stored(loops)
+    stored = _find_stored_integers(loops)
     vector = _axis_along(loops, stored) if stored else None
     if stored is None or vector is None or loops.is_masked(vector) or not isinstance(loops.extents[vector], int):
         return Declined("no operand has contiguous integers along an axis of known size")
-    unrolled_axes = _unrolled_axes(loops, stored)
+    unrolled_axes = _choose_unrolled_axes(loops, stored)
     if len(unrolled_axes) == len(loops.reduce):
         return Declined("every reduced axis is unrolled, and none is left to walk")
-    factored = _factored(loops)
+    factored = _factor_out(loops)
     weight = _weight(loops, vector)
     if weight is None or not (unrolled_axes or factored):
         return Declined("neither values packed in a word nor a scale shared by a group")
     stream = _stream(loops, stored, unrolled_axes)
     plan = replace(loops.scalar(), vector=vector, lanes=loops.lanes(vector), unrolled_axes=unrolled_axes, stream=stream)
-    return _tiled(loops, plan, vector, weight, factored)
+    return _tile_rows(loops, plan, vector, weight, factored)
 
 
-def _tiled(loops: Loops, plan: Plan, vector: str, weight: Expr, factored: Factored | None) -> Plan:
+def _tile_rows(loops: Loops, plan: Plan, vector: str, weight: Expr, factored: Factored | None) -> Plan:
     """Return the plan with tiles of as many rows as there are; a great many share weights that are dequantized once."""
     axis = next((name for name in reversed(loops.others(vector)) if name not in axes_of(weight)), None)
     rows = size_of(loops.extents[axis]) if axis else 1
@@ -93,7 +93,7 @@ def _on_the_way(loops: Loops, plan: Plan, axis: str | None, factored: Factored |
     widest = _MOST_SUMS[loops.machine.vector_registers] // height // (1 if split is None else 2)
     width = even_parts(loops.vectors(str(plan.vector)), max(1, min(_WIDEST, widest)))
     if split is not None and split.shift is None and height <= _MOST_SHIFTED_ROWS:
-        split = _shifted(split, loops)
+        split = _take_out_zero_point(split, loops)
     return replace(plan, tiles=((axis, height),) if axis else (), unroll=width, factored=split)
 
 
@@ -102,7 +102,7 @@ def _height(rows: int, most: int) -> int:
     return min(range(1, most + 1), key=lambda height: -(-rows // height) * (height + _DEQUANTIZING))
 
 
-def _stored(loops: Loops) -> Load | None:
+def _find_stored_integers(loops: Loops) -> Load | None:
     """Return the largest operand of integers."""
     integers = [load for load in loops.stage.first.loads if not dtypes.is_float(load.dtype)]
     return max(integers, key=lambda load: size_of(load.buffer.numel), default=None)
@@ -114,9 +114,9 @@ def _axis_along(loops: Loops, stored: Load) -> str | None:
     return next((name for name in loops.spatial if offset.coefficient(name) == 1), None)
 
 
-def _unrolled_axes(loops: Loops, stored: Load) -> tuple[str, ...]:
-    """Short reduced axes over packed integers: their values are literals then. Where the other operand is padded, its
-    condition counts along the axes of groups and words, too, which are walked."""
+def _choose_unrolled_axes(loops: Loops, stored: Load) -> tuple[str, ...]:
+    """Return short reduced axes over packed integers: their values are literals then. Where the other operand is
+    padded, its condition counts along the axes of groups and words, too, which are walked."""
     values = used_as_values([factor for factor in _factors(loops.stage.first.body) if stored in walk(factor)])
     short = ((name, loops.extents[name]) for name in loops.reduce if name in values)
     return tuple(name for name, extent in short if isinstance(extent, int) and extent <= _MOST_UNROLLED)
@@ -133,7 +133,7 @@ def _product(factors: list[Expr]) -> Expr:
     return fold(lambda a, b: Binary("mul", a, b), factors)
 
 
-def _factored(loops: Loops) -> Factored | None:
+def _factor_out(loops: Loops) -> Factored | None:
     """Factor out what is invariant along all reduced axes but the first."""
     inner = set(loops.reduce[1:])
     factors = _factors(loops.stage.first.body)
@@ -161,7 +161,7 @@ def _with_minimum(outside: list[Expr], inside: list[Expr], loops: Loops) -> Fact
     return None
 
 
-def _shifted(factored: Factored, loops: Loops) -> Factored:
+def _take_out_zero_point(factored: Factored, loops: Loops) -> Factored:
     """Take a zero point, which is invariant along the inner axes, out of the factor that it is subtracted from."""
     inner, rest = set(loops.reduce[1:]), _factors(factored.rest)
     for number, each in enumerate(rest):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules.gemv import matrix_stream
-from kernelyard_native_cpu.schedule.tiling import MOST_HEIGHT, Tiles, tile_cost, transposed_tile
+from kernelyard_native_cpu.schedule.tiling import MOST_HEIGHT, Tiles, tile_cost, transpose_tile
 
 # Two rows and three take this tile, too: their matrix is then read once.
 _LOW = 4
@@ -35,7 +35,7 @@ def with_few_rows(loops: Loops, plan: Plan) -> Plan:
         return replace(found, unroll=width, stream=matrix_stream(loops, str(plan.vector)))
 
     low, single = lower(_LOW, _LEAST_OF_LOW), lower(1, 0)
-    transposed = transposed_tile(loops, plan)
+    transposed = transpose_tile(loops, plan)
     if transposed is not None:
         return replace(transposed, least_rows=height, for_fewer_rows=(low, single))
     enough = (n for n in range(_LOW + 1, height + 1) if _time(loops, plan, n, height) <= _time(loops, low, n, _LOW))

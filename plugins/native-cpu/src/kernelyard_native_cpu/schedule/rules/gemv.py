@@ -39,10 +39,10 @@ def gemv(loops: Loops) -> Plan | Declined:
         if not loops.stage.is_contraction:
             return Declined("lanes lie along the reduced axis, and the matrix is multiplied by one vector")
         return _dot_products(loops, plan, matrix)
-    return _tiled(loops, replace(plan, stream=_stream(loops, matrix)), rows)
+    return _tile_rows(loops, replace(plan, stream=_stream(loops, matrix)), rows)
 
 
-def _tiled(loops: Loops, plan: Plan, rows: Tiles) -> Plan | Declined:
+def _tile_rows(loops: Loops, plan: Plan, rows: Tiles) -> Plan | Declined:
     """Return all rows in one tile, or in several that take the matrix block by block; declined where it is in cache
     anyway.
     """
@@ -70,12 +70,12 @@ def _matrix(loops: Loops, vector: str) -> Load | None:
     first = loops.stage.first
     if first.reducer != "sum":
         return None
-    operands = [load for load in first.loads if axes_of(load) >= _reduced(loops)]
+    operands = [load for load in first.loads if axes_of(load) >= _find_reduced_axes(loops)]
     candidates = [load for load in operands if vector in axes_of(load) and _is_read_once(load)]
     return max(candidates, key=lambda load: size_of(load.buffer.numel), default=None)
 
 
-def _reduced(loops: Loops) -> set[str]:
+def _find_reduced_axes(loops: Loops) -> set[str]:
     return {axis.name for axis in loops.stage.reduce if axis.extent != 1}
 
 
@@ -84,7 +84,7 @@ def _rows(loops: Loops, matrix: Load) -> Tiles | None:
 
     None where the stage is no such product, how often is not known, or other stages share these axes row by row.
     """
-    reduced, stage = _reduced(loops), loops.stage
+    reduced, stage = _find_reduced_axes(loops), loops.stage
     columns = axes_of(matrix) - reduced
     if not any(columns - axes_of(load) for load in stage.first.loads if axes_of(load) >= reduced):
         return None

@@ -29,14 +29,14 @@ def matmul(loops: Loops) -> Plan | Declined:
     plan = replace(loops.scalar(), vector=vector, lanes=lanes, masked=loops.is_masked(vector))
     if vector in loops.reduce:
         dots = with_few_rows(loops, replace(plan, tiles=dot_products(loops, vector)))
-        packed = _packed_transposed(loops, plan)
+        packed = _pack_transposed(loops, plan)
         return dots if packed is None else _for_many_rows(packed, dots)
     tiles, width = outer_product(loops, vector)
     panel = None if plan.masked else _panel(loops, vector, lanes * width, tiles)
     return with_few_rows(loops, _in_k_blocks(loops, replace(with_tiles(loops, plan, tiles, width), panel=panel)))
 
 
-def _packed_transposed(loops: Loops, plan: Plan) -> Plan | None:
+def _pack_transposed(loops: Loops, plan: Plan) -> Plan | None:
     """Transpose one operand in packing if both run along the reduced axis, for tiles of whole vectors. A dot product
     takes two loads for each FMA of vectors, such a tile less than one for two."""
     (reduced,) = loops.reduce
@@ -55,7 +55,7 @@ def _packed_transposed(loops: Loops, plan: Plan) -> Plan | None:
                 continue
             if offset.coefficient(tiles[0][0]) == 0:
                 found = replace(plan, vector=axis, lanes=lanes, tiles=tiles, unroll=width)
-                return replace(found, panel=_packed(loops, load, axis, lanes * width, is_transposed=True))
+                return replace(found, panel=_pack_operand(loops, load, axis, lanes * width, is_transposed=True))
     return None
 
 
@@ -89,11 +89,11 @@ def _panel(loops: Loops, vector: str, width: int, tiles: Tiles) -> Panel | None:
         far = offset.coefficient(reduced)
         is_far = far is not None and (not isinstance(far, int) or far >= _LEAST_DISTANCE)
         if is_far and offset.coefficient(vector) == 1 and offset.coefficient(tile) == 0:
-            return _packed(loops, load, vector, width)
+            return _pack_operand(loops, load, vector, width)
     return None
 
 
-def _packed(loops: Loops, load: Load, vector: str, width: int, is_transposed: bool = False) -> Panel:
+def _pack_operand(loops: Loops, load: Load, vector: str, width: int, is_transposed: bool = False) -> Panel:
     """Return the panel of a step; of all steps where blocks of rows read them one after another."""
     (reduced,), name = loops.reduce, f"panel of {loops.stage.first.name}"
     shape: Shape = (loops.extents[reduced], width)

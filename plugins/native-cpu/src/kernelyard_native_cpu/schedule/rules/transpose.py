@@ -17,13 +17,13 @@ def transpose(loops: Loops) -> Plan | Declined:
     if loops.in_order or loops.stage.reduce or vector is None or loops.is_masked(vector):
         return Declined("the stage is not elementwise, or has no axis of whole vectors")
     lanes = loops.lanes(vector)
-    axis = _transposed_axis(loops, vector, lanes)
+    axis = _find_transposed_axis(loops, vector, lanes)
     if axis is None:
         return Declined("no load is contiguous along another axis that is long enough")
     return replace(loops.scalar(), vector=vector, lanes=lanes, tiles=((axis, lanes),), transposed_axis=axis)
 
 
-def _transposed_axis(loops: Loops, vector: str, lanes: int) -> str | None:
+def _find_transposed_axis(loops: Loops, vector: str, lanes: int) -> str | None:
     if lanes < _LEAST_LANES or not isinstance(loops.extents[vector], int):
         return None
     loads = [access.offset for access in loops.accesses if not access.is_store]
