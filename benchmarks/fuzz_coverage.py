@@ -90,7 +90,7 @@ def reached_by(first: int, last: int, modules: frozenset[str]) -> set[tuple[str,
     sys.meta_path.insert(0, Replaced({module: marked(module) for module in modules}, names))
     from kernelyard_debug.isolation import Finished, run_isolated
     from kernelyard_fuzz.campaign import all_patterns, try_seed
-    from kernelyard_fuzz.coverage import steered
+    from kernelyard_fuzz.coverage import choose_favoured
     from kernelyard_fuzz.graphs import Recipe
     from kernelyard_fuzz.oracles import Taken
 
@@ -109,7 +109,7 @@ def reached_by(first: int, last: int, modules: frozenset[str]) -> set[tuple[str,
             more, taken = verdict.value
             reached |= more
             total.counts.update(taken.counts)
-            recipe = replace(recipe, favoured=steered(total.counts, recipe))
+            recipe = replace(recipe, favoured=choose_favoured(total.counts, recipe))
     return reached
 
 

@@ -44,7 +44,7 @@ def map_reached(first: int, last: int) -> None:
     sys.meta_path.insert(0, Replaced({module: marked(module) for module in modules}, names))
     from kernelyard_debug.isolation import Finished, run_isolated
     from kernelyard_fuzz.campaign import all_patterns, try_seed
-    from kernelyard_fuzz.coverage import steered
+    from kernelyard_fuzz.coverage import choose_favoured
     from kernelyard_fuzz.graphs import Recipe
     from kernelyard_fuzz.oracles import Taken
 
@@ -71,7 +71,7 @@ def map_reached(first: int, last: int) -> None:
             seeds, costs, taken = verdict.value
             print(json.dumps({"seeds": seeds, "costs": costs, "favoured": sorted(recipe.favoured)}), flush=True)
             total.counts.update(taken.counts)
-            recipe = replace(recipe, favoured=steered(total.counts, recipe))
+            recipe = replace(recipe, favoured=choose_favoured(total.counts, recipe))
 
 
 def attack(
@@ -97,7 +97,7 @@ def attack(
         from kernelyard_fuzz.campaign import all_patterns, try_seeds
         from kernelyard_fuzz.costs import Cost
         from kernelyard_fuzz.graphs import Recipe
-        from kernelyard_fuzz.untaken import untaken_patterns
+        from kernelyard_fuzz.untaken import find_untaken_patterns
 
         recipe = Recipe(patterns=all_patterns())
     except Exception as error:  # whatever an import of a changed module raises
@@ -117,7 +117,7 @@ def attack(
         say("")
         return
     try:
-        lost = set(untaken_patterns(BACKEND, recipe)) - set(untaken)
+        lost = set(find_untaken_patterns(BACKEND, recipe)) - set(untaken)
     except Exception as error:  # the compiler raised it on a valid module
         say(f"compile {type(error).__name__}", 0)
         return
@@ -128,9 +128,9 @@ def print_untaken() -> None:
     """Print, as JSON, the patterns that none of their graphs brings about, with no fault planted."""
     from kernelyard_fuzz.campaign import all_patterns
     from kernelyard_fuzz.graphs import Recipe
-    from kernelyard_fuzz.untaken import untaken_patterns
+    from kernelyard_fuzz.untaken import find_untaken_patterns
 
-    print(json.dumps({"untaken": untaken_patterns(BACKEND, Recipe(patterns=all_patterns()))}))
+    print(json.dumps({"untaken": find_untaken_patterns(BACKEND, Recipe(patterns=all_patterns()))}))
 
 
 # --- the score --------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import onnxruntime
 
 from kernelyard import dtypes
 from kernelyard.errors import KernelyardError
-from kernelyard_fuzz.bound import expected
+from kernelyard_fuzz.bound import compute_expected
 from kernelyard_fuzz.graphs import Graph, Recipe, graph_of_seed
 from kernelyard_onnx_export import to_onnx
 
@@ -59,7 +59,7 @@ NO_FLOAT64 = ("openvino",)
 
 def tried(graph: Graph, model: bytes, peers: Sequence[str]) -> dict[str, str]:
     """Return by peer what came of a graph: "agrees", "refuses", "differs" or "not asked", and why."""
-    results = expected(graph.module, graph.feeds, runs=16)
+    results = compute_expected(graph.module, graph.feeds, runs=16)
     names = [param.name for param in graph.module["main"].params]  # pyright: ignore[reportAttributeAccessIssue]
     feeds = dict(zip(names, graph.feeds, strict=True))
     found: dict[str, str] = {}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard_fuzz.bound import Expected, expected
+from kernelyard_fuzz.bound import Expected, compute_expected
 from kernelyard_fuzz.oracles import RUNS
 
 HALVES = np.float32([[0.5, 1.5, 2.5, 2.5, -0.5]])
@@ -18,7 +18,7 @@ def result_of(*steps: tuple, feed: np.ndarray = HALVES) -> Expected:
     x = b.input("x", feed.shape)
     for name, others, attrs in steps:
         x = b.op(name, x, *others, **attrs)
-    return expected(IRModule({"main": b.function(x)}), [feed], sum(RUNS))[0]
+    return compute_expected(IRModule({"main": b.function(x)}), [feed], sum(RUNS))[0]
 
 
 @pytest.mark.parametrize("is_last", [False, True])

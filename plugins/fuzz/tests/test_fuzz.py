@@ -24,25 +24,25 @@ from kernelyard.patterns import FusionPattern, Matcher, is_op, wildcard
 from kernelyard.patterns.templates import swaps_last_two
 from kernelyard_fuzz import campaign as campaigns
 from kernelyard_fuzz import oracles, untaken
-from kernelyard_fuzz.bound import expected
+from kernelyard_fuzz.bound import compute_expected
 from kernelyard_fuzz.campaign import all_patterns, try_seeds
 from kernelyard_fuzz.chooser import SeededChooser
 from kernelyard_fuzz.configuration import SHARES, Configuration, random_configuration
-from kernelyard_fuzz.coverage import never_taken, steered
+from kernelyard_fuzz.coverage import choose_favoured, find_never_taken
 from kernelyard_fuzz.drawn_patterns import check_drawn
 from kernelyard_fuzz.errors import FoundError
 from kernelyard_fuzz.graphs import Graph, Recipe, graph_of_seed, graphs
 from kernelyard_fuzz.idioms import IDIOMS
 from kernelyard_fuzz.operators import grow
 from kernelyard_fuzz.oracles import Taken, check
-from kernelyard_fuzz.programs import called
-from kernelyard_fuzz.quantized import quantized_layers
+from kernelyard_fuzz.programs import check_called
+from kernelyard_fuzz.quantized import add_quantized_layers
 from kernelyard_fuzz.sketch import Sketch, is_tame
 from kernelyard_fuzz.spliced import _holds, check_spliced
 from kernelyard_fuzz.splices import splice
-from kernelyard_fuzz.symbolic import resized, symbols, with_symbols
-from kernelyard_fuzz.twins import RULES, _rewritten
-from kernelyard_fuzz.untaken import untaken_patterns
+from kernelyard_fuzz.symbolic import resize_feeds, symbols, with_symbols
+from kernelyard_fuzz.twins import RULES, _rewrite
+from kernelyard_fuzz.untaken import find_untaken_patterns
 from kernelyard_fuzz.writer import RefusedError, Writer
 
 RECIPE = Recipe(patterns=all_patterns())
@@ -117,7 +117,7 @@ def test_quantized_layers_are_integers_on_both_sides():
     between, weighted = set(), set()
     for seed in range(80):
         sketch = Sketch()
-        quantized_layers(SeededChooser(seed), sketch, RECIPE.layers, RECIPE.ops, None)
+        add_quantized_layers(SeededChooser(seed), sketch, RECIPE.layers, RECIPE.ops, None)
         values = {b.var: b.value for b in sketch.builder.bindings if isinstance(b.value, Call)}
         names = {var: call.op_name for var, call in values.items()}
         for call in values.values():
@@ -142,7 +142,7 @@ def test_twins_compute_the_same(rule):
     graph = one_op("tanh", x)
     main = graph.module["main"]
     for seed in range(5):
-        other = _rewritten(main, {main.params[0]}, RULES[rule], SeededChooser(seed))
+        other = _rewrite(main, {main.params[0]}, RULES[rule], SeededChooser(seed))
         assert other is not None
         assert np.allclose(run(IRModule({"main": other}), [x])[0], np.tanh(x), atol=1e-6)
 
@@ -151,12 +151,14 @@ def test_twins_compute_the_same(rule):
 def test_the_bound_follows_the_condition():
     """Where a result is a small difference of large numbers, or a step is near, more is allowed."""
     x = np.float32([1.0, 1.0])
-    sums = expected(one_op("subtract", x, np.float32([1.0000001, 0.5])).module, [x, np.float32([1.0000001, 0.5])])[0]
+    sums = compute_expected(
+        one_op("subtract", x, np.float32([1.0000001, 0.5])).module, [x, np.float32([1.0000001, 0.5])]
+    )[0]
     assert sums.slack[0] > abs(sums.value[0])
     assert sums.slack[1] < 1e-4
     b = FunctionBuilder()
     module = IRModule({"main": b.function(b.op("floor", b.op("multiply", b.input("x", (2,)), 2.0)))})
-    steps = expected(module, [np.float32([0.5, 0.75])])[0]
+    steps = compute_expected(module, [np.float32([0.5, 0.75])])[0]
     assert steps.slack[0] >= 1
     assert steps.slack[1] == 0
     assert steps.worst(np.float32([0.0, 1.0])) <= 1 < steps.worst(np.float32([1.0, 0.0]))
@@ -166,7 +168,7 @@ def test_a_wide_result_of_narrow_numbers_may_show_their_rounding():
     x = np.float32([1.5])
     b = FunctionBuilder()
     module = IRModule({"main": b.function(b.op("astype", b.op("tanh", b.input("x", (1,))), dtype="float64"))})
-    wide = expected(module, [x])[0]
+    wide = compute_expected(module, [x])[0]
     assert wide.worst(np.tanh(np.float64([1.5])) * (1 + 3e-5)) <= 1
     assert wide.worst(np.tanh(np.float64([1.5])) * (1 + 1e-3)) > 1
 
@@ -177,7 +179,7 @@ def test_what_underflows_may_be_zero():
     module = IRModule(
         {"main": b.function(b.op("astype", b.op("nn.softmax", b.input("x", (1, 2)), axis=1), dtype="bool"))}
     )
-    is_nonzero = expected(module, [x])[0]
+    is_nonzero = compute_expected(module, [x])[0]
     assert is_nonzero.worst(np.array([[True, False]])) <= 1
     assert is_nonzero.worst(np.array([[False, False]])) > 1
 
@@ -185,31 +187,31 @@ def test_what_underflows_may_be_zero():
 @pytest.mark.parametrize("op", ["nn.gelu", "nn.gelu_tanh"])
 def test_where_an_operator_subtracts_nearly_equal_numbers_it_may_lose_their_last_digits(op):
     x = np.float32([-4.0, 1.0])
-    tail = expected(one_op(op, x).module, [x])[0]
+    tail = compute_expected(one_op(op, x).module, [x])[0]
     right = tail.value
     assert tail.worst((right + [2**-22, 0]).astype(np.float32)) <= 1
     assert tail.worst((right + [1e-4, 0]).astype(np.float32)) > 1
     far = np.float32([-8.0])
     b = FunctionBuilder()
     module = IRModule({"main": b.function(b.op("astype", b.op(op, b.input("x", (1,))), dtype="bool"))})
-    assert expected(module, [far])[0].worst(np.array([False])) <= 1
+    assert compute_expected(module, [far])[0].worst(np.array([False])) <= 1
 
 
 def test_a_softplus_far_below_zero_may_be_zero():
     x = np.float32([-14.0])
-    softplus = expected(one_op("nn.softplus", x).module, [x])[0]
+    softplus = compute_expected(one_op("nn.softplus", x).module, [x])[0]
     assert softplus.worst(np.float32([0.0])) <= 1 < softplus.worst(np.float32([1e-5]))
 
 
 def test_a_mish_far_below_zero_may_be_zero():
     x = np.float32([-27.0, -1.0])
-    mish = expected(one_op("nn.mish", x).module, [x])[0]
+    mish = compute_expected(one_op("nn.mish", x).module, [x])[0]
     assert mish.worst(np.float32([0.0, mish.value[1]])) <= 1 < mish.worst(np.float32([1e-4, mish.value[1]]))
 
 
 def test_a_product_whose_large_factors_overflow_depends_on_their_order():
     x = np.array([[1e30, 1e30, 0.0], [1e10, 1e-10, 2.0]], np.float32)
-    products = expected(one_op("prod", x, axes=(1,)).module, [x])[0]
+    products = compute_expected(one_op("prod", x, axes=(1,)).module, [x])[0]
     assert products.worst(np.float32([np.nan, 2.0])) <= 1 < products.worst(np.float32([0.0, 2.1]))
 
 
@@ -218,7 +220,7 @@ def test_what_is_nearly_equal_may_be_equal():
     for op, right in (("equal", [True, False, False]), ("not_equal", [False, True, True])):
         b = FunctionBuilder()
         computed = [b.op("multiply", b.input(name, (3,)), 1.0) for name in ("x", "y")]
-        each = expected(IRModule({"main": b.function(b.op(op, *computed))}), [x, y])[0]
+        each = compute_expected(IRModule({"main": b.function(b.op(op, *computed))}), [x, y])[0]
         right = np.array(right)
         assert each.worst(right) <= 1
         assert each.worst(right ^ [True, True, False]) <= 1 < each.worst(right ^ [False, False, True])
@@ -228,23 +230,23 @@ def test_what_is_nearly_zero_may_be_false():
     x = np.array([1.0, 1e-3, 0.5], ml_dtypes.bfloat16)
     b = FunctionBuilder()
     module = IRModule({"main": b.function(b.op("astype", b.input("x", (3,), "bfloat16"), dtype="bool"))})
-    is_nonzero = expected(module, [x])[0]
+    is_nonzero = compute_expected(module, [x])[0]
     assert is_nonzero.worst(np.array([True, False, True])) <= 1 < is_nonzero.worst(np.array([True, True, False]))
 
 
 def test_norms_of_what_hardly_varies_and_coordinates_may_show_their_rounding():
     x, one = np.float32([[[1.5]], [[-0.5]]]), np.float32([1.0])  # a variance of 0, so that x is taken times 316
-    norm = expected(one_op("nn.instance_norm", x, one, one).module, [x, one, one])[0]
+    norm = compute_expected(one_op("nn.instance_norm", x, one, one).module, [x, one, one])[0]
     assert norm.worst(np.float32([[[1 + 4e-5]], [[1.0]]])) <= 1
     assert norm.worst(np.float32([[[1 + 1e-2]], [[1.0]]])) > 1
     x, ones = np.full((1, 4, 5000), 1.5, np.float32), np.ones(4, np.float32)
-    groups = expected(one_op("nn.group_norm", x, ones, ones, num_groups=1).module, [x, ones, ones])[0]
+    groups = compute_expected(one_op("nn.group_norm", x, ones, ones, num_groups=1).module, [x, ones, ones])[0]
     assert groups.worst(groups.value.astype(np.float32) + np.float32(1e-3)) <= 1
     assert groups.worst(groups.value.astype(np.float32) + np.float32(1e-1)) > 1
     image = np.zeros((1, 1, 1801), np.float32)
     image[..., ::2] = 900
     module = one_op("image.resize", image, sizes=(7,), method="linear").module
-    resized = expected(module, [image])[0]
+    resized = compute_expected(module, [image])[0]
     assert resized.worst((resized.value + 900 * 1801 * 2**-23).astype(np.float32)) <= 1
     assert resized.worst((resized.value + 5).astype(np.float32)) > 1
 
@@ -253,19 +255,19 @@ def test_bits_may_be_those_of_what_a_kernel_may_give():
     x = np.float32([-3.0, 0.5])
     b = FunctionBuilder()
     module = IRModule({"main": b.function(b.op("reinterpret", b.op("exp", b.input("x", (2,))), dtype="int32"))})
-    bits = expected(module, [x])[0]
+    bits = compute_expected(module, [x])[0]
     assert bits.worst((np.exp(x) * np.float32(1 + 3e-5)).view(np.int32)) <= 1
     assert bits.worst((np.exp(x) * np.float32(1 + 1e-2)).view(np.int32)) > 1
 
 
 def test_what_has_not_all_of_its_digits_may_lose_more():
     x = np.array([3e-323, 1.0])
-    halves = expected(one_op("multiply", x, np.array([0.1, 1.0])).module, [x, np.array([0.1, 1.0])])[0]
+    halves = compute_expected(one_op("multiply", x, np.array([0.1, 1.0])).module, [x, np.array([0.1, 1.0])])[0]
     assert halves.worst(np.array([0.0, 1.0])) <= 1 < halves.worst(np.array([3e-323, 1.001]))
 
 
 def test_the_bound_refuses_what_is_no_result():
-    each = expected(one_op("tanh", np.ones(3, np.float32)).module, [np.ones(3, np.float32)])[0]
+    each = compute_expected(one_op("tanh", np.ones(3, np.float32)).module, [np.ones(3, np.float32)])[0]
     right = np.tanh(np.ones(3, np.float32))
     assert each.worst(right) <= 1
     assert each.worst(right + np.float32(1e-3)) > 1
@@ -343,17 +345,17 @@ def exponential() -> tuple[IRModule, np.ndarray]:
 def test_a_program_is_called_by_names_with_strided_operands():
     module, feed = exponential()
     exe = ky.compile(module, backends=[])
-    called(exe, module, [feed], [exe(feed).numpy()])
+    check_called(exe, module, [feed], [exe(feed).numpy()])
     other = IRModule({"main": module["main"].with_attrs(input_names=("x",), output_names=("out",))})
     with pytest.raises(FoundError, match="names"):
-        called(exe, other, [feed], [exe(feed).numpy()])
+        check_called(exe, other, [feed], [exe(feed).numpy()])
     with pytest.raises(FoundError, match="other bits"):
-        called(exe, module, [feed], [feed])
+        check_called(exe, module, [feed], [feed])
 
 
 def test_a_program_of_symbols_is_run_with_other_sizes(monkeypatch):
     module, feed = exponential()
-    (other,) = resized(SeededChooser(2), module, [feed])
+    (other,) = resize_feeds(SeededChooser(2), module, [feed])
     assert other.shape[0] != 5
     assert other.shape[1:] == (3,)
     known = oracles.run_program
@@ -525,9 +527,9 @@ def test_the_command_counts_and_writes_finds(tmp_path):
 def test_operators_that_no_kernel_can_have_are_not_asked_for():
     """Else they would take the places of what is rare: references run them."""
     none = Counter[tuple[str, str]]()
-    missing = never_taken(none, RECIPE)["kernel"]
+    missing = find_never_taken(none, RECIPE)["kernel"]
     assert {"exp", "nn.conv2d", "topk"} <= set(missing)
-    assert not {"det", "round_to_format"} & {*missing, *steered(none, RECIPE)}
+    assert not {"det", "round_to_format"} & {*missing, *choose_favoured(none, RECIPE)}
 
 
 # --- backends ---------------------------------------------------------------------------------------------------------
@@ -535,6 +537,6 @@ def test_patterns_that_nothing_brings_about_are_named(monkeypatch):
     """Each has graphs of its own; a check that refuses all of them makes no result wrong."""
     names = ("dnnl.conv2d", "dnnl.softmax", "dnnl.quantized_conv2d")
     recipe = Recipe(patterns=tuple(pattern for pattern in RECIPE.patterns if pattern.name in names))
-    assert untaken_patterns("dnnl", recipe) == ()
+    assert find_untaken_patterns("dnnl", recipe) == ()
     monkeypatch.setattr(untaken, "TRIES", 0)
-    assert set(untaken_patterns("dnnl", recipe)) == set(names)
+    assert set(find_untaken_patterns("dnnl", recipe)) == set(names)

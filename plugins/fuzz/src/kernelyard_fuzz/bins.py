@@ -86,7 +86,7 @@ def _float(chooser: Chooser, value: float) -> float:
 
 
 def _tuple(change: Callable[[Chooser, Any], Any]) -> Callable[[Chooser, Any], Any]:
-    def changed(chooser: Chooser, value: tuple[Any, ...]) -> tuple[Any, ...]:
+    def change_tuple(chooser: Chooser, value: tuple[Any, ...]) -> tuple[Any, ...]:
         if not value:
             return value
         kind, index = chooser.below(6), chooser.below(len(value))
@@ -98,7 +98,7 @@ def _tuple(change: Callable[[Chooser, Any], Any]) -> Callable[[Chooser, Any], An
             return (change(chooser, value[0]),) * len(value)
         return (*value[:index], change(chooser, value[index]), *value[index + 1 :])
 
-    return changed
+    return change_tuple
 
 
 _CHANGES: dict[str, Callable[[Chooser, Any], Any]] = {
@@ -113,7 +113,7 @@ _CHANGES: dict[str, Callable[[Chooser, Any], Any]] = {
 }
 
 
-def changed_attribute(chooser: Chooser, attribute: Attribute, value: Any) -> Any:
+def change_attribute(chooser: Chooser, attribute: Attribute, value: Any) -> Any:
     """Return a value near another one of an attribute; it may be one that the operator refuses."""
     if value is None or isinstance(value, bool) != (attribute.kind == "bool"):
         return value

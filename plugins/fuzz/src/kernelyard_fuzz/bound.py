@@ -123,7 +123,7 @@ class Expected(NamedTuple):
         return float(np.where(np.isnan(share), np.inf, share).max())
 
 
-def expected(module: IRModule, feeds: Sequence[np.ndarray], runs: int = RUNS, seed: int = 0) -> list[Expected]:
+def compute_expected(module: IRModule, feeds: Sequence[np.ndarray], runs: int = RUNS, seed: int = 0) -> list[Expected]:
     """Return what `main` of a module gives in float64, with bounds.
 
     Raises: UndefinedError where rounding decides whether there is a result; else as the operators' references.
@@ -181,30 +181,30 @@ class _Noise:
     def __call__(self, array: np.ndarray, dtype: str) -> np.ndarray:
         if dtype not in BITS or array.dtype.kind != "f":
             return array
-        return self._shifted(array, 2.0 ** -BITS[dtype] * array)
+        return self._shift(array, 2.0 ** -BITS[dtype] * array)
 
     def at_bits(self, array: np.ndarray, dtype: str) -> np.ndarray:
         """Return an operand whose bits are looked at: off by all that its dtype's kernels may be off by."""
         if dtype not in FLOORS or array.dtype.kind != "f":
             return array
-        return self._shifted(array, _kernel_errors(array, dtype) / FACTOR)
+        return self._shift(array, _kernel_errors(array, dtype) / FACTOR)
 
     def of_result(self, call: Call, args: Sequence[np.ndarray], value: Value) -> Value:
         """Return a result with the errors that follow from no operand's."""
-        return self._at_equality(call, args, self._underflown(self._rounded_inside(call, args, value), call.type))
+        return self._at_equality(call, args, self._underflow(self._round_inside(call, args, value), call.type))
 
-    def _shifted(self, array: np.ndarray, size: np.ndarray) -> np.ndarray:
+    def _shift(self, array: np.ndarray, size: np.ndarray) -> np.ndarray:
         if self._run < 2:
             return array + (size if self._run else -size)
         return array + size * self._random.uniform(-1, 1, np.shape(array))
 
-    def _rounded_inside(self, call: Call, args: Sequence[np.ndarray], value: Value) -> Value:
+    def _round_inside(self, call: Call, args: Sequence[np.ndarray], value: Value) -> Value:
         """Return a result that is off by what its operator rounds on its way; 0 in the first run where that is more."""
         if call.op_name not in INNER or isinstance(value, tuple) or value.dtype.kind != "f":
             return value
         precision = np.float64 if call.tensor_type.dtype == "float64" else np.float32
         size = float(np.finfo(precision).eps) * INNER[call.op_name](call.attrs, *args)
-        return np.where(self._run or np.abs(value) > FACTOR * size, self._shifted(value, size), 0.0)
+        return np.where(self._run or np.abs(value) > FACTOR * size, self._shift(value, size), 0.0)
 
     def _at_equality(self, call: Call, args: Sequence[np.ndarray], value: Value) -> Value:
         """Return whether operands are equal; of those that kernels may make equal all in the first run, none in the
@@ -218,7 +218,7 @@ class _Noise:
         chosen = self._random.random(is_near.shape) < 0.5 if self._run > 1 else np.full(is_near.shape, self._run == 0)
         return np.where(is_near, chosen if call.op_name == "equal" else ~chosen, value)
 
-    def _underflown(self, value: Value, type_: Any) -> Value:
+    def _underflow(self, value: Value, type_: Any) -> Value:
         """Return a result; in the first run numbers too small for float32 are 0: softmax of a far lower score, say."""
         if self._run or isinstance(value, tuple) or type_.dtype != "float32":
             return value
@@ -280,7 +280,7 @@ class _Evaluator:
             return self.call(self._function(chosen), [_operand(arg, values) for arg in args])
         if value.op_name == WHILE:
             return self._loop(value, values)
-        return _computed(value, values, noise)
+        return _compute_call(value, values, noise)
 
     def _loop(self, call: Call, values: Mapping[Var, Value]) -> Value:
         condition, body, *args = call.args
@@ -297,7 +297,7 @@ class _Evaluator:
         return function
 
 
-def _computed(call: Call, values: Mapping[Var, Value], noise: _Noise | None) -> Value:
+def _compute_call(call: Call, values: Mapping[Var, Value], noise: _Noise | None) -> Value:
     args = [_operand(arg, values) for arg in call.args]
     names = [arg.tensor_type.dtype for arg in call.args]
     if noise is not None:

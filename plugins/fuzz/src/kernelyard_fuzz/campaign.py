@@ -23,7 +23,7 @@ from kernelyard_debug.isolation import Announce, Died, Failed, Finished, run_iso
 from kernelyard_fuzz.chooser import SeededChooser
 from kernelyard_fuzz.configuration import Configuration, random_configuration
 from kernelyard_fuzz.costs import Cost, worse
-from kernelyard_fuzz.coverage import steered
+from kernelyard_fuzz.coverage import choose_favoured
 from kernelyard_fuzz.errors import FoundError, FuzzError
 from kernelyard_fuzz.graphs import Graph, Recipe, random_graph
 from kernelyard_fuzz.oracles import Taken, check
@@ -158,7 +158,7 @@ def _limit() -> None:
     """Limit what this worker process maps, and have timers end it, in native code too."""
     for each in TIMERS:
         signal.signal(each, signal.SIG_DFL)
-    limit = _mapped_nbytes() + MEMORY
+    limit = _measure_mapped_bytes() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
@@ -189,7 +189,7 @@ def _work(seeds: Sequence[int], recipe: Recipe, before: Mapping[int, Costs], ann
     return tally
 
 
-def _mapped_nbytes() -> int:
+def _measure_mapped_bytes() -> int:
     """Return the bytes of this process's address space; 0 where the system does not say."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
@@ -214,7 +214,7 @@ def run_campaign(
     recipe = recipe or Recipe(patterns=all_patterns())
     for first in _firsts(seed):
         if tally.graphs:
-            recipe = replace(recipe, favoured=steered(tally.taken, recipe))
+            recipe = replace(recipe, favoured=choose_favoured(tally.taken, recipe))
         batch = try_seeds(range(first, first + BATCH), recipe)
         favoured = tuple(sorted(recipe.favoured))
         batch.finds = [replace(find, favoured=favoured) for find in batch.finds]
@@ -264,7 +264,7 @@ def write_find(find: Find, recipe: Recipe, folder: Path) -> Path:
     place = folder / f"seed_{find.seed}"
     place.mkdir(parents=True, exist_ok=True)
     (place / FACTS).write_text(json.dumps(asdict(find), indent=2), encoding="utf-8")
-    remade = run_isolated(lambda announce: _remade(find.seed, recipe), 1e6)
+    remade = run_isolated(lambda announce: _remake(find.seed, recipe), 1e6)
     if isinstance(remade, Finished):
         text, feeds = remade.value
         (place / "model.ir").write_text(text, encoding="utf-8")
@@ -272,7 +272,7 @@ def write_find(find: Find, recipe: Recipe, folder: Path) -> Path:
     return place
 
 
-def _remade(seed: int, recipe: Recipe) -> tuple[str, dict[str, np.ndarray]]:
+def _remake(seed: int, recipe: Recipe) -> tuple[str, dict[str, np.ndarray]]:
     """Return the text of a seed's graph and its feeds by name, in a worker process."""
     _limit()
     _start_timers()

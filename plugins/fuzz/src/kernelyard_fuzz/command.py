@@ -29,12 +29,12 @@ def command(minutes: float, seed: int | None, output: Path | None, replay: Path 
     Exits with 1 where something is wrong.
     """
     from kernelyard_fuzz import campaign
-    from kernelyard_fuzz.coverage import never_taken
+    from kernelyard_fuzz.coverage import find_never_taken
     from kernelyard_fuzz.graphs import Recipe
 
     first = int(time.time()) * 1000 if seed is None else seed
-    tally = campaign.replay(replay) if replay is not None else _searched(first, minutes, output)
-    never = never_taken(tally.taken, Recipe(patterns=campaign.all_patterns()))
+    tally = campaign.replay(replay) if replay is not None else _search(first, minutes, output)
+    never = find_never_taken(tally.taken, Recipe(patterns=campaign.all_patterns()))
     if as_json:
         print_json({"seed": first, **tally.to_json(), "never_taken": never})
     else:
@@ -53,7 +53,7 @@ def command(minutes: float, seed: int | None, output: Path | None, replay: Path 
         raise click.exceptions.Exit(1)
 
 
-def _searched(first: int, minutes: float, output: Path | None) -> Tally:
+def _search(first: int, minutes: float, output: Path | None) -> Tally:
     from kernelyard.cli.progress import Progress
     from kernelyard_fuzz.campaign import run_campaign
 

@@ -14,7 +14,7 @@ from kernelyard_fuzz.twins import RULES
 UNSEEN = frozenset({"flatten_entry_tuples", "invoke_known_closures", "outline_continuations", "infer_types"})
 
 
-def never_taken(taken: Counter[tuple[str, str]], recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
+def find_never_taken(taken: Counter[tuple[str, str]], recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
     """Return what never took part, by kind: passes of the pipeline, patterns, operators in generated kernels, twins.
 
     Codes of declines have no list of their own: what plugins answer is known when they do.
@@ -23,22 +23,22 @@ def never_taken(taken: Counter[tuple[str, str]], recipe: Recipe) -> Mapping[str,
     all_of = {
         "pass": passes - UNSEEN,
         "pattern": {pattern.name for pattern in recipe.patterns},
-        "kernel": _generated(recipe),
+        "kernel": _list_generated_ops(recipe),
         "twin": set(RULES),
     }
     return {kind: tuple(sorted(name for name in names if not taken[kind, name])) for kind, names in all_of.items()}
 
 
-def steered(taken: Counter[tuple[str, str]], recipe: Recipe) -> frozenset[str]:
+def choose_favoured(taken: Counter[tuple[str, str]], recipe: Recipe) -> frozenset[str]:
     """Return names of patterns and operators that graphs should have more of: those that never took part, then the
     rarest.
     """
     names = [("pattern", pattern.name) for pattern in recipe.patterns]
-    names += [("kernel", name) for name in sorted(_generated(recipe))]
+    names += [("kernel", name) for name in sorted(_list_generated_ops(recipe))]
     names.sort(key=lambda name: taken[name])
     return frozenset(name for _, name in names[: max(len(names) // 10, 1)])
 
 
-def _generated(recipe: Recipe) -> set[str]:
+def _list_generated_ops(recipe: Recipe) -> set[str]:
     """Return the operators that can be in a generated kernel; others are run by their references."""
     return {op.name for op in recipe.ops if has_rule(op.name)}

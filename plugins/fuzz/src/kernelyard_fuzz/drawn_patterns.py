@@ -79,7 +79,7 @@ class _Drawing:
             return self.parts[expr]
         if self.parts and self._changes(10):
             return self.chooser.pick(list(self.parts.values()))  # two operands of one part
-        made = self.parts[expr] = self._drawn(expr, depth)
+        made = self.parts[expr] = self._draw_new(expr, depth)
         return made
 
     def _changes(self, percent: int) -> bool:
@@ -89,7 +89,7 @@ class _Drawing:
         self.changes -= 1
         return True
 
-    def _drawn(self, expr: Expr, depth: int) -> Pattern:
+    def _draw_new(self, expr: Expr, depth: int) -> Pattern:
         value = self.values.get(expr) if isinstance(expr, Var) else None
         if isinstance(expr, Constant):
             return self._constant(expr)

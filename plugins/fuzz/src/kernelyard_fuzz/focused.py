@@ -12,8 +12,8 @@ from kernelyard.patterns.language.pattern_parts import cache_by_pattern, walk
 from kernelyard_fuzz import bins
 from kernelyard_fuzz.bins import Interval
 from kernelyard_fuzz.chooser import Chooser
-from kernelyard_fuzz.movement_idioms import moved
-from kernelyard_fuzz.quantized import quantized_layers
+from kernelyard_fuzz.movement_idioms import write_movements
+from kernelyard_fuzz.quantized import add_quantized_layers
 from kernelyard_fuzz.sketch import Sketch
 from kernelyard_fuzz.splices import splice
 from kernelyard_fuzz.writer import RefusedError, Writer
@@ -37,11 +37,11 @@ def write_small(chooser: Chooser, sketch: Sketch, pattern: FusionPattern, others
     elif kind == 1:
         for _ in range(chooser.between(1, MOST_CHAINS)):
             if sketch.operators <= FEW:
-                quantized_layers(chooser, sketch, ops, others, None)
+                add_quantized_layers(chooser, sketch, ops, others, None)
     elif kind == 2:
         _between_convolutions(chooser, sketch, lambda x: grow_or_write(chooser, sketch, chooser.pick(ops), x))
     elif kind == 3:
-        _padded(chooser, sketch, ops)
+        _write_padded(chooser, sketch, ops)
     else:
         _alone(chooser, sketch, ops)
 
@@ -69,7 +69,7 @@ def _between_convolutions(chooser: Chooser, sketch: Sketch, between: Callable[[V
     x = sketch.input(bins.array_in(chooser, chooser.pick(IMAGES), "float32", Interval(-1.0, 1.0)))
     try:
         y = writer.op("nn.conv2d", x, writer.weights(8, _channels(x), 3, 3), padding=(1, 1, 1, 1))
-        made = [moved(writer, y)] if chooser.chance(30) else between(y)
+        made = [write_movements(writer, y)] if chooser.chance(30) else between(y)
         if made and made[0].tensor_type.rank == 4:
             writer.op("nn.conv2d", made[0], writer.weights(8, _channels(made[0]), 1, 1))
     except (RefusedError, KernelyardError):
@@ -80,8 +80,8 @@ def _channels(x: Var) -> int:
     return int(x.tensor_type.shape[1])  # pyright: ignore[reportArgumentType]
 
 
-def _padded(chooser: Chooser, sketch: Sketch, ops: Sequence[Op]) -> None:
-    """An operator of an image, or a row of it, or a room, with a border around it: zeros, mostly.
+def _write_padded(chooser: Chooser, sketch: Sketch, ops: Sequence[Op]) -> None:
+    """Write an operator of an image, or a row of it, or a room, with a border around it: zeros, mostly.
 
     Where no element is negative, zeros change no maximum.
     """

@@ -18,7 +18,7 @@ from kernelyard_fuzz.chooser import Chooser, DrawingChooser, SeededChooser
 from kernelyard_fuzz.focused import write_small
 from kernelyard_fuzz.idioms import idiom
 from kernelyard_fuzz.operators import grow, vocabulary
-from kernelyard_fuzz.quantized import LAYERS, quantized_layers
+from kernelyard_fuzz.quantized import LAYERS, add_quantized_layers
 from kernelyard_fuzz.sketch import Sketch, Spliced, is_tame
 from kernelyard_fuzz.splices import splice
 from kernelyard_fuzz.written import grow_or_write
@@ -83,19 +83,19 @@ def random_graph(chooser: Chooser, recipe: Recipe) -> Graph:
     """Return a random graph: of many operators, or a small one around a pattern."""
     sketch = Sketch()
     if recipe.patterns and chooser.chance(SMALL):
-        write_small(chooser, sketch, _drawn(chooser, recipe.patterns, recipe.favoured_patterns), recipe.ops)
+        write_small(chooser, sketch, _draw(chooser, recipe.patterns, recipe.favoured_patterns), recipe.ops)
         if sketch.operators:
-            return _finished(sketch, is_small=True)
+            return _finish(sketch, is_small=True)
     wanted = chooser.between(recipe.smallest, recipe.largest)
     for _ in range(3 * wanted):
         if sketch.operators >= wanted:
             break
         _step(chooser, sketch, recipe)
     _disturb(chooser, sketch)
-    return _finished(sketch)
+    return _finish(sketch)
 
 
-def _finished(sketch: Sketch, is_small: bool = False) -> Graph:
+def _finish(sketch: Sketch, is_small: bool = False) -> Graph:
     spliced = tuple(sketch.spliced)
     return Graph(sketch.module(), tuple(sketch.feeds), sketch.operators, sketch.refused, spliced, is_small)
 
@@ -116,22 +116,22 @@ def _step(chooser: Chooser, sketch: Sketch, recipe: Recipe) -> None:
     """Add an operator, an idiom, a pattern, quantized layers, or a branch or loop."""
     kind = chooser.below(25)
     if 15 <= kind < 20 and recipe.patterns:
-        splice(chooser, sketch, _drawn(chooser, recipe.patterns, recipe.favoured_patterns))
+        splice(chooser, sketch, _draw(chooser, recipe.patterns, recipe.favoured_patterns))
     elif kind == 14 and sketch.values:
         chooser.pick((_branch, _loop))(chooser, sketch, _recent(chooser, sketch))
     elif kind >= 20 and sketch.values:
         idiom(chooser, sketch, _recent(chooser, sketch))
     elif kind == 13:
         read = _recent(chooser, sketch) if sketch.values else None
-        quantized_layers(chooser, sketch, recipe.layers, recipe.ops, read)
+        add_quantized_layers(chooser, sketch, recipe.layers, recipe.ops, read)
     else:
         is_cheap = chooser.chance(25)
         read = _recent(chooser, sketch) if sketch.values else None
-        op = chooser.pick(recipe.cheap) if is_cheap else _drawn(chooser, recipe.ops, recipe.favoured_ops)
+        op = chooser.pick(recipe.cheap) if is_cheap else _draw(chooser, recipe.ops, recipe.favoured_ops)
         grow_or_write(chooser, sketch, op, read)
 
 
-def _drawn(chooser: Chooser, items: Sequence[Drawn], favoured: Sequence[Drawn]) -> Drawn:
+def _draw(chooser: Chooser, items: Sequence[Drawn], favoured: Sequence[Drawn]) -> Drawn:
     return chooser.pick(favoured if favoured and chooser.chance(40) else items)
 
 

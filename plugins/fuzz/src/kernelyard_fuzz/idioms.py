@@ -43,7 +43,7 @@ def _sigmoid(w: Writer, x: Var) -> Var:
     return w.op("divide", x if w.chooser.chance(50) else w.number(1.0), bottom)
 
 
-def _gated(w: Writer, x: Var) -> Var:
+def _write_gated_unit(w: Writer, x: Var) -> Var:
     gate = w.chooser.pick(("sigmoid", "tanh", "nn.softplus", "nn.hard_sigmoid"))
     return w.op("multiply", x, w.op(gate, x))
 
@@ -98,8 +98,8 @@ def _mesh(w: Writer, x: Var) -> Var:
 
 
 # --- norms ------------------------------------------------------------------------------------------------------------
-def _normalised(w: Writer, x: Var) -> Var:
-    """A norm written out, over the last axis."""
+def _write_norm(w: Writer, x: Var) -> Var:
+    """Write a norm out, over the last axis."""
     axes = (x.tensor_type.rank - 1,)
     centred = w.op("subtract", x, w.op("mean", x, axes=axes, keepdims=True))
     variance = w.op("mean", w.op("multiply", centred, centred), axes=axes, keepdims=True)
@@ -119,7 +119,7 @@ IDIOMS: Mapping[str, Idiom] = {
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
     "sigmoid": _sigmoid,
-    "gated": _gated,
+    "gated": _write_gated_unit,
     "mish": _mish,
     "softsign": _softsign,
     "hard": _hard,
@@ -127,7 +127,7 @@ IDIOMS: Mapping[str, Idiom] = {
     "with_itself": _with_itself,
     "unary_twice": _unary_twice,
     "mesh": _mesh,
-    "normalised": _normalised,
+    "normalised": _write_norm,
     "softmax": _softmax,
     **LINEAR_IDIOMS,
     **MATRIX_IDIOMS,

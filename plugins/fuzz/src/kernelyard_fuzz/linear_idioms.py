@@ -17,8 +17,8 @@ MOST_STEPS = 5  # after a linear operator
 
 
 # --- linear operators and what is around them -------------------------------------------------------------------------
-def _scaled_linear(w: Writer, x: Var) -> Var:
-    """Scales and shifts of channels before and after products and convolutions, which constants take up."""
+def _write_scaled_linear(w: Writer, x: Var) -> Var:
+    """Write scales and shifts of channels before and after products and convolutions, which constants take up."""
     is_image = w.chooser.chance(50)
     x = w.of_rank(x, 4 if is_image else w.chooser.between(2, 3))
     axis = 1 if is_image else -1
@@ -93,8 +93,8 @@ def _convolution(w: Writer, x: Var) -> Var:
     return w.op(f"nn.conv{axes}d_transpose", x, weights, output_padding=extra, **window)
 
 
-def _followed(w: Writer, x: Var) -> Var:
-    """A linear operator, a pool or a reduction, and one step after the other on its result, as backends fuse them."""
+def _write_steps(w: Writer, x: Var) -> Var:
+    """Write a linear operator, a pool or a reduction, and one step after the other on it, as backends fuse them."""
     kind = w.chooser.below(10)
     if kind == 8:
         x = w.of_rank(x, 4)
@@ -123,31 +123,31 @@ def _with_other(w: Writer, x: Var) -> Var:
     return w.op(name, other, x) if is_reversed else w.op(name, x, other)
 
 
-def _activated(w: Writer, x: Var) -> Var:
+def _activate(w: Writer, x: Var) -> Var:
     names = ("nn.relu", "sigmoid", "tanh", "nn.gelu", "nn.hard_swish", "abs", "negative", "square", "nn.leaky_relu")
     return w.op(w.chooser.pick(names), x)
 
 
-def _limited(w: Writer, x: Var) -> Var:
+def _clip(w: Writer, x: Var) -> Var:
     low, high = w.chooser.pick(((0.0, 6.0), (-1.0, 1.0), (0.0, None), (None, 0.5), (0.5, 0.25)))
     return w.op("clip", x, min=low, max=high)
 
 
-def _powered(w: Writer, x: Var) -> Var:
+def _raise_to_power(w: Writer, x: Var) -> Var:
     return w.op("power", w.op("abs", x), w.chooser.pick((0.5, 1.0, 2.0, 3.0)))
 
 
 def _with_itself(w: Writer, x: Var) -> Var:
-    return w.op(w.chooser.pick(("add", "multiply", "maximum")), x, _activated(w, x))
+    return w.op(w.chooser.pick(("add", "multiply", "maximum")), x, _activate(w, x))
 
 
 STEPS: tuple[Callable[[Writer, Var], Var], ...] = (
-    *(_with_other, _with_other, _with_other, _activated, _activated, _limited, _powered, _with_itself),
+    *(_with_other, _with_other, _with_other, _activate, _activate, _clip, _raise_to_power, _with_itself),
 )
 
 
-def _normed(w: Writer, x: Var) -> Var:
-    """A linear operator with a bias, a batch norm and an activation, of which any may not be there."""
+def _write_linear_with_norm(w: Writer, x: Var) -> Var:
+    """Write a linear operator with a bias, a batch norm and an activation, of which any may not be there."""
     y = _linear(w, x)
     axis = 1 if y.tensor_type.rank > 3 else y.tensor_type.rank - 1
     channels = int(y.tensor_type.shape[axis])  # pyright: ignore[reportArgumentType]
@@ -155,7 +155,7 @@ def _normed(w: Writer, x: Var) -> Var:
         y = w.op("add", y, w.vector(channels, y.tensor_type.rank, axis))
     if w.chooser.chance(80):
         y = _batch_norm(w, y, axis if w.chooser.chance(85) else w.chooser.below(y.tensor_type.rank))
-    return _activated(w, y) if w.chooser.chance(60) else y
+    return _activate(w, y) if w.chooser.chance(60) else y
 
 
 def _batch_norm(w: Writer, x: Var, axis: int) -> Var:
@@ -183,7 +183,7 @@ def _branches(w: Writer, x: Var) -> Var:
     for _ in range(w.chooser.between(1, 3)):
         total = int(y.tensor_type.shape[axis])  # pyright: ignore[reportArgumentType]
         kind = w.chooser.below(3)
-        y = _batch_norm(w, y, axis) if kind == 0 else _affine(w, y, total, axis) if kind == 1 else _activated(w, y)
+        y = _batch_norm(w, y, axis) if kind == 0 else _affine(w, y, total, axis) if kind == 1 else _activate(w, y)
     return y
 
 
@@ -220,10 +220,10 @@ def _weights_in_blocks(w: Writer, x: Var) -> Var:
 
 
 LINEAR_IDIOMS: Mapping[str, Callable[[Writer, Var], object]] = {
-    "scaled_linear": _scaled_linear,
+    "scaled_linear": _write_scaled_linear,
     "product_and_bias": _product_and_bias,
-    "followed": _followed,
-    "normed": _normed,
+    "followed": _write_steps,
+    "normed": _write_linear_with_norm,
     "branches": _branches,
     "weights_in_blocks": _weights_in_blocks,
 }

@@ -32,8 +32,8 @@ def _permutations(w: Writer, x: Var) -> Var:
     return x
 
 
-def _reshaped(w: Writer, x: Var) -> Var:
-    """A value reshaped, something with a number or a vector of the last axis, and reshaped back."""
+def _reshape_and_back(w: Writer, x: Var) -> Var:
+    """Reshape a value, do something with a number or a vector of the last axis, and reshape it back."""
     shape = x.tensor_type.shape
     rank = w.chooser.between(1, 3)
     y = w.of_rank(x, rank) if rank < len(shape) else w.op("reshape", x, shape=(1, *shape))
@@ -56,10 +56,10 @@ def _split(w: Writer, x: Var) -> Var:
     return w.op("concat", *pieces, axis=axis)
 
 
-def moved(w: Writer, x: Var) -> Var:
-    """Movements of all kinds one after the other, as backends see them without a copy: what lies in what lies in x."""
+def write_movements(w: Writer, x: Var) -> Var:
+    """Write movements of all kinds in a row, as backends see them without a copy: what lies in what lies in x."""
     for _ in range(w.chooser.between(2, 4)):
-        x = w.chooser.pick((_cut, _bordered, joined, _permuted))(w, x)
+        x = w.chooser.pick((_cut, _pad, join_pieces, _permute))(w, x)
     return x
 
 
@@ -72,12 +72,12 @@ def _cut(w: Writer, x: Var) -> Var:
     return w.op("strided_slice", x, axes=(axis,), begin=(begin,), end=(end,), strides=(w.chooser.pick((1, 1, 1, 2)),))
 
 
-def _bordered(w: Writer, x: Var) -> Var:
+def _pad(w: Writer, x: Var) -> Var:
     return w.op("pad", x, pads=tuple(w.chooser.pick((0, 0, 1, 2)) for _ in range(2 * x.tensor_type.rank)))
 
 
-def joined(w: Writer, x: Var) -> Var:
-    """x beside pieces of it and what is made of it, in any order: pieces of several sizes, mostly."""
+def join_pieces(w: Writer, x: Var) -> Var:
+    """Join x with pieces of it and what is made of it, in any order: pieces of several sizes, mostly."""
     axis, size = _axis(w, x)
     pieces = [x]
     for _ in range(w.chooser.between(1, 3)):
@@ -90,7 +90,7 @@ def joined(w: Writer, x: Var) -> Var:
     return w.op("concat", *pieces, axis=axis)
 
 
-def _permuted(w: Writer, x: Var) -> Var:
+def _permute(w: Writer, x: Var) -> Var:
     if w.chooser.chance(70):  # the layout of what comes next is that of x otherwise
         return w.op(w.chooser.pick(("nn.relu", "negative")), x)
     left = list(range(x.tensor_type.rank))
@@ -106,7 +106,7 @@ def _axis(w: Writer, x: Var) -> tuple[int, int]:
 MOVEMENT_IDIOMS: Mapping[str, Callable[[Writer, Var], object]] = {
     "slices": _slices,
     "permutations": _permutations,
-    "reshaped": _reshaped,
+    "reshaped": _reshape_and_back,
     "split": _split,
-    "moved": moved,
+    "moved": write_movements,
 }

@@ -80,9 +80,9 @@ def grow(
         sample, at = _reader(chooser, op, read)
         sample = _with_attributes(chooser, op, sample, attrs)
         if _has_tied(op, sample) and chooser.chance(80):  # no other sizes go with it
-            made = _applied(chooser, sketch, op, sample, [array.shape for array in sample.inputs], {})
+            made = _apply(chooser, sketch, op, sample, [array.shape for array in sample.inputs], {})
         elif read is None or at is None:
-            made = _applied(chooser, sketch, op, sample, _resized(chooser, sample), {})
+            made = _apply(chooser, sketch, op, sample, _resize_operands(chooser, sample), {})
         else:
             made = _reading(chooser, sketch, op, sample, at, read, make)
         if made:
@@ -132,19 +132,19 @@ def grow_exactly(
         sizes: dict[int, int] = {}
         for at, operand in given.items():
             if operand.tensor_type.rank == sample.inputs[at].ndim:
-                sizes |= _mapped(sample.inputs[at].shape, operand.tensor_type.shape)
+                sizes |= _map_sizes(sample.inputs[at].shape, operand.tensor_type.shape)
         shapes: list[tuple[int, ...]] = [_resize(array.shape, sizes) for array in sample.inputs]
         if not given:
-            shapes = _resized(chooser, sample) if like is None else _shaped(sample, like.shape)
+            shapes = _resize_operands(chooser, sample) if like is None else _replace_shape(sample, like.shape)
         before = sketch.mark()
-        made = _applied(chooser, sketch, op, sample, shapes, given, constants)
+        made = _apply(chooser, sketch, op, sample, shapes, given, constants)
         if made and (like is None or _is_like(made[0], like)):
             return made
         sketch.undo(before)
     return []
 
 
-def _shaped(sample: Sample, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _replace_shape(sample: Sample, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return shapes of a sample's operands with another one in place of the first's."""
     first = sample.inputs[0].shape if sample.inputs else ()
     return [shape if array.shape == first else array.shape for array in sample.inputs]
@@ -199,17 +199,19 @@ def _reading(
     fitted = fit(chooser, sketch, read, array.ndim, swap.get(dtype, dtype), interval_of(array))
     if fitted is None:
         return []
-    sizes = _mapped(array.shape, fitted.tensor_type.shape)
+    sizes = _map_sizes(array.shape, fitted.tensor_type.shape)
     shapes: list[tuple[int, ...]] = [_resize(other.shape, sizes) for other in sample.inputs]
     given: dict[int, Expr] = {at: fitted}
     if chooser.chance(10):  # the same value twice
         given |= {other: fitted for other, one in enumerate(sample.inputs) if one.dtype == array.dtype}
     if make is not None and all(math.prod(shape) <= bins.LARGEST for shape in shapes):
-        given |= _made(make, sample, shapes, given)
-    return _applied(chooser, sketch, op, sample, shapes, given, swap=swap)
+        given |= _make_others(make, sample, shapes, given)
+    return _apply(chooser, sketch, op, sample, shapes, given, swap=swap)
 
 
-def _made(make: Make, sample: Sample, shapes: Sequence[tuple[int, ...]], given: Mapping[int, Expr]) -> dict[int, Expr]:
+def _make_others(
+    make: Make, sample: Sample, shapes: Sequence[tuple[int, ...]], given: Mapping[int, Expr]
+) -> dict[int, Expr]:
     """Return other operands by position, of those that `make` makes."""
     others = {at: make(sample.inputs[at], shape) for at, shape in enumerate(shapes) if at not in given}
     return {at: made for at, made in others.items() if made is not None}
@@ -242,12 +244,12 @@ def _of_rank(chooser: Chooser, shape: Sequence[Any], rank: int) -> tuple[int, ..
     return tuple(sizes) if rank else ()
 
 
-def _mapped(old: Sequence[int], new: Sequence[Any]) -> dict[int, int]:
+def _map_sizes(old: Sequence[int], new: Sequence[Any]) -> dict[int, int]:
     """Return sizes by those of the sample that they stand for; an axis of size 1 broadcasts, and stands for itself."""
     return {one: other for one, other in zip(old, new, strict=True) if one > 1}
 
 
-def _resized(chooser: Chooser, sample: Sample) -> list[tuple[int, ...]]:
+def _resize_operands(chooser: Chooser, sample: Sample) -> list[tuple[int, ...]]:
     """Return shapes of a sample's operands with other sizes, equal ones in place of equal ones; or its own."""
     shapes: list[tuple[int, ...]] = [array.shape for array in sample.inputs]
     if chooser.chance(25):
@@ -265,7 +267,7 @@ def _resize(shape: Sequence[int], sizes: Mapping[int, int]) -> tuple[int, ...]:
     return tuple(sizes.get(size, size) for size in shape)
 
 
-def _applied(
+def _apply(
     chooser: Chooser,
     sketch: Sketch,
     op: Op,
@@ -350,5 +352,5 @@ def _attributes(chooser: Chooser, op: Op, sample: Sample) -> dict[str, Any]:
     for _ in range(chooser.between(1, MOST_CHANGES) if op.attributes and chooser.chance(40) else 0):
         name = chooser.pick(tuple(op.attributes))
         declared = op.attributes[name]
-        attributes[name] = bins.changed_attribute(chooser, declared, attributes.get(name, declared.default))
+        attributes[name] = bins.change_attribute(chooser, declared, attributes.get(name, declared.default))
     return attributes

@@ -24,7 +24,7 @@ from kernelyard.tir import PrimFunc
 from kernelyard.transform.compile_pipeline import CompilePipeline
 from kernelyard.transform.partition.run_codegen import EXTERNAL_MODULES
 from kernelyard.transform.pass_infra.pass_base import Instrument, Pass, Sequential
-from kernelyard_fuzz.bound import Expected, expected
+from kernelyard_fuzz.bound import Expected, compute_expected
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.configuration import Configuration
 from kernelyard_fuzz.costs import Cost, cost_of
@@ -33,10 +33,10 @@ from kernelyard_fuzz.drawn_plans import check_plans
 from kernelyard_fuzz.drawn_regions import check_regions
 from kernelyard_fuzz.errors import FoundError, UndefinedError
 from kernelyard_fuzz.graphs import Graph
-from kernelyard_fuzz.programs import called, explained, no_violation, run_program, same_bits, saved
+from kernelyard_fuzz.programs import check_called, check_explained, check_saved, no_violation, run_program, same_bits
 from kernelyard_fuzz.sketch import COMPUTE_ERRORS, is_tame
 from kernelyard_fuzz.spliced import check_spliced
-from kernelyard_fuzz.symbolic import resized, symbols, with_symbols
+from kernelyard_fuzz.symbolic import resize_feeds, symbols, with_symbols
 from kernelyard_fuzz.twins import twin
 
 Built = TypeVar("Built")
@@ -126,7 +126,7 @@ class _Wanted:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.results: Sequence[Expected] = expected(graph.module, graph.feeds, runs=0)
+        self.results: Sequence[Expected] = compute_expected(graph.module, graph.feeds, runs=0)
         self._left = list(RUNS)
 
     def check(self, oracle: str, outputs: Sequence[np.ndarray]) -> None:
@@ -158,7 +158,7 @@ class _Wanted:
 
     def _allow_more(self) -> None:
         """Allow for what further runs of the reference show. Raises: UndefinedError."""
-        more = expected(self.graph.module, self.graph.feeds, self._left[0], seed=len(RUNS) - len(self._left))
+        more = compute_expected(self.graph.module, self.graph.feeds, self._left[0], seed=len(RUNS) - len(self._left))
         self.results = [
             one._replace(slack=np.fmax(one.slack, other.slack)) for one, other in zip(self.results, more, strict=True)
         ]
@@ -174,14 +174,14 @@ def check(graph: Graph, how: Configuration, chooser: Chooser, taken: Taken) -> N
     taken.costs = {}
     wanted = _Wanted(graph)
     try:
-        _asked(wanted, how, chooser, taken)
+        _ask_oracles(wanted, how, chooser, taken)
     except (FoundError, UndefinedError, KernelyardError, *COMPUTE_ERRORS):
         if wanted.is_defined():
             raise
         taken.note("oracle", "undefined")
 
 
-def _asked(wanted: _Wanted, how: Configuration, chooser: Chooser, taken: Taken) -> None:
+def _ask_oracles(wanted: _Wanted, how: Configuration, chooser: Chooser, taken: Taken) -> None:
     graph = wanted.graph
     taken.note("oracle", "reference")
     if how.text:
@@ -192,14 +192,14 @@ def _asked(wanted: _Wanted, how: Configuration, chooser: Chooser, taken: Taken) 
         check_drawn(chooser, graph.module)
         check_regions(chooser)
         check_plans(chooser)
-    module = _written(graph, how, wanted, chooser, taken)
+    module = _vary_module(graph, how, wanted, chooser, taken)
     if how.compiled:
-        _ran(module, how, wanted, chooser, taken)
+        _compile_and_run(module, how, wanted, chooser, taken)
     else:
-        taken.note_report(_built(placed, module, how, wanted, taken))
+        taken.note_report(_build_watched(place_module, module, how, wanted, taken))
 
 
-def _written(graph: Graph, how: Configuration, wanted: _Wanted, chooser: Chooser, taken: Taken) -> IRModule:
+def _vary_module(graph: Graph, how: Configuration, wanted: _Wanted, chooser: Chooser, taken: Taken) -> IRModule:
     """Return the module that is compiled: the graph's, or its twin's, with symbols in place of sizes or without."""
     module = graph.module
     other = twin(chooser, module) if how.twin else None
@@ -214,10 +214,10 @@ def _written(graph: Graph, how: Configuration, wanted: _Wanted, chooser: Chooser
     return symbolic or module
 
 
-def _ran(module: IRModule, how: Configuration, wanted: _Wanted, chooser: Chooser, taken: Taken) -> None:
+def _compile_and_run(module: IRModule, how: Configuration, wanted: _Wanted, chooser: Chooser, taken: Taken) -> None:
     """Compile a module, run it, and ask what there is to ask of a program."""
     feeds = wanted.graph.feeds
-    exe = _built(ky.compile, module, how, wanted, taken)
+    exe = _build_watched(ky.compile, module, how, wanted, taken)
     taken.note("oracle", "run")
     taken.note_report(exe.report)
     taken.costs["kernels"] = Cost(len(exe.report.kernels))
@@ -227,27 +227,29 @@ def _ran(module: IRModule, how: Configuration, wanted: _Wanted, chooser: Chooser
     try:
         wanted.check("run", outputs)
     except FoundError:
-        _built(ky.compile, module, replace(how, each_pass=True), wanted, taken)  # finds the pass, if it was one
+        _build_watched(ky.compile, module, replace(how, each_pass=True), wanted, taken)  # finds the pass, if it was one
         raise
     same_bits("again", outputs, run_program("again", exe, feeds))
-    called(exe, module, feeds, outputs)
+    check_called(exe, module, feeds, outputs)
     if how.deterministic:
         taken.note("oracle", "threads")
         exe.threads = 1 + how.threads % 3
         same_bits("threads", outputs, run_program("threads", exe, feeds))
     if how.again or how.saved:
         taken.note("oracle", "bytes" if how.again else "saved")
-        saved(exe, module, how, feeds, outputs)
+        check_saved(exe, module, how, feeds, outputs)
     if how.explained:
         taken.note("oracle", "explain")
-        explained(exe, module, how)
+        check_explained(exe, module, how)
     if symbols(module):
-        _resized(exe, module, chooser, feeds, taken)
+        _run_resized(exe, module, chooser, feeds, taken)
 
 
-def _resized(exe: Executable, module: IRModule, chooser: Chooser, feeds: Sequence[np.ndarray], taken: Taken) -> None:
+def _run_resized(
+    exe: Executable, module: IRModule, chooser: Chooser, feeds: Sequence[np.ndarray], taken: Taken
+) -> None:
     """Run a program with other sizes than those that its graph was made with."""
-    others = resized(chooser, module, feeds)
+    others = resize_feeds(chooser, module, feeds)
     try:
         wanted = _Wanted(Graph(module, others)) if others else None
     except (KernelyardError, *COMPUTE_ERRORS):
@@ -270,7 +272,7 @@ def _text(module: IRModule) -> None:
         raise FoundError("text", "values", "the module's text is read as another module")
 
 
-def placed(
+def place_module(
     module: IRModule,
     target: Target,
     backends: Sequence[str] | str,
@@ -283,7 +285,9 @@ def placed(
         return session.report(place(session, simplify(session, module)), session.generator)
 
 
-def _built(build: Callable[..., Built], module: IRModule, how: Configuration, wanted: _Wanted, taken: Taken) -> Built:
+def _build_watched(
+    build: Callable[..., Built], module: IRModule, how: Configuration, wanted: _Wanted, taken: Taken
+) -> Built:
     """Compile or explain a module under watch. What is wrong after a stage is looked for after each pass of it."""
     if how.each_pass:
         taken.note("oracle", "pass")
@@ -293,7 +297,7 @@ def _built(build: Callable[..., Built], module: IRModule, how: Configuration, wa
             return build(module, **how.arguments(), instruments=[_Watching(wanted, taken, how.each_pass)])
     except _Wrong as wrong:
         if not how.each_pass:
-            _built(build, module, replace(how, each_pass=True), wanted, taken)
+            _build_watched(build, module, replace(how, each_pass=True), wanted, taken)
         raise wrong.found from None
     except Exception as error:  # whatever it is, the compiler raised it on a valid module
         raise FoundError("compile", "error", f"{type(error).__name__}: {error}") from error

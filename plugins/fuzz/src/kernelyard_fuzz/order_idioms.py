@@ -20,8 +20,8 @@ def _last(w: Writer, x: Var) -> tuple[int, int]:
     return len(shape) - 1, shape[-1]
 
 
-def _sorted(w: Writer, x: Var) -> Var:
-    """All elements along the last axis in order; equal ones are many."""
+def _sort(w: Writer, x: Var) -> Var:
+    """Sort all elements along the last axis; equal ones are many."""
     axis, size = _last(w, x)
     rounded = w.op("round", w.op("multiply", x, w.chooser.pick((0.5, 1.0, 2.0))))
     return w.op("topk", rounded, k=size, axis=axis, largest=w.chooser.chance(50))
@@ -75,7 +75,7 @@ def _running_maximum(w: Writer, x: Var) -> Var:
 def _mode(w: Writer, x: Var) -> Var:
     """The most frequent value: the end of the longest run of what is in order."""
     axis, _ = _last(w, x)
-    values, here = _sorted(w, x), _positions(w, x)
+    values, here = _sort(w, x), _positions(w, x)
     before = w.op("gather_elements", values, Constant(np.maximum(here.data - 1, 0)), axis=axis)
     is_first = w.op("not_equal", values, before)
     start = _running_maximum(w, w.op("where", is_first, here, _whole(0)))

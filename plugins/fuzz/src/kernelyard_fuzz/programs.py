@@ -38,7 +38,7 @@ def same_bits(oracle: str, one: Sequence[np.ndarray], other: Sequence[np.ndarray
             raise FoundError(oracle, "values", f"output {at} has other bits")
 
 
-def called(exe: Executable, module: IRModule, feeds: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+def check_called(exe: Executable, module: IRModule, feeds: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
     """Call a program by names, with operands that are strided views, and with arrays for its results.
 
     Raises: FoundError.
@@ -51,7 +51,7 @@ def called(exe: Executable, module: IRModule, feeds: Sequence[np.ndarray], outpu
     stated = tuple(info.name for info in exe.inputs), tuple(info.name for info in exe.outputs)
     if stated != (names, results):
         raise FoundError("called", "shape", f"the program names {stated} in place of {names, results}")
-    views = {name: _strided(feed) for name, feed in zip(reversed(names), reversed(feeds), strict=True)}
+    views = {name: _make_strided(feed) for name, feed in zip(reversed(names), reversed(feeds), strict=True)}
     room = {name: np.zeros_like(output) for name, output in zip(results, outputs, strict=True)}
     try:
         found = exe.run(views, out=room)
@@ -61,7 +61,7 @@ def called(exe: Executable, module: IRModule, feeds: Sequence[np.ndarray], outpu
     same_bits("called", outputs, list(room.values()))
 
 
-def _strided(array: np.ndarray) -> np.ndarray:
+def _make_strided(array: np.ndarray) -> np.ndarray:
     """Return the same numbers as a view: every other element of the last axis of a larger array."""
     if not array.ndim:
         return array
@@ -70,7 +70,7 @@ def _strided(array: np.ndarray) -> np.ndarray:
     return wide[..., ::2]
 
 
-def saved(
+def check_saved(
     exe: Executable, module: IRModule, how: Configuration, feeds: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> None:
     """Save a program and load it again, or compile it a second time, as the configuration says. Raises: FoundError."""
@@ -86,7 +86,7 @@ def saved(
         same_bits("saved", outputs, run_program("saved", loaded, feeds))
 
 
-def explained(exe: Executable, module: IRModule, how: Configuration) -> None:
+def check_explained(exe: Executable, module: IRModule, how: Configuration) -> None:
     """Hold what `explain` says against what `compile` did. Raises: FoundError."""
     said = ky.explain(module, **how.arguments())
     if said.placed != exe.report.placed or said.regions != exe.report.regions or said.declined != exe.report.declined:

@@ -65,15 +65,15 @@ class Parameters(NamedTuple):
     axis: int | None
 
 
-def quantized_layers(
+def add_quantized_layers(
     chooser: Chooser, sketch: Sketch, layers: Sequence[Op], others: Sequence[Op], read: Var | None
 ) -> None:
     """Add one to three layers that read a value, or integers of their own; `others`: drawn now and then."""
     first, habits = chooser.pick(((ANY, ANY), (USUAL, USUAL), (BY_AXIS, USUAL)))
-    op = _drawn(chooser, layers, others)
+    op = _draw_layer(chooser, layers, others)
     stored, how = _first(chooser, sketch, read, op, first)
     for _ in range(chooser.between(1, MOST_LAYERS)):
-        real = _dequantized(sketch, stored, how)
+        real = _dequantize(sketch, stored, how)
         if real is None:
             return
         made = grow_or_write(chooser, sketch, op, real, make=partial(_weights, chooser, sketch, habits))
@@ -87,7 +87,7 @@ def quantized_layers(
         if following is None:
             return
         stored = following
-        op = _drawn(chooser, layers, others)
+        op = _draw_layer(chooser, layers, others)
 
 
 def _first(chooser: Chooser, sketch: Sketch, read: Var | None, op: Op, habits: Habits) -> tuple[Var, Parameters]:
@@ -111,7 +111,7 @@ def _first(chooser: Chooser, sketch: Sketch, read: Var | None, op: Op, habits: H
     return stored, _parameters(chooser, sketch, Interval(-2.0, 2.0), dtype, shape, habits)
 
 
-def _drawn(chooser: Chooser, layers: Sequence[Op], others: Sequence[Op]) -> Op:
+def _draw_layer(chooser: Chooser, layers: Sequence[Op], others: Sequence[Op]) -> Op:
     """Return one of the layers, of which some only move numbers, or any other operator."""
     moving = [op for op in layers if op.name in MOVED]
     if moving and chooser.chance(20):
@@ -135,7 +135,7 @@ def _has_scales_of(how: Parameters, shape: Sequence[int]) -> bool:
     return how.axis is None or how.scale.tensor_type.shape in ((), (shape[how.axis],))
 
 
-def _dequantized(sketch: Sketch, stored: Expr, how: Parameters) -> Var | None:
+def _dequantize(sketch: Sketch, stored: Expr, how: Parameters) -> Var | None:
     return sketch.op("dequantize", stored, how.scale, how.zero, axis=how.axis, dtype="float32")
 
 
@@ -172,7 +172,7 @@ def _weights(chooser: Chooser, sketch: Sketch, habits: Habits, like: np.ndarray,
     limits, scale, zero = np.iinfo(dtype), how.scale.data.max(initial=1e-6), how.zero.data.max(initial=0)
     low, high = (int(np.clip(end / scale + zero, limits.min, limits.max)) for end in interval)
     codes = bins.array_in(chooser, shape, dtype, Interval(low, high))
-    real = _dequantized(sketch, sketch.input(codes) if chooser.chance(40) else Constant(codes), how)
+    real = _dequantize(sketch, sketch.input(codes) if chooser.chance(40) else Constant(codes), how)
     if real is not None and interval.holds(sketch.arrays[real].astype(np.float64)):
         return real
     sketch.undo(before)

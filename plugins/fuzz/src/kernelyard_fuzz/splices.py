@@ -63,10 +63,10 @@ class _Splice:
     def build(self, pattern: Pattern, attrs: Mapping[str, Any], like: np.ndarray | None = None) -> Expr:
         """Return a value that a pattern may match, with these attributes of the call; `like`: of such a rank."""
         if pattern not in self.made:
-            self.made[pattern] = self._built(pattern, attrs, like)
+            self.made[pattern] = self._build_new(pattern, attrs, like)
         return self.made[pattern]
 
-    def _built(self, pattern: Pattern, attrs: Mapping[str, Any], like: np.ndarray | None) -> Expr:
+    def _build_new(self, pattern: Pattern, attrs: Mapping[str, Any], like: np.ndarray | None) -> Expr:
         if isinstance(pattern, AttrPattern):
             return self.build(pattern.pattern, {**attrs, **dict(pattern.attrs)}, like)
         if isinstance(pattern, WrapperPattern):
@@ -87,8 +87,8 @@ class _Splice:
             return self._fail()
         op = get_op(self.chooser.pick(pattern.ops))
         leaves = {at: leaf for at, arg in enumerate(pattern.args) if (leaf := _leaf(arg)) is not None}
-        given = self._inner(pattern, op) | self._known(leaves)
-        made = self._grown(pattern, op, given, leaves, attrs, like) or self._fail()
+        given = self._inner(pattern, op) | self._find_known(leaves)
+        made = self._grow(pattern, op, given, leaves, attrs, like) or self._fail()
         operands = self.sketch.operands_of(made[0])
         self.made.update({leaf: operands[at] for at, leaf in leaves.items() if at < len(operands)})
         return made
@@ -100,12 +100,12 @@ class _Splice:
         inner = [(at, arg) for at, arg in enumerate(pattern.args) if _leaf(arg) is None]
         return {at: self.build(arg, {}, arrays[at] if at < len(arrays) else None) for at, arg in inner}
 
-    def _known(self, leaves: Mapping[int, Pattern]) -> dict[int, Expr]:
+    def _find_known(self, leaves: Mapping[int, Pattern]) -> dict[int, Expr]:
         """Return operands that stand elsewhere in the pattern, and numbers."""
         known = {at: self.made[leaf] for at, leaf in leaves.items() if leaf in self.made}
         return known | {at: number for at, leaf in leaves.items() if (number := _number(leaf)) is not None}
 
-    def _grown(
+    def _grow(
         self,
         pattern: CallPattern,
         op: Op,

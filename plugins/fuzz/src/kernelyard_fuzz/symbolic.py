@@ -28,14 +28,14 @@ def with_symbols(chooser: Chooser, module: IRModule) -> IRModule | None:
     sizes = sorted({int(size) for param in main.params for size in param.tensor_type.shape if size > 1})  # pyright: ignore[reportOperatorIssue, reportArgumentType]
     if not sizes:
         return None
-    named = _named(chooser, main, chooser.pick(sizes))
+    named = _name_sizes(chooser, main, chooser.pick(sizes))
     try:
-        return IRModule({**module.functions, "main": _rebuilt(main, named)})
+        return IRModule({**module.functions, "main": _rebuild(main, named)})
     except KernelyardError:
         return None
 
 
-def _named(chooser: Chooser, main: Function, size: int) -> dict[tuple[int, int], Dim]:
+def _name_sizes(chooser: Chooser, main: Function, size: int) -> dict[tuple[int, int], Dim]:
     """Return dims of a symbol for one axis of a size or for all, and now and then for what follows from that size.
 
     Or that size follows from the symbol itself.
@@ -57,7 +57,7 @@ def _following(main: Function, size: int, symbol: Dim) -> dict[tuple[int, int], 
     return {(p, a): forms[other] for p, a, other in places if isinstance(other, int) and other in forms}
 
 
-def _rebuilt(function: Function, named: Mapping[tuple[int, int], Dim]) -> Function:
+def _rebuild(function: Function, named: Mapping[tuple[int, int], Dim]) -> Function:
     builder = FunctionBuilder()
     new: dict[Expr, Expr] = {}
     for number, param in enumerate(function.params):
@@ -99,7 +99,7 @@ def symbols(module: IRModule) -> frozenset[str]:
     return frozenset().union(*found)
 
 
-def resized(chooser: Chooser, module: IRModule, feeds: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+def resize_feeds(chooser: Chooser, module: IRModule, feeds: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     """Return feeds with other sizes in place of the symbols of `main`: their elements again and again.
 
     Empty where the module has none, or an operand would be too large.

@@ -23,8 +23,8 @@ def _integers(values: int | np.ndarray, dtype: str) -> Constant:
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
-def _projected(w: Writer, x: Var) -> Var:
-    """Attention whose queries, keys and values come from one product, taken apart as exporters do."""
+def _write_projected_attention(w: Writer, x: Var) -> Var:
+    """Write attention whose queries, keys and values come from one product, taken apart as exporters do."""
     x = w.of_rank(x, 3)
     batch, tokens, depth = w.sketch.arrays[x].shape
     heads, width = w.chooser.pick((1, 2, 3)), w.chooser.pick((1, 4, 8))
@@ -107,8 +107,8 @@ def _integer_product(w: Writer, x: Var) -> Var:
 
 
 # --- strides ----------------------------------------------------------------------------------------------------------
-def _skipped_pixels(w: Writer, x: Var) -> Var:
-    """A convolution and a sum whose readers are pointwise and skip pixels; now and then one skips others."""
+def _skip_pixels(w: Writer, x: Var) -> Var:
+    """Write a convolution and a sum whose readers are pointwise and skip pixels; now and then one skips others."""
     x = w.of_rank(x, 4)
     channels, stride = _size(w, x, 1), w.chooser.pick((2, 2, 3))
     k = w.chooser.pick((1, 3))
@@ -126,7 +126,7 @@ def _skipped_pixels(w: Writer, x: Var) -> Var:
 
 
 TRANSFORMER_IDIOMS: Mapping[str, Callable[[Writer, Var], Var]] = {
-    "projected": _projected,
+    "projected": _write_projected_attention,
     "integer_product": _integer_product,
-    "skipped_pixels": _skipped_pixels,
+    "skipped_pixels": _skip_pixels,
 }

@@ -161,13 +161,13 @@ def twin(chooser: Chooser, module: IRModule) -> Twin | None:
     rule = chooser.pick(tuple(RULES))
     chosen = {chooser.pick(tensors) for _ in range(chooser.between(1, MOST))}
     try:
-        function = _rewritten(main, chosen, RULES[rule], chooser)
+        function = _rewrite(main, chosen, RULES[rule], chooser)
     except KernelyardError:
         return None
     return None if function is None else Twin(rule, IRModule({**module.functions, "main": function}))
 
 
-def _rewritten(main: Function, chosen: set[Var], rewrite: Rewrite, chooser: Chooser) -> Function | None:
+def _rewrite(main: Function, chosen: set[Var], rewrite: Rewrite, chooser: Chooser) -> Function | None:
     builder = FunctionBuilder()
     new: dict[Expr, Expr] = {}
     count = 0

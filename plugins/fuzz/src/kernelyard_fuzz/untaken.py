@@ -10,13 +10,13 @@ from kernelyard_fuzz.chooser import SeededChooser
 from kernelyard_fuzz.configuration import Configuration
 from kernelyard_fuzz.focused import write_small
 from kernelyard_fuzz.graphs import Recipe
-from kernelyard_fuzz.oracles import placed
+from kernelyard_fuzz.oracles import place_module
 from kernelyard_fuzz.sketch import Sketch
 
 TRIES = 40  # graphs of one pattern
 
 
-def untaken_patterns(backend: str, recipe: Recipe, seed: int = 0) -> tuple[str, ...]:
+def find_untaken_patterns(backend: str, recipe: Recipe, seed: int = 0) -> tuple[str, ...]:
     """Return the names of a backend's patterns that it takes in none of their graphs."""
     mine = [pattern for pattern in recipe.patterns if pattern.name.startswith(f"{backend}.")]
     arguments = Configuration(backends=(backend,)).arguments()
@@ -28,5 +28,7 @@ def untaken_patterns(backend: str, recipe: Recipe, seed: int = 0) -> tuple[str, 
             sketch = Sketch()
             write_small(SeededChooser(number), sketch, pattern, recipe.ops)
             if sketch.operators:
-                taken |= {region.pattern for region in placed(sketch.module(), **arguments, instruments=[]).regions}
+                taken |= {
+                    region.pattern for region in place_module(sketch.module(), **arguments, instruments=[]).regions
+                }
     return tuple(pattern.name for pattern in mine if pattern.name not in taken)

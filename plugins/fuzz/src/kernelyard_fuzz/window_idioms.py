@@ -20,8 +20,8 @@ USUAL_RESIZES: Sequence[Mapping[str, Any]] = (
 )
 
 
-def _padded(w: Writer, x: Var) -> Var:
-    """A padded image under a window."""
+def _write_padded_window(w: Writer, x: Var) -> Var:
+    """Write a padded image under a window."""
     x = w.of_rank(x, 4)
     if w.chooser.chance(50):
         x = (
@@ -63,8 +63,8 @@ def _image(w: Writer, x: Var) -> Var:
     return x if 3 <= x.tensor_type.rank <= 5 else w.of_rank(x, w.chooser.pick((3, 4, 4, 5)))
 
 
-def pooled(w: Writer, x: Var) -> Var:
-    """A pool of one to three axes with any window, that rounds up or counts its padding."""
+def write_pool(w: Writer, x: Var) -> Var:
+    """Write a pool of one to three axes with any window, that rounds up or counts its padding."""
     x = _image(w, x)
     axes = x.tensor_type.rank - 2
     size = tuple(w.chooser.pick((1, 2, 2, 3)) for _ in range(axes))
@@ -79,8 +79,8 @@ def pooled(w: Writer, x: Var) -> Var:
     return w.op(f"nn.avg_pool{axes}d", x, count_include_pad=w.chooser.chance(75), **attrs)
 
 
-def resized(w: Writer, x: Var) -> Var:
-    """An image of other sizes: by scales, whose sizes are rounded down, or to sizes alone."""
+def write_resize(w: Writer, x: Var) -> Var:
+    """Resize an image: by scales, whose sizes are rounded down, or to sizes alone."""
     x = _image(w, x)
     before = [int(size) for size in x.tensor_type.shape[2:]]  # pyright: ignore[reportArgumentType]
     choices = {name: attribute.choices for name, attribute in get_op("image.resize").attributes.items()}
@@ -111,8 +111,8 @@ def _ties(w: Writer, x: Var) -> Var:
 
 
 WINDOW_IDIOMS: Mapping[str, Callable[[Writer, Var], object]] = {
-    "padded": _padded,
-    "pooled": pooled,
-    "resized": resized,
+    "padded": _write_padded_window,
+    "pooled": write_pool,
+    "resized": write_resize,
     "ties": _ties,
 }

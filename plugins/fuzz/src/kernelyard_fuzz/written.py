@@ -7,17 +7,17 @@ from contextlib import suppress
 
 from kernelyard.ir import Op, Var
 from kernelyard_fuzz.chooser import Chooser
-from kernelyard_fuzz.movement_idioms import joined
+from kernelyard_fuzz.movement_idioms import join_pieces
 from kernelyard_fuzz.operators import Make, grow
 from kernelyard_fuzz.sketch import Sketch
-from kernelyard_fuzz.window_idioms import pooled, resized
+from kernelyard_fuzz.window_idioms import write_pool, write_resize
 from kernelyard_fuzz.writer import RefusedError, Writer
 
 POOLS = tuple(f"nn.{kind}_pool{axes}d" for kind in ("max", "avg") for axes in (1, 2, 3))
 WRITTEN: Mapping[str, Callable[[Writer, Var], Var]] = {
-    **dict.fromkeys(POOLS, pooled),
-    "image.resize": resized,
-    "concat": joined,
+    **dict.fromkeys(POOLS, write_pool),
+    "image.resize": write_resize,
+    "concat": join_pieces,
 }
 
 
