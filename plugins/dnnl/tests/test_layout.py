@@ -23,14 +23,14 @@ def test_orders_of_dims():
 
 def test_views_of_the_same_bytes():
     x = dense((2, 3, 4, 5), "float32")
-    assert x.reshaped((6, 20)) == dense((6, 20), "float32")
-    moved = x.permuted((0, 2, 3, 1))
+    assert x.reshape((6, 20)) == dense((6, 20), "float32")
+    moved = x.permute((0, 2, 3, 1))
     assert moved.shape == (2, 4, 5, 3)
-    assert moved.reshaped((2, 20, 3)).strides == (60, 1, 20)
-    assert moved.reshaped((2, 60)) is None
+    assert moved.reshape((2, 20, 3)).strides == (60, 1, 20)
+    assert moved.reshape((2, 60)) is None
     assert not moved.is_plain
     assert moved.is_dense
-    assert dense((2, 0, 3), "float32").reshaped((0, 7)).shape == (0, 7)
+    assert dense((2, 0, 3), "float32").reshape((0, 7)).shape == (0, 7)
 
 
 @st.composite
@@ -52,7 +52,7 @@ def test_a_copy_that_can_be_seen_with_another_shape(reshape):
     source, target = reshape
     copy = source.viewable_as(target)
     assert copy.is_dense
-    view = copy.reshaped(target)
+    view = copy.reshape(target)
     values = np.arange(math.prod(target), dtype=np.float32)
     memory = np.empty_like(values)
     strided(memory, copy)[...] = values.reshape(source.shape)
@@ -65,9 +65,9 @@ def strided(memory, descriptor):
 
 
 def test_where_dims_stay_in_a_copy_that_is_reshaped():
-    shuffled = channels_last((2, 12, 5, 6), "float32").reshaped((2, 3, 4, 5, 6)).permuted((0, 2, 1, 3, 4))
+    shuffled = channels_last((2, 12, 5, 6), "float32").reshape((2, 3, 4, 5, 6)).permute((0, 2, 1, 3, 4))
     assert shuffled.viewable_as((2, 12, 5, 6)) == dense((2, 4, 3, 5, 6), "float32", (0, 3, 4, 1, 2))
-    heads = dense((2, 3, 4, 5), "float32").permuted((0, 2, 1, 3))
+    heads = dense((2, 3, 4, 5), "float32").permute((0, 2, 1, 3))
     assert heads.viewable_as((2, 4, 15)).is_plain
     assert channels_last((2, 12, 5, 6), "float32").viewable_as((2, 360)).is_plain
     assert any_layout((2, 3), "float32").viewable_as((6,)).is_plain

@@ -44,9 +44,9 @@ def is_right(exe: ky.Executable, network: IRModule, height: int, width: int) -> 
 
 def test_the_library_is_asked_about_little_more_than_what_runs(network, monkeypatch):
     asked: list[str] = []
-    created = primitive._created
+    created = primitive._create_descriptor
     monkeypatch.setattr(
-        primitive, "_created", lambda recipe, threads: asked.append(recipe.kind) or created(recipe, threads)
+        primitive, "_create_descriptor", lambda recipe, threads: asked.append(recipe.kind) or created(recipe, threads)
     )
     primitive.primitive_of.cache_clear()
     exe = compiled(network)
@@ -109,8 +109,8 @@ def test_what_varies_is_not_assumed_again(network, monkeypatch):
 def test_deterministic_programs_ask_each_time(network, monkeypatch):
     """The same sizes give the same bits, whatever ran before."""
     seen: list[Speculation | None] = []
-    lowered = GraphPlans._lowered
-    monkeypatch.setattr(GraphPlans, "_lowered", lambda self, *args: seen.append(args[-1]) or lowered(self, *args))
+    lowered = GraphPlans._lower_graph
+    monkeypatch.setattr(GraphPlans, "_lower_graph", lambda self, *args: seen.append(args[-1]) or lowered(self, *args))
     exe = ky.compile(network, backends=["dnnl"], target=ky.Target("cpu", deterministic=True))
     assert_offloaded(exe, "dnnl", at_least=2)
     for height, width in SIZES:

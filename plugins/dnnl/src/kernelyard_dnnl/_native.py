@@ -211,7 +211,7 @@ class Library:
                 raise StatusError(name, enums.STATUS.index("unimplemented")) from error
         return self.create(name, "dnnl_primitive_desc_destroy", c_void_p(self.engine.address), *arguments)
 
-    def cloned(self, descriptor: Handle) -> Handle:
+    def clone_descriptor(self, descriptor: Handle) -> Handle:
         """Return another handle of a primitive's descriptor, which stays what it is when the first is moved on."""
         return self.create("dnnl_primitive_desc_clone", "dnnl_primitive_desc_destroy", descriptor.address)
 

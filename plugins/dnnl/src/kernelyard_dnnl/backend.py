@@ -165,7 +165,7 @@ class DnnlBackend(Backend):
 
 
 def _for_another_machine(target: Target) -> Callable[[Match], Answer]:
-    """Primitives are chosen by the library that runs them, which is not here."""
+    """Return a check that declines: primitives are chosen by the library that runs them, which is not here."""
     message = f"the target is {target.arch}; regions are compiled by this machine's oneDNN ({platform.machine()})"
     return lambda match: Decline("arch", message)
 

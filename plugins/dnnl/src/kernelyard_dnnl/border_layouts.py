@@ -20,7 +20,7 @@ def border_layouts(region: Region) -> BorderLayouts:
     """Return the orders of a region's borders; None for row-major, and for what is not clear before sizes are known."""
     orders = _Orders(region)
     results = operands(region.function.result) or (region.function.result,)
-    reads = tuple(_unless_row_major(param, orders.wanted(param)) for param in region.function.params)
+    reads = tuple(_unless_row_major(param, orders.get_wanted_order(param)) for param in region.function.params)
     return BorderLayouts(reads, tuple(_unless_row_major(result, orders.of(result)) for result in results))
 
 
@@ -74,7 +74,7 @@ class _Orders:
         """Return the order that a value has in the region."""
         return self._found.get(value, tuple(range(value.tensor_type.rank)))
 
-    def wanted(self, value: Expr) -> Order:
+    def get_wanted_order(self, value: Expr) -> Order:
         """Return the order in which the first reader that cares would read a value."""
         return self._wanted.get(value)
 
@@ -82,12 +82,12 @@ class _Orders:
         """Find the wanted orders: of results before operands."""
         self._wanted = {}
         for value in (*reversed(self._made), *self._params):
-            found = (self._wanted_by(binding.var, value) for binding in self._readers.get(value, ()))
+            found = (self._infer_order_wanted_by(binding.var, value) for binding in self._readers.get(value, ()))
             self._wanted[value] = next((order for order in found if order is not None), None)
 
     def _walk_forwards(self) -> None:
         """Find the orders that values have: of operands before results."""
-        self._found = {param: order for param in self._params if (order := self.wanted(param)) is not None}
+        self._found = {param: order for param in self._params if (order := self.get_wanted_order(param)) is not None}
         for value in self._made:
             self._found[value] = self._of(value)
 
@@ -99,13 +99,13 @@ class _Orders:
             return channels_last_order(rank)
         if made.order == MemoryOrder.OPEN:
             return None
-        order = self.of(self._followed(made, value))
+        order = self.of(self._find_followed_operand(made, value))
         if order is not None and made.order == MemoryOrder.RENAMED:
             axes = made.anchor.attrs["axes"]
             return tuple(axes.index(axis) for axis in order)
         return order
 
-    def _followed(self, made: _Primitive, value: Expr) -> Expr:
+    def _find_followed_operand(self, made: _Primitive, value: Expr) -> Expr:
         """Return the operand whose order the result has: of whole ones, one that a primitive has chosen."""
         if made.order != MemoryOrder.WHOLE_OPERAND:
             return made.operands[0]
@@ -116,7 +116,7 @@ class _Orders:
     def _is_moved(self, value: Expr) -> bool:
         return self.of(value) != tuple(range(value.tensor_type.rank))
 
-    def _wanted_by(self, result: Var, value: Expr) -> Order:
+    def _infer_order_wanted_by(self, result: Var, value: Expr) -> Order:
         reader, rank = self._made[result], value.tensor_type.rank
         is_first = bool(reader.operands) and reader.operands[0] is value
         if reader.order == MemoryOrder.CHANNELS_LAST:
@@ -124,7 +124,7 @@ class _Orders:
         is_whole = value.tensor_type.shape == result.tensor_type.shape and (value in reader.operands)
         follows = is_first if reader.order == MemoryOrder.FIRST_OPERAND else is_whole
         if reader.order in FOLLOWING and (follows or value in reader.others):
-            return self.wanted(result) or (None if result in self._params else self._of_others(reader, value))
+            return self.get_wanted_order(result) or (None if result in self._params else self._of_others(reader, value))
         return None
 
     def _of_others(self, reader: _Primitive, value: Expr) -> Order:

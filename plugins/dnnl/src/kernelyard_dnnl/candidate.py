@@ -10,7 +10,7 @@ from typing import Any
 from kernelyard.dims import Dim
 from kernelyard.plugins.api import Call, Expr, Match, TensorType, Var, is_dequantized
 from kernelyard_dnnl.composite import Composite, kind_that_made, read_composite
-from kernelyard_dnnl.memory_order import expected_order
+from kernelyard_dnnl.memory_order import infer_order
 from kernelyard_dnnl.primitive_kind import Refusal
 
 
@@ -78,10 +78,10 @@ class Candidate:
         return is_dequantized(value, self.match.value_of)
 
     def order_of(self, operand: Expr) -> tuple[int, ...] | None:
-        """See `expected_order`."""
-        return expected_order(self.match, operand)
+        """See `infer_order`."""
+        return infer_order(self.match, operand)
 
-    def known(self, what: str, *needed: Dim) -> Refusal | None:
+    def check_known(self, what: str, *needed: Dim) -> Refusal | None:
         """Return a refusal where one of these sizes is symbolic."""
         unknown = [str(dim) for dim in needed if not isinstance(dim, int)]
         return Refusal("dynamic-shape", f"{what} must be known, found {', '.join(unknown)}") if unknown else None

@@ -96,7 +96,7 @@ def _stages(composite: Composite) -> Refusal | None:
                 "operand", f"{call.op_name} changes the shape from {_text(shape)} to {_text(call.tensor_type.shape)}"
             )
     for stage in composite.stages:
-        if isinstance(stage, Binary) and not _broadcasts(stage.operand, shape):
+        if isinstance(stage, Binary) and not _can_broadcast(stage.operand, shape):
             found = _text(stage.operand.tensor_type.shape)
             return Refusal(
                 "operand", f"an operand of shape {found} is not known to broadcast to {_text(shape)}", at=stage.operand
@@ -122,7 +122,7 @@ def _ranges(composite: Composite) -> Refusal | None:
     return None
 
 
-def _broadcasts(operand: Expr, shape: Shape) -> bool:
+def _can_broadcast(operand: Expr, shape: Shape) -> bool:
     own = operand.tensor_type.shape
     return len(own) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False))
 

@@ -14,7 +14,7 @@ from kernelyard.plugins.api import Binding, Call, Expr, Match, Op
 from kernelyard_dnnl.post_ops import Binary, Stage
 from kernelyard_dnnl.primitive_kind import PrimitiveKind
 from kernelyard_dnnl.primitives import kinds_by_operator
-from kernelyard_dnnl.stages import stages_of, stored_between
+from kernelyard_dnnl.stages import simulate_quantization, stages_of
 
 DECODER, ENCODER = "dequantize", "quantize"
 COMPOSITE, OWN = "Composite", "dnnl."  # the attribute of a composite that has its pattern's name
@@ -91,9 +91,9 @@ def _stages(bound: Sequence[tuple[Expr, Call]], inside: Mapping[Expr, Call]) -> 
         if call.op_name == ENCODER:
             encoder = call
         elif call.op_name == DECODER:
-            stages += stored_between(encoder, call)
+            stages += simulate_quantization(encoder, call)
         else:
-            stages += [_decoded(stage, inside) for stage in stages_of(call, previous)]
+            stages += [_absorb_decoder(stage, inside) for stage in stages_of(call, previous)]
         previous = name
     return stages
 
@@ -113,8 +113,8 @@ def _read(arg: Expr, before: Mapping[Expr, Call]) -> tuple[Expr, Call | None, Ca
     return (arg if decoder is None else decoder.args[0]), reader, decoder
 
 
-def _decoded(stage: Stage, before: Mapping[Expr, Call]) -> Stage:
-    """Return a stage with its operand as it is stored."""
+def _absorb_decoder(stage: Stage, before: Mapping[Expr, Call]) -> Stage:
+    """Return a stage with its operand as it is stored, and the decoder that reads it."""
     decoder = before.get(stage.operand) if isinstance(stage, Binary) else None
     if decoder is None or decoder.op_name != DECODER:
         return stage

@@ -109,7 +109,9 @@ def _product(call: Call) -> Efficiency:
 
 
 def _of_tokens(call: Call) -> Efficiency:
-    """Generated kernels took 0.88 to 0.98 of the time in nine of ten transformers, behind convolutions of images and
+    """Return the efficiency of what is computed for each token.
+
+    Generated kernels took 0.88 to 0.98 of the time in nine of ten transformers, behind convolutions of images and
     sounds too. Classifiers behind a pooling have two axes. One row is what a network makes of a whole image, such as
     where to look: leaving the layout of convolutions for it costs more than it does."""
     result = call.tensor_type
@@ -120,7 +122,9 @@ def _of_tokens(call: Call) -> Efficiency:
 
 
 def _of_quantized(match: Match) -> Efficiency:
-    """Quantized transformers took 1.1 to 1.7 times as long as products of integers that are fused with what stands
+    """Return the efficiency of a group of integers.
+
+    Quantized transformers took 1.1 to 1.7 times as long as products of integers that are fused with what stands
     between them. Data has one scale there."""
     product = next((call for call in match.calls if call.op_name == "matmul"), None)
     if product is None:
@@ -135,7 +139,9 @@ def _of_quantized(match: Match) -> Efficiency:
 
 
 def _convolution_along_one_axis(call: Call) -> Efficiency:
-    """Images one element high take 1.0 to 2.4 times as long as an operand that is read in place, 1.2 in the geometric
+    """Return the efficiency of a convolution of sequences.
+
+    Images one element high take 1.0 to 2.4 times as long as an operand that is read in place, 1.2 in the geometric
     mean of 58 shapes, and with strides over few channels 1.2 to 4.8 times; but for strides over filters that a core's
     second-level cache does not hold and that are read for many places: 0.72 to 0.93 times with 500 places and more,
     1.04 to 1.27 times with fewer. An open number of places counts as many: 15 shapes took 1.3 times as long, and the
@@ -154,7 +160,9 @@ def _convolution_along_one_axis(call: Call) -> Efficiency:
 
 
 def _grouped_convolution(call: Call) -> Efficiency:
-    """There is code for depthwise convolutions of images alone: along one axis, or three, they take 3 to 60 times as
+    """Return the efficiency of a convolution in groups.
+
+    There is code for depthwise convolutions of images alone: along one axis, or three, they take 3 to 60 times as
     long as they need to, images one element high or wide 8 to 30 times, and where each channel has several filters 4 to
     12 times. Images in groups of 2 to 4 channels take 1.0 to 1.5 times as long."""
     weight, groups = call.args[1].tensor_type, call.attrs["groups"]
@@ -196,7 +204,9 @@ def _convolution(call: Call) -> Efficiency:
 
 
 def _of_filters(filters: int, channels: Dim, sizes: Sequence[int]) -> Efficiency:
-    """Up to 6 filters of an image larger than one element take 1.2 to 2.7 times as long as they need to, of a volume
+    """Return the efficiency of so many filters.
+
+    Up to 6 filters of an image larger than one element take 1.2 to 2.7 times as long as they need to, of a volume
     1.4 to 4.9 times, 8 filters over few channels 1.06 to 1.9 times; these go by where a large window outweighs leaving
     the layout of their neighbours.
     sizes: of the window, but for those of 1."""
@@ -207,7 +217,9 @@ def _of_filters(filters: int, channels: Dim, sizes: Sequence[int]) -> Efficiency
 
 
 def _transposed_convolution(call: Call) -> Efficiency:
-    """There is code for one group; others take 7 to 70 times as long. Up to 8 filters take 1.7 to 8 times as long as
+    """Return the efficiency of a transposed convolution.
+
+    There is code for one group; others take 7 to 70 times as long. Up to 8 filters take 1.7 to 8 times as long as
     they need to."""
     attrs, filters = call.attrs, call.args[1].tensor_type.shape[1]
     if call.tensor_type.dtype != DTYPE:
@@ -218,7 +230,9 @@ def _transposed_convolution(call: Call) -> Efficiency:
 
 
 def _reduction(call: Call) -> Efficiency:
-    """Rows of 500 elements and more take 1.3 times as long as in registers, of 64 twice, of 2 30 times. Means and sums
+    """Return the efficiency of a reduction.
+
+    Rows of 500 elements and more take 1.3 times as long as in registers, of 64 twice, of 2 30 times. Means and sums
     over all of space are poolings, which stay in the layout of convolutions. So does what is made of one number for
     each channel: leaving the layout for it costs more than it does."""
     operand, axes = call.args[0].tensor_type, set(call.attrs["axes"])

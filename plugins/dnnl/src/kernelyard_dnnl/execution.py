@@ -40,7 +40,7 @@ from kernelyard_dnnl.packing import PackedConstants, execution_arguments, memory
 from kernelyard_dnnl.plan import Plan, make_plan
 from kernelyard_dnnl.primitive import Primitive, primitives_info
 from kernelyard_dnnl.speculation import Speculation
-from kernelyard_dnnl.thread_scope import scoped
+from kernelyard_dnnl.thread_scope import scope_steps
 from kernelyard_dnnl.values import Buffer, NativeKernel, Operation, Value
 
 # Sets of sizes of one graph: beyond these, primitives are preferred that leave nothing behind, for all graphs but those
@@ -82,7 +82,7 @@ class GraphPlans:
             self._sets.setdefault(graph.symbol, 0)
             self._kept.capacity = max(self._kept.capacity, max_plans * len(self._sets))
             key = (graph.symbol, tuple(sorted(values.items())), threads)
-            return self._kept.get_or_make(key, lambda: self._made(graph, values, threads, is_deterministic))
+            return self._kept.get_or_make(key, lambda: self._make_plan(graph, values, threads, is_deterministic))
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """Return the counts of plans, packed constants, and the primitives of the process."""
@@ -92,26 +92,26 @@ class GraphPlans:
             "dnnl: primitives": primitives_info(),
         }
 
-    def _made(self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_deterministic: bool) -> Plan:
+    def _make_plan(self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_deterministic: bool) -> Plan:
         self._sets[graph.symbol] += 1
         if is_deterministic:  # whatever was run before
-            return self._lowered(graph, values, threads, False, Speculation())
+            return self._lower_graph(graph, values, threads, False, Speculation())
         is_one_of_many = self._sets[graph.symbol] > FEW_SIZES and max(self._sets.values()) > MANY_SIZES
         key = graph.symbol, threads, is_one_of_many
         earlier = self._speculations.get(key)
         if earlier is not None:
             speculation, plan = Speculation(earlier), None
             with suppress(StatusError):
-                plan = self._lowered(graph, values, threads, is_one_of_many, speculation)
-            if speculation.holds() and plan is not None:
+                plan = self._lower_graph(graph, values, threads, is_one_of_many, speculation)
+            if speculation.has_held() and plan is not None:
                 self._speculations[key] = speculation.keep()
                 return plan
         speculation = Speculation() if earlier is None else earlier.blind()
-        plan = self._lowered(graph, values, threads, is_one_of_many, speculation)
+        plan = self._lower_graph(graph, values, threads, is_one_of_many, speculation)
         self._speculations[key] = speculation.keep()
         return plan
 
-    def _lowered(
+    def _lower_graph(
         self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_one_of_many: bool, speculation: Speculation
     ) -> Plan:
         begin = self.packed.preparation.begin
@@ -126,7 +126,7 @@ class GraphPlans:
             speculation=speculation,
         )
         try:
-            return _prepared(lowering, self._planners[graph.symbol])
+            return _prepare_plan(lowering, self._planners[graph.symbol])
         except Exception:
             self.packed = PackedConstants()  # some may have nothing in them
             raise
@@ -159,12 +159,12 @@ class _Binding:
         parts: list[Operation | Part] = []
         for threads, operations in groupby(self._plan.operations, key=lambda each: each.code.threads):
             group = list(operations)
-            part, saved = scoped(self._library, threads, [self._execution(each, stream) for each in group])
+            part, saved = scope_steps(self._library, threads, [self._execution(each, stream) for each in group])
             steps += part
             parts += [Part("threads are set"), *group, Part("threads are reset")] if len(part) > len(group) else group
             self._arrays.append(saved)
         keep = [self._plan, self._context, stream, self._memories, self._arrays]
-        return BoundCall(steps, keep, self._rebind(), partial(_described, parts))
+        return BoundCall(steps, keep, self._rebind(), partial(_describe_parts, parts))
 
     def _execution(self, operation: Operation, stream: Handle) -> NativeCall:
         if isinstance(operation.code, NativeKernel):
@@ -225,7 +225,7 @@ class _Binding:
         return moving
 
 
-def _described(parts: Sequence[Operation | Part]) -> list[Part]:
+def _describe_parts(parts: Sequence[Operation | Part]) -> list[Part]:
     return [part if isinstance(part, Part) else part.describe() for part in parts]
 
 
@@ -247,7 +247,7 @@ def _move(
         record[place] = address + nbytes_before
 
 
-def _prepared(lowering: Lowering, planner: MemoryPlanner) -> Plan:
+def _prepare_plan(lowering: Lowering, planner: MemoryPlanner) -> Plan:
     """Return the plan of a graph, with its constants packed."""
     try:
         return make_plan(lowering, planner)
@@ -263,4 +263,4 @@ def implementations(
     Raises: StatusError or CodegenError where oneDNN has nothing.
     """
     lowering = Lowering(graph, values, constants, PackedConstants(), threads)
-    return _prepared(lowering, MemoryPlanner()).implementations
+    return _prepare_plan(lowering, MemoryPlanner()).implementations

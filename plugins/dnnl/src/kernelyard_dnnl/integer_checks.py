@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kernelyard.plugins.api import Call, Constant, Expr
 from kernelyard_dnnl.candidate import Candidate
 from kernelyard_dnnl.composite import Composite
-from kernelyard_dnnl.nodes import stored, zero_point
+from kernelyard_dnnl.nodes import shift_to_signed, zero_point
 from kernelyard_dnnl.post_ops import Binary
 from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, Refusal
 from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
@@ -75,7 +75,7 @@ def _weight(composite: Composite) -> Refusal | None:
     """Return an objection to weights that are not int8 with a scale for each channel of the result, or one zero
     point; convolutions have none."""
     decoder = composite.decoders[WEIGHT]
-    operand, scale, zero = stored(decoder.args[0]), decoder.args[1], zero_point(decoder)
+    operand, scale, zero = shift_to_signed(decoder.args[0]), decoder.args[1], zero_point(decoder)
     if operand.tensor_type.dtype != "int8" and composite.kind.bias_axis == 1:
         return Refusal("dtype", "weights of uint8 that are not constant; oneDNN's are int8", at=operand)
     if not isinstance(scale, Constant) or not isinstance(zero, Constant):

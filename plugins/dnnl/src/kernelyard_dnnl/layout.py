@@ -90,7 +90,7 @@ class MemoryDescriptor:
         """
         assert self.strides is not None
         for order in (tuple(range(self.rank)), channels_last_order(self.rank)):
-            if self.same_layout(dense(self.shape, self.dtype, order)):
+            if self.has_same_layout(dense(self.shape, self.dtype, order)):
                 return order
         strides, shape = self.strides, self.shape
         moving = sorted((axis for axis in range(self.rank) if shape[axis] != 1), key=lambda axis: -strides[axis])
@@ -103,7 +103,7 @@ class MemoryDescriptor:
     @cached_property
     def is_dense(self) -> bool:
         """True when the elements fill their memory with no gap, in some order of the dims."""
-        return self.strides is not None and self.same_layout(dense(self.shape, self.dtype, self.order))
+        return self.strides is not None and self.has_same_layout(dense(self.shape, self.dtype, self.order))
 
     @property
     def canonical(self) -> MemoryDescriptor:
@@ -113,9 +113,9 @@ class MemoryDescriptor:
     @cached_property
     def is_plain(self) -> bool:
         """True when the tensor is dense and row-major."""
-        return self.strides is not None and self.same_layout(dense(self.shape, self.dtype))
+        return self.strides is not None and self.has_same_layout(dense(self.shape, self.dtype))
 
-    def same_layout(self, other: MemoryDescriptor) -> bool:
+    def has_same_layout(self, other: MemoryDescriptor) -> bool:
         """Return True when both describe the same bytes the same way; strides of dims of size 1 do not matter."""
         if self is other:
             return True
@@ -126,17 +126,17 @@ class MemoryDescriptor:
             return 0 in self.shape or all(size == 1 or a == b for size, a, b in pairs)
         return bool(load_library().call("dnnl_memory_desc_equal", self.address, other.address))
 
-    def permuted(self, axes: Sequence[int]) -> MemoryDescriptor:
+    def permute(self, axes: Sequence[int]) -> MemoryDescriptor:
         """Return the same memory with its dims renamed: dim i of the result is dim axes[i] of this."""
         assert self.strides is not None
         shape, strides = tuple(self.shape[a] for a in axes), tuple(self.strides[a] for a in axes)
         return MemoryDescriptor(shape, self.dtype, strides)
 
-    def reshaped(self, shape: Shape) -> MemoryDescriptor | None:
+    def reshape(self, shape: Shape) -> MemoryDescriptor | None:
         """Return the same memory seen with another shape; None where no strides can say that."""
         if self.strides is None:
             return None
-        strides = _reshaped_strides(self.shape, self.strides, shape)
+        strides = _reshape_strides(self.shape, self.strides, shape)
         return None if strides is None else MemoryDescriptor(shape, self.dtype, strides)
 
     def viewable_as(self, shape: Shape) -> MemoryDescriptor:
@@ -179,7 +179,7 @@ def channels_last_order(rank: int) -> Shape:
 
 
 def channels_last(shape: Sequence[int], dtype: str) -> MemoryDescriptor:
-    """N, C, spatial... with the channels innermost in memory."""
+    """Return a descriptor of N, C, spatial... with the channels innermost in memory."""
     return dense(shape, dtype, channels_last_order(len(shape)))
 
 
@@ -241,13 +241,14 @@ def _native_descriptor(shape: Shape, dtype: str, strides: Shape | None) -> Handl
     )
 
 
-def _reshaped_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | None:
-    """Strides of a view of `target` shape: each group of old dims that is one run of memory is split into new dims."""
+def _reshape_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | None:
+    """Return the strides of a view of `target` shape: each group of old dims that is one run of memory is split into
+    new dims."""
     if math.prod(shape) != math.prod(target):
         return None
     if 0 in shape:
         return dense(target, "float32").strides
-    runs = _merged(shape, strides)
+    runs = _merge_runs(shape, strides)
     result: list[int] = []
     remaining, step = runs.pop() if runs else (1, 1)
     for size in reversed(target):
@@ -280,8 +281,8 @@ def _runs_of_reshape(shape: Shape, target: Shape) -> list[list[int]]:
     return runs
 
 
-def _merged(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
-    """(size, stride) of the dims after neighbours that are one run of memory are merged; dims of size 1 dropped."""
+def _merge_runs(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
+    """Merge neighbouring dims that are one run of memory, and drop dims of size 1: pairs (size, stride)."""
     runs: list[tuple[int, int]] = []
     for size, stride in zip(shape, strides, strict=True):
         if size == 1:

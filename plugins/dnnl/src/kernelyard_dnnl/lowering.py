@@ -39,7 +39,7 @@ class Lowering:
     threads: how many a call may use. native_kernels: whether operations may be code of ours. begin: is given what can
     be done beside the lowering; None where the operations will not run here. is_one_of_many: whether the graph was
     lowered for so many sizes already that what the library does not give back counts. speculation: what the library
-    answers, as far as that is known of other sizes; `Speculation.holds` tells afterwards.
+    answers, as far as that is known of other sizes; `Speculation.has_held` tells afterwards.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Lowering:
                         expected=", ".join(sorted(kinds)),
                     )
                 made = self._node(number, node)
-                result = self._lowered(made, lower)
+                result = self._lower_node(made, lower)
                 self._makers[result.buffer] = made
             else:
                 result = self._leaf(node)
@@ -104,7 +104,7 @@ class Lowering:
         self._current = GRAPH_OUTPUT
         return tuple(self._tensors[entry] for entry in self.graph.outputs)
 
-    def _lowered(self, node: Node, lower: Lower) -> Value:
+    def _lower_node(self, node: Node, lower: Lower) -> Value:
         self._label, place = node.label, f"{self.graph.symbol}, {node.label}"
         try:
             result = lower(node, self)
@@ -152,17 +152,17 @@ class Lowering:
         data = np.ascontiguousarray(array)
         return Value(Buffer(data.nbytes, constant=data, key=key), descriptor)
 
-    def reordered(self, value: Value, descriptor: MemoryDescriptor) -> Value:
+    def reorder(self, value: Value, descriptor: MemoryDescriptor) -> Value:
         """Return the tensor in that layout: itself, a packed constant, or a copy that all who ask for it share."""
-        if value.descriptor.same_layout(descriptor):
-            return value.seen_as(descriptor)
+        if value.descriptor.has_same_layout(descriptor):
+            return value.view_as(descriptor)
         if value.is_constant:
             return self.packed.pack(value, descriptor)
         copies = self._copies.setdefault(value.buffer, [])
         for source, copy in copies:
-            if source.same_place(value) and copy.descriptor.same_layout(descriptor):
-                return copy.seen_as(descriptor)
-        copy = self.copied(*self._before_cast(value, descriptor))
+            if source.has_same_place(value) and copy.descriptor.has_same_layout(descriptor):
+                return copy.view_as(descriptor)
+        copy = self.copy(*self._before_cast(value, descriptor))
         copies.append((value, copy))
         self._copied_from[copy.buffer] = value.buffer
         return copy
@@ -171,8 +171,8 @@ class Lowering:
         """Return what to copy for a tensor in that layout: the original of a cast, with what it is cast by, else the
         tensor itself."""
         cast, original, given = self._casts.get(value.buffer, (None, value, NOTHING))
-        is_whole = cast is not None and cast.same_place(value)
-        if is_whole and _shifts_rests_wrongly(original, descriptor, given):
+        is_whole = cast is not None and cast.has_same_place(value)
+        if is_whole and _is_shifted_wrongly(original, descriptor, given):
             return value, descriptor, NOTHING
         return (original, descriptor, given) if is_whole else (value, descriptor, NOTHING)
 
@@ -182,12 +182,12 @@ class Lowering:
         points, which make it a quantization or its reverse.
         """
         order = value.descriptor.order if value.descriptor.strides is not None else None
-        cast = self.copied(value, dense(value.shape, dtype, order), given)
+        cast = self.copy(value, dense(value.shape, dtype, order), given)
         if not value.buffer.is_planned:  # nothing is written over it later
             self._casts[cast.buffer] = cast, value, given
         return cast
 
-    def copied(self, value: Value, descriptor: MemoryDescriptor, given: Given = NOTHING) -> Value:
+    def copy(self, value: Value, descriptor: MemoryDescriptor, given: Given = NOTHING) -> Value:
         """Return a fresh copy of the tensor in that layout."""
         copy = self.new(descriptor)
         self.copy_into(value, copy, given=given)
@@ -200,43 +200,43 @@ class Lowering:
         primitive = create_reorder(*layouts, threads=threads, numbers=tuple(given))
         label = self._label
         self._label = f"reorder for {reader or label}"
-        self.emit(primitive, {SOURCE: value, DESTINATION: destination, **given_arguments(given)})
+        self.emit(primitive, {SOURCE: value, DESTINATION: destination, **make_given_arguments(given)})
         self._label = label
 
-    def plain(self, value: Value) -> Value:
+    def make_plain(self, value: Value) -> Value:
         """Return the tensor, dense and row-major."""
-        return self.reordered(value, dense(value.shape, value.descriptor.dtype))
+        return self.reorder(value, dense(value.shape, value.descriptor.dtype))
 
-    def gapless(self, value: Value) -> Value:
+    def make_gapless(self, value: Value) -> Value:
         """Return the tensor in a layout that fills its memory, as blocked ones do; a copy only where there are gaps."""
-        return value if value.descriptor.strides is None else self.strided(value)
+        return value if value.descriptor.strides is None else self.make_strided(value)
 
-    def strided(self, value: Value) -> Value:
+    def make_strided(self, value: Value) -> Value:
         """Return the tensor in a dense layout that strides can tell: with its dims in the order they have, else row-
         major.
         """
         descriptor = value.descriptor
-        return self.plain(value) if descriptor.strides is None else self.reordered(value, descriptor.canonical)
+        return self.make_plain(value) if descriptor.strides is None else self.reorder(value, descriptor.canonical)
 
-    def viewable(self, value: Value) -> Value:
+    def make_viewable(self, value: Value) -> Value:
         """Return the tensor in a layout that strides can tell, gaps or not.
 
         As it is where it has one, else row-major.
         """
-        return self.plain(value) if value.descriptor.strides is None else value
+        return self.make_plain(value) if value.descriptor.strides is None else value
 
-    def channels_last(self, value: Value) -> Value:
+    def make_channels_last(self, value: Value) -> Value:
         """Return the tensor with its channels (dim 1) innermost."""
-        return self.reordered(value, channels_last(value.shape, value.descriptor.dtype))
+        return self.reorder(value, channels_last(value.shape, value.descriptor.dtype))
 
-    def reshaped(self, value: Value, shape: Shape) -> Value:
+    def reshape(self, value: Value, shape: Shape) -> Value:
         """Return the tensor with another shape, as row-major order has it.
 
         Raises: ShapeError when it has another number of elements.
         """
-        view = value.reshaped(shape)
+        view = value.reshape(shape)
         if view is None:
-            view = self.reordered(value, value.descriptor.viewable_as(shape)).reshaped(shape)
+            view = self.reorder(value, value.descriptor.viewable_as(shape)).reshape(shape)
         if view is None:
             raise ShapeError("a reshape changes the number of elements", found=value.shape, expected=shape)
         return view
@@ -312,7 +312,7 @@ class Lowering:
 Lower: TypeAlias = Callable[[Node, Lowering], Value]
 
 
-def given_arguments(given: Given) -> dict[int, Value]:
+def make_given_arguments(given: Given) -> dict[int, Value]:
     """Return numbers as arguments of an execution."""
     return {enums.ARG[f"attr_{number.what}"] | number.argument: value for number, value in given.items()}
 
@@ -326,7 +326,7 @@ def _last_uses(graph: JSONGraph) -> dict[NodeEntry, int]:
     return last | dict.fromkeys(graph.outputs, GRAPH_OUTPUT)
 
 
-def _shifts_rests_wrongly(original: Value, descriptor: MemoryDescriptor, given: Given) -> bool:
+def _is_shifted_wrongly(original: Value, descriptor: MemoryDescriptor, given: Given) -> bool:
     """Return True for a reorder that would store what is left of an innermost dim without its zero point.
 
     oneDNN 3.2 does so with more than 16 channels, of which 4 do not make up all, where it moves them behind space.

@@ -10,7 +10,7 @@ from kernelyard_dnnl.primitive_kind import MemoryOrder
 MAX_STEPS_BACK = 8
 
 
-def expected_order(match: Match, operand: Expr, steps: int = MAX_STEPS_BACK) -> tuple[int, ...] | None:
+def infer_order(match: Match, operand: Expr, steps: int = MAX_STEPS_BACK) -> tuple[int, ...] | None:
     """Return the dims of an operand of a match from the outermost to the innermost in memory; None where that is not
     clear.
 
@@ -25,9 +25,9 @@ def expected_order(match: Match, operand: Expr, steps: int = MAX_STEPS_BACK) -> 
     assert isinstance(value, Call)
     if not steps or kind_of(value) is None:
         return None
-    kept = _kept_layout_of(value, kind.order)
+    kept = _find_layout_source(value, kind.order)
     read = value.args[0] if kept is None else kept
-    order = expected_order(match, read, steps - 1)
+    order = infer_order(match, read, steps - 1)
     if kept is None:
         return tuple(range(rank)) if order == tuple(range(read.tensor_type.rank)) else None
     if order is not None and kind.order == MemoryOrder.RENAMED:
@@ -36,7 +36,7 @@ def expected_order(match: Match, operand: Expr, steps: int = MAX_STEPS_BACK) -> 
     return order
 
 
-def _kept_layout_of(value: Call, order: MemoryOrder) -> Expr | None:
+def _find_layout_source(value: Call, order: MemoryOrder) -> Expr | None:
     """Return the operand whose layout the result has."""
     if order == MemoryOrder.OPEN:
         return None

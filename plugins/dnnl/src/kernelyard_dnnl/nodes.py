@@ -17,12 +17,12 @@ from kernelyard_dnnl.primitives.integer_product import SHIFT
 
 def node_of(composite: Composite) -> KernelNode:
     """Return the node that computes a composite."""
-    write = composite.kind.write or _written
+    write = composite.kind.write or _write_node
     anchor = write(composite)
     inputs = list(anchor.inputs)
     for number, decoder in composite.decoders.items():
         role = inputs[number][0]
-        inputs[number] = (role, stored(inputs[number][1]))
+        inputs[number] = (role, shift_to_signed(inputs[number][1]))
         inputs += _parameters(role, decoder)
     if composite.encoder is not None:
         inputs += _parameters("result", composite.encoder)
@@ -34,7 +34,7 @@ def node_of(composite: Composite) -> KernelNode:
     return KernelNode(anchor.op, inputs, {**anchor.attrs, "post_ops": post_ops})
 
 
-def _written(composite: Composite) -> KernelNode:
+def _write_node(composite: Composite) -> KernelNode:
     kind = composite.kind
     roles = kind.operands or tuple(f"x{number}" for number in range(len(composite.operands)))
     inputs = tuple(zip(roles, composite.operands, strict=True))
@@ -53,7 +53,7 @@ def _post_op(stage: Stage, composite: Composite, role: str, inputs: list[tuple[s
     return {"kind": "binary", "algorithm": stage.algorithm, "role": role}
 
 
-def stored(operand: Expr) -> Expr:
+def shift_to_signed(operand: Expr) -> Expr:
     """Return an operand of a product of integers as oneDNN takes it: constants of uint8 as int8."""
     if isinstance(operand, Constant) and operand.data.dtype == np.uint8:
         return Constant((operand.data.astype(np.int16) - SHIFT).astype(np.int8))
@@ -61,9 +61,9 @@ def stored(operand: Expr) -> Expr:
 
 
 def zero_point(decoder: Call) -> Expr:
-    """Return the zero point of what `stored` returns."""
+    """Return the zero point of what `shift_to_signed` returns."""
     operand, _, zero = decoder.args
-    if stored(operand) is operand or not isinstance(zero, Constant):
+    if shift_to_signed(operand) is operand or not isinstance(zero, Constant):
         return zero
     return Constant(zero.data.astype(np.int32) - SHIFT)
 

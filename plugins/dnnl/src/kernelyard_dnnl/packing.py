@@ -54,15 +54,15 @@ class PackedConstants:
         with self._lock:
             forms = self._packed.setdefault(value.buffer.key, [])
             for source, packed in forms:
-                same = source.offset == value.offset and source.descriptor.same_layout(value.descriptor)
-                if same and packed.descriptor.same_layout(descriptor):
+                same = source.offset == value.offset and source.descriptor.has_same_layout(value.descriptor)
+                if same and packed.descriptor.has_same_layout(descriptor):
                     # Blocked layouts come from the library anew each time.
-                    return packed if descriptor.strides is None else packed.seen_as(descriptor)
+                    return packed if descriptor.strides is None else packed.view_as(descriptor)
             packed = self.make(value, descriptor, f"{value.buffer.key}/{len(forms)}")
             forms.append((value, packed))
             return packed
 
-    def derived(self, value: Value, form: str, make: Callable[[str], Value]) -> Value:
+    def derive(self, value: Value, form: str, make: Callable[[str], Value]) -> Value:
         """Return a constant derived by `make`, called at first use with a key for the result; `form` names the form."""
         with self._lock:
             key = f"{value.buffer.key}/{form}/{value.offset} {value.shape} {value.descriptor.strides}"
@@ -77,9 +77,9 @@ class PackedConstants:
         """
         create_reorder(value.descriptor, descriptor, threads=1)  # what cannot be packed fails here and now
         data = aligned_bytes(descriptor.nbytes)
-        return self.filled(value, descriptor, data, key, lambda: copy_constant(value, descriptor, data))
+        return self.fill_constant(value, descriptor, data, key, lambda: copy_constant(value, descriptor, data))
 
-    def filled(
+    def fill_constant(
         self, value: Value, descriptor: MemoryDescriptor, data: np.ndarray, key: str, fill: Callable[[], None]
     ) -> Value:
         """Return a constant in `data`, which `fill` fills from another one."""

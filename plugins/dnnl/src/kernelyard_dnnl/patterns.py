@@ -38,7 +38,7 @@ def stage(previous: Pattern) -> Pattern:
 
 def stage_or_wide_store(previous: Pattern) -> Pattern:
     """Return a stage, or `previous` as 16 bits hold it: float32, in which post-ops compute, holds them exactly."""
-    return stage(previous) | stored(previous, WIDE)
+    return stage(previous) | match_stored(previous, WIDE)
 
 
 def cast(previous: Pattern) -> Pattern:
@@ -51,7 +51,7 @@ def stage_or_cast(previous: Pattern) -> Pattern:
     return stage_or_wide_store(previous) | cast(previous)
 
 
-def stored(previous: Pattern, dtypes: Collection[str] = INTEGERS) -> Pattern:
+def match_stored(previous: Pattern, dtypes: Collection[str] = INTEGERS) -> Pattern:
     """Match `previous` quantized and dequantized, by one constant scale and zero point each."""
 
     def one() -> Pattern:
@@ -68,42 +68,42 @@ def with_stages(anchor: Pattern, one: Callable[[Pattern], Pattern] = stage) -> P
     return anchor
 
 
-def decoded() -> Pattern:
-    """Return what dequantize makes of stored values."""
+def match_decoded() -> Pattern:
+    """Match what dequantize makes of stored values."""
     return is_op("dequantize")(wildcard(), wildcard(), wildcard())
 
 
-def encoded(previous: Pattern) -> Pattern:
+def match_encoded(previous: Pattern) -> Pattern:
     """Match `previous` quantized."""
     return is_op("quantize")(previous, is_const(), is_const())
 
 
-def stored_again(previous: Pattern) -> Pattern:
+def match_stored_again(previous: Pattern) -> Pattern:
     """Match `previous` quantized, what is then computed for each channel, as norms and slopes are, and the result
     quantized again: integers are rounded in registers."""
-    of_channels = is_op("add", "multiply", "nn.prelu")(stored(previous), is_const())
+    of_channels = is_op("add", "multiply", "nn.prelu")(match_stored(previous), is_const())
     return is_op("quantize")(with_stages(of_channels), is_const(), is_const())
 
 
 def stage_of_integers(previous: Pattern) -> Pattern:
     """Return a stage whose other operand may be dequantized."""
-    return is_op("add", "subtract")(previous, decoded()) | stage(previous)
+    return is_op("add", "subtract")(previous, match_decoded()) | stage(previous)
 
 
 def of_integers(kind: PrimitiveKind) -> Pattern:
     """Return a call of one of the kind's operators on operands that are dequantized, and all that is computed before
     the result is stored. The second operand of arithmetic may be a constant, as those of norms are."""
-    sides = [decoded() for _ in kind.operands]
+    sides = [match_decoded() for _ in kind.operands]
     if kind.bias_axis is None and len(sides) > 1:
         sides[-1] |= is_const().where(lambda constant: scalar_of(constant) is None)
     if kind.reader == "permute_dims":
-        sides[-1] |= READERS[kind.reader].pattern(decoded())
+        sides[-1] |= READERS[kind.reader].pattern(match_decoded())
     anchor = is_op(*kind.on_integers)(*sides)
     if kind.follows is not Follows.NOTHING:
         anchor = with_stages(anchor, stage_of_integers if kind.bias_axis is not None else stage)
     if kind.bias_axis is not None:
-        return anchor.optional(lambda previous: stored_again(previous) | encoded(previous))
-    return anchor.optional(encoded)
+        return anchor.optional(lambda previous: match_stored_again(previous) | match_encoded(previous))
+    return anchor.optional(match_encoded)
 
 
 FOLLOWING: Mapping[Follows, Callable[[Pattern], Pattern]] = {
@@ -135,8 +135,8 @@ def _read_through(op: str, reader: Reader) -> Pattern:
     return one if reader.operands == 1 else is_op(op)(first | wildcard(), reader.pattern(wildcard())) | one
 
 
-def _called(kind: PrimitiveKind, *ops: str) -> Pattern:
-    """Return a call of one of the operators with the kind's operands."""
+def _match_call(kind: PrimitiveKind, *ops: str) -> Pattern:
+    """Match a call of one of the operators with the kind's operands."""
     count = len(kind.operands) or 2  # two, where there may be any number
     return is_op(*ops)(*(wildcard() for _ in range(count)), varargs=not kind.operands)
 
@@ -155,9 +155,9 @@ def _anchors(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:
         yield kind.pattern, kind.anchor()
     elif kind.pattern:
         alike = [op for other in all_kinds() if other.pattern == kind.pattern for op in other.ops]
-        yield kind.pattern, _called(kind, *alike)
+        yield kind.pattern, _match_call(kind, *alike)
     else:
-        yield from ((op.removeprefix("nn."), _called(kind, op)) for op in kind.ops)
+        yield from ((op.removeprefix("nn."), _match_call(kind, op)) for op in kind.ops)
 
 
 def _of_integers(kind: PrimitiveKind) -> Iterator[tuple[str, Pattern]]:

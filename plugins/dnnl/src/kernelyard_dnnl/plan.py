@@ -37,7 +37,7 @@ def make_plan(lowering: Lowering, planner: MemoryPlanner) -> Plan:
 
     outputs = lowering.run(lowering_of, MODULES)
     _deliver(lowering, outputs)
-    operations = _needed(lowering.operations)
+    operations = _drop_unread(lowering.operations)
     lifetimes = _lifetimes(operations)
     memory = planner.plan(list(lifetimes.values()))
     lowering.finish()
@@ -47,7 +47,7 @@ def make_plan(lowering: Lowering, planner: MemoryPlanner) -> Plan:
 
 
 def _deliver(lowering: Lowering, outputs: Sequence[Value]) -> None:
-    """Has each output written to its argument: by the operation that makes it where possible, else by a copy."""
+    """Have each output written to its argument: by the operation that makes it where possible, else by a copy."""
     first = len(lowering.graph.inputs)
     for number, value in enumerate(outputs):
         buffer = value.buffer
@@ -60,8 +60,8 @@ def _deliver(lowering: Lowering, outputs: Sequence[Value]) -> None:
         lowering.copy_into(value, target, f"output {number}")
 
 
-def _needed(operations: Sequence[Operation]) -> list[Operation]:
-    """Return the operations without those whose result nobody reads."""
+def _drop_unread(operations: Sequence[Operation]) -> list[Operation]:
+    """Drop the operations whose result nobody reads."""
     live: set[Buffer] = set()
     kept: list[Operation] = []
     for operation in reversed(operations):

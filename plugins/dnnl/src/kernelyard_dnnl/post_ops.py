@@ -27,7 +27,7 @@ class Eltwise(NamedTuple):
     beta: float = 0.0
 
     def attributes(self) -> dict[str, float | str]:
-        """As a node of a graph has it; JSON has no infinities, so these are text."""
+        """Return it as a node of a graph has it; JSON has no infinities, so these are text."""
         numbers = {"alpha": self.alpha, "beta": self.beta}
         finite = {name: value if math.isfinite(value) else str(value) for name, value in numbers.items()}
         return {"algorithm": self.algorithm, **finite}

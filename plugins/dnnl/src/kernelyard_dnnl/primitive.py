@@ -115,10 +115,10 @@ class Primitive:
         """Ask the library, where that has not been done yet. Raises: StatusError."""
         with self._lock:
             if self._descriptor is None:
-                create = _created_reorder if self.recipe.kind == "reorder" else _created
+                create = _create_reorder_descriptor if self.recipe.kind == "reorder" else _create_descriptor
                 found = create(self.recipe, self.threads)
                 if self.recipe.kind in SLOW_TO_DESCRIBE:
-                    self._further, found = found, load_library().cloned(found)
+                    self._further, found = found, load_library().clone_descriptor(found)
                 self._descriptor = found
             return self._descriptor
 
@@ -194,12 +194,12 @@ class Primitive:
     @cached_property
     def scratchpad_nbytes(self) -> int:
         """Bytes of scratch memory."""
-        lent = self._lent("scratchpad_md")
+        lent = self._borrow_layout("scratchpad_md")
         return int(load_library().call("dnnl_memory_desc_get_size", lent)) if lent else 0
 
     def has_layout(self, what: str, index: int, layout: MemoryDescriptor) -> bool:
         """Tell if a layout that the library chose, such as "weights_md", is this one."""
-        lent = self._lent(what, index)
+        lent = self._borrow_layout(what, index)
         return bool(lent) and bool(load_library().call("dnnl_memory_desc_equal", lent, layout.address))
 
     def _layout(self, what: str, index: int = 0) -> MemoryDescriptor:
@@ -207,12 +207,12 @@ class Primitive:
         assert handle is not None, f"{self.implementation} has no {what}"
         return from_native(handle)
 
-    def _lent(self, what: str, index: int = 0) -> int | None:
+    def _borrow_layout(self, what: str, index: int = 0) -> int | None:
         # A pointer into the primitive descriptor.
         return load_library().call("dnnl_primitive_desc_query_md", self.descriptor.address, enums.QUERY[what], index)
 
     def _clone(self, what: str, index: int = 0) -> Handle | None:
-        lent = self._lent(what, index)
+        lent = self._borrow_layout(what, index)
         if not lent:
             return None
         made = partial(ChosenLayout, recipe=self.recipe, what=what, index=index)
@@ -239,12 +239,12 @@ def primitives_info() -> CacheInfo:
     return CacheInfo(hits, misses, len(_in_use), capacity or 0)
 
 
-def _created(recipe: Recipe, threads: int) -> Handle:
+def _create_descriptor(recipe: Recipe, threads: int) -> Handle:
     library = load_library()
     further = _further(recipe, threads) if recipe.skipped and recipe.kind in SLOW_TO_DESCRIBE else None
     if further is not None:
         return further
-    converted = [_converted(argument) for argument in recipe.arguments]
+    converted = [_convert_argument(argument) for argument in recipe.arguments]
     attributes = attributes_of(recipe.post_ops, recipe.numbers)
     with thread_count(library, threads):
         descriptor = library.create_descriptor(recipe.kind, *converted, c_void_p(attributes.address))
@@ -280,7 +280,7 @@ def create_reorder(
     return primitive
 
 
-def _created_reorder(recipe: Recipe, threads: int) -> Handle:
+def _create_reorder_descriptor(recipe: Recipe, threads: int) -> Handle:
     library = load_library()
     engine = library.engine.address
     source, destination = recipe.arguments
@@ -306,8 +306,8 @@ def speed(implementation: str) -> int:
     return 1 if PLAIN.search(implementation) else 2
 
 
-def _converted(argument: Argument) -> Any:
-    """Return an argument as its C type."""
+def _convert_argument(argument: Argument) -> Any:
+    """Convert an argument to its C type."""
     if isinstance(argument, float):
         return c_float(argument)
     if isinstance(argument, MemoryDescriptor):

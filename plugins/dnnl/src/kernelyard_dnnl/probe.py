@@ -147,14 +147,14 @@ def _answer(graph: JSONGraph, symbols: tuple[str, ...], constants: Mapping[str, 
     except ShapeError:
         return None  # the representative sizes do not fit together: nothing is known, and the sizes at run time may
     except StatusError as error:
-        if symbols and error.status == "invalid_arguments" and _may_fit(graph, symbols, constants):
+        if symbols and error.status == "invalid_arguments" and _can_fit(graph, symbols, constants):
             return None  # as above: unrelated symbols were given one size
         return f"oneDNN has no implementation: {error.message}"
     slow = [f"{label}: {name}" for label, name in implementations if name.partition(":")[0] == REFERENCE]
     return f"oneDNN has only its reference implementation ({', '.join(slow)})" if slow else None
 
 
-def _may_fit(graph: JSONGraph, symbols: tuple[str, ...], constants: Mapping[str, np.ndarray]) -> bool:
+def _can_fit(graph: JSONGraph, symbols: tuple[str, ...], constants: Mapping[str, np.ndarray]) -> bool:
     """Return False where oneDNN refuses the group at all sizes that its symbols may have to take: sizes are not what it
     minds. Those are 1, which broadcasts, and the known sizes beside them but for 0: no symbol is 0 where code runs.
     """

@@ -84,11 +84,11 @@ class SpeculativePrimitive(Primitive):
         except StatusError:
             return False
         return all(
-            self.actual.implementation == value if isinstance(value, str) else self._has(name, value)
+            self.actual.implementation == value if isinstance(value, str) else self._has_layout(name, value)
             for name, value in self.known.items()
         )
 
-    def _has(self, name: str, layout: MemoryDescriptor) -> bool:
+    def _has_layout(self, name: str, layout: MemoryDescriptor) -> bool:
         return self.actual.has_layout(*WEIGHTS[name], layout)
 
 
@@ -128,7 +128,7 @@ class Speculation:
         self._asked.append((key, question, found))
         return found
 
-    def holds(self) -> bool:
+    def has_held(self) -> bool:
         """Tell if the primitives that will be run are as assumed."""
         wrong = [primitive.asked for primitive in self._relied_on if not primitive.is_as_assumed]
         self._varying.update(wrong)

@@ -52,14 +52,14 @@ def stages_of(call: Call, x: Expr) -> tuple[Stage, ...]:
         return (ELTWISE[call.op_name](call.attrs),)
     left, right = call.args
     if left is x:
-        return (_combined(call.op_name, right),)
+        return (_combine(call.op_name, right),)
     if call.op_name in REVERSED:
         first, op = REVERSED[call.op_name]
-        return _joined(first, _combined(op, left))
-    return (_combined(call.op_name, left),)
+        return _join(first, _combine(op, left))
+    return (_combine(call.op_name, left),)
 
 
-def stored_between(encoder: Call, decoder: Call) -> tuple[Stage, ...]:
+def simulate_quantization(encoder: Call, decoder: Call) -> tuple[Stage, ...]:
     """Return the stages that give what a decoder makes of the integers that an encoder would store: rounded and cut off
     before the zero point is added, so that ties go where the quantize has them go.
 
@@ -84,8 +84,8 @@ def functions_of(call: Call, x: Expr) -> list[Eltwise]:
     return [stage for stage in stages_of(call, x) if isinstance(stage, Eltwise)]
 
 
-def _combined(op: str, operand: Expr) -> Stage:
-    """x op operand"""
+def _combine(op: str, operand: Expr) -> Stage:
+    """Return the post-op stage of x op operand."""
     scalar = scalar_of(operand)
     if op == "nn.prelu" and scalar is not None:
         return Eltwise("relu", scalar)
@@ -96,8 +96,8 @@ def _combined(op: str, operand: Expr) -> Stage:
     return Binary(COMBINED[op], operand)
 
 
-def _joined(first: Eltwise, second: Stage) -> tuple[Stage, ...]:
-    """Both, in one where that is exact: c - x is the linear function -x + c, and c / x the power c * x ** -1."""
+def _join(first: Eltwise, second: Stage) -> tuple[Stage, ...]:
+    """Return both, in one where that is exact: c - x is the linear function -x + c, and c / x the power c * x ** -1."""
     if not isinstance(second, Eltwise):
         return first, second
     if first == NEGATIVE:

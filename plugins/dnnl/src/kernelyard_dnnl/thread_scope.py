@@ -42,12 +42,12 @@ def thread_count(library: Library, count: int) -> Iterator[None]:
         library.threads = before
 
 
-def scoped(library: Library, count: int, steps: list[Step]) -> tuple[list[Step], object]:
+def scope_steps(library: Library, count: int, steps: list[Step]) -> tuple[list[Step], object]:
     """Return the steps with the number of threads set around them, and what must live as long as they do."""
     openmp = library.openmp
     if openmp is None:
         return steps, None
-    code = _compiled()
+    code = _compile_scope()
     saved = c_int32()
     if code is not None:
         get, put = (ctypes.cast(function, c_void_p).value or 0 for function in openmp)
@@ -67,6 +67,6 @@ def scoped(library: Library, count: int, steps: list[Step]) -> tuple[list[Step],
 
 
 @cache
-def _compiled() -> Code | None:
+def _compile_scope() -> Code | None:
     # Where nothing could compile them, the two steps run in Python.
     return compile_text(_IR, {}, ("enter", "leave"))

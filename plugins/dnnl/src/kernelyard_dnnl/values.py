@@ -56,30 +56,30 @@ class Value:
     def is_constant(self) -> bool:
         return self.buffer.constant is not None
 
-    def seen_as(self, descriptor: MemoryDescriptor) -> Value:
+    def view_as(self, descriptor: MemoryDescriptor) -> Value:
         """Return the same bytes under another descriptor."""
         return Value(self.buffer, descriptor, self.offset)
 
-    def same_place(self, other: Value) -> bool:
+    def has_same_place(self, other: Value) -> bool:
         """Return True when both read the same bytes of the same buffer the same way."""
         here, there = (self.buffer, self.offset), (other.buffer, other.offset)
-        return here == there and self.descriptor.same_layout(other.descriptor)
+        return here == there and self.descriptor.has_same_layout(other.descriptor)
 
     @property
     def nbytes_before(self) -> int:
         """Bytes of the buffer before the first element."""
         return self.offset * dtypes.itemsize(self.descriptor.dtype)
 
-    def permuted(self, axes: Shape) -> Value:
+    def permute(self, axes: Shape) -> Value:
         """Return the same bytes with dims renamed: dim i of the result is dim axes[i] of this."""
-        return self.seen_as(self.descriptor.permuted(axes))
+        return self.view_as(self.descriptor.permute(axes))
 
-    def reshaped(self, shape: Shape) -> Value | None:
+    def reshape(self, shape: Shape) -> Value | None:
         """Return the same bytes seen with another shape, None where that needs a copy."""
         if shape == self.shape:
             return self
-        descriptor = self.descriptor.reshaped(shape)
-        return None if descriptor is None else self.seen_as(descriptor)
+        descriptor = self.descriptor.reshape(shape)
+        return None if descriptor is None else self.view_as(descriptor)
 
     def part(self, start: Sequence[int], shape: Shape) -> Value:
         """Return a box of the tensor, whose strides are known: some of the same bytes."""

@@ -17,7 +17,7 @@ from kernelyard.plugins.api import (
     Var,
     get_op,
 )
-from kernelyard_dnnl.nodes import stored, zero_point
+from kernelyard_dnnl.nodes import shift_to_signed, zero_point
 from kernelyard_dnnl.primitive_kind import INTEGERS
 from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
 
@@ -55,13 +55,13 @@ class _Separator(FunctionMutator):
             return value
         if value.op_name == "add":
             return self._with_bias(value)
-        return self._separated(value) if value.op_name in SEPARATED else value
+        return self._separate(value) if value.op_name in SEPARATED else value
 
-    def _separated(self, call: Call) -> Expr:
+    def _separate(self, call: Call) -> Expr:
         data, decoder = (self.value_of(operand) for operand in call.args)
         if not _is_stored_data(data) or not isinstance(decoder, Call) or decoder.op_name != "dequantize":
             return call
-        codes, scale, zero = stored(decoder.args[0]), decoder.args[1], zero_point(decoder)
+        codes, scale, zero = shift_to_signed(decoder.args[0]), decoder.args[1], zero_point(decoder)
         if not (isinstance(codes, Constant) and isinstance(scale, Constant) and isinstance(zero, Constant)):
             return call
         axis = CHANNELS.get(call.op_name, codes.data.ndim - 1)
@@ -72,7 +72,7 @@ class _Separator(FunctionMutator):
         return self._without_zeros(call, decoder, _along(axis, zero.data.astype(np.int8), codes.data.ndim))
 
     def _without_zeros(self, call: Call, decoder: Call, points: np.ndarray) -> Call:
-        codes, scale = stored(decoder.args[0]), decoder.args[1]
+        codes, scale = shift_to_signed(decoder.args[0]), decoder.args[1]
         assert isinstance(codes, Constant)
         assert isinstance(scale, Constant)
         centred = codes.data.astype(np.int16) - points

@@ -65,7 +65,7 @@ class RegionWriter:
         """Return the region's part of the text: tables, and the functions of the interface."""
         operations = [
             (
-                self._executed_primitive(_recipe(operation)),
+                self._add_executed_primitive(_recipe(operation)),
                 {i: self._place(v) for i, v in operation.arguments.items()},
             )
             for operation in self._plan.operations
@@ -107,7 +107,7 @@ class RegionWriter:
         return self._places[key]
 
     def _home(self, buffer: Buffer) -> tuple[str, int, int]:
-        """Kind, number and offset of a buffer (see `ky_place`)."""
+        """Return kind, number and offset of a buffer (see `ky_place`)."""
         if buffer.argument is not None:
             return "a", buffer.argument, 0
         if buffer in self._origins:
@@ -121,7 +121,7 @@ class RegionWriter:
         if buffer not in self._packed:
             source, descriptor = self._origins[buffer]
             reorder = create_reorder(source.descriptor, descriptor, threads=1).recipe
-            row = f"{{{self._executed_primitive(reorder)}, {self._place(source)}, {self._descriptor(descriptor)}}}"
+            row = f"{{{self._add_executed_primitive(reorder)}, {self._place(source)}, {self._descriptor(descriptor)}}}"
             self._packed[buffer] = len(self._packing_rows)
             self._packing_rows.append(row)
         return self._packed[buffer]
@@ -131,14 +131,14 @@ class RegionWriter:
         chosen = descriptor.blocked
         if isinstance(chosen, ChosenLayout):
             primitive = self._primitive(chosen.recipe)
-            return self._numbered(
+            return self._assign_number(
                 self._descriptors,
                 (primitive, chosen.what, chosen.index),
                 lambda number: f"ky_layout(r, {number}, {primitive}, {enums.QUERY[chosen.what]}, {chosen.index})",
             )
         shape, dtype, strides = descriptor.shape, enums.DATA_TYPE[descriptor.dtype], descriptor.strides
         kind, layout = ("tag", str(enums.FORMAT_TAG_ANY)) if strides is None else ("strides", _dims(strides))
-        return self._numbered(
+        return self._assign_number(
             self._descriptors,
             (shape, dtype, strides),
             lambda number: (
@@ -184,7 +184,7 @@ class RegionWriter:
         algorithm = enums.BINARY[post_op.algorithm]
         return f"binary(chain, {algorithm}, r->descriptor[{operand}])"
 
-    def _executed_primitive(self, recipe: Recipe) -> int:
+    def _add_executed_primitive(self, recipe: Recipe) -> int:
         number = self._primitive(recipe)
         self._executed.add(number)
         return number
@@ -200,7 +200,7 @@ class RegionWriter:
             arguments.insert(0, "r->engine")
             self._prototypes.setdefault(recipe.kind, _prototype(recipe))
         arguments.append(f"r->attribute[{self._attribute(recipe.post_ops, recipe.numbers)}]")
-        number = self._numbered(
+        number = self._assign_number(
             self._primitives,
             recipe,
             lambda number: (
@@ -210,7 +210,7 @@ class RegionWriter:
         self._build += [f"  TRY(dnnl_primitive_desc_next_impl(r->primitive_descriptor[{number}]));"] * recipe.skipped
         return number
 
-    def _numbered(self, table: dict[K, int], key: K, call: Callable[[int], str]) -> int:
+    def _assign_number(self, table: dict[K, int], key: K, call: Callable[[int], str]) -> int:
         if key not in table:
             table[key] = len(table)
             self._build.append(f"  TRY({call(table[key])});")

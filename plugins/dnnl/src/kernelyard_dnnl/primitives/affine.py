@@ -82,45 +82,45 @@ def is_scale(role: str) -> bool:
     return role.endswith(SCALE)
 
 
-def given_numbers(graph: Lowering, argument: int, affine: Affine) -> Given:
+def make_given_numbers(graph: Lowering, argument: int, affine: Affine) -> Given:
     """Return the numbers by which a primitive reads or writes an argument; those that change nothing are left out.
 
     Of several scales, one is for each row.
     """
-    given = dict(given_zero(graph, argument, affine.zero))
-    scale = graph.reshaped(affine.scale, (math.prod(affine.scale.shape),))
+    given = dict(make_given_zero(graph, argument, affine.zero))
+    scale = graph.reshape(affine.scale, (math.prod(affine.scale.shape),))
     return given | {Runtime("scales", argument, 0 if affine.has_one_scale else ROWS): scale}
 
 
-def given_zero(graph: Lowering, argument: int, zero: Value) -> Given:
+def make_given_zero(graph: Lowering, argument: int, zero: Value) -> Given:
     """Return a zero point as an argument of an execution; none where it is known to be 0."""
     if zero.is_constant:
         known = zero.array().astype(np.int32).reshape(-1)[:1]  # one for all, which may be stated for each channel
         return {Runtime("zero_points", argument): graph.numbers(known)} if known.any() else {}
-    zero = graph.reshaped(zero, (1,))
+    zero = graph.reshape(zero, (1,))
     return {Runtime("zero_points", argument): zero if zero.descriptor.dtype == "int32" else graph.cast(zero, "int32")}
 
 
-def quantized(node: Node, graph: Lowering, real: Value) -> Value:
+def quantize_result(node: Node, graph: Lowering, real: Value) -> Value:
     """Return a float32 tensor as the node's result is stored."""
     affine = affine_of(node, RESULT)
     assert affine is not None
-    return graph.cast(real, node.dtype, given_numbers(graph, DESTINATION, affine))
+    return graph.cast(real, node.dtype, make_given_numbers(graph, DESTINATION, affine))
 
 
-def dequantized(node: Node, graph: Lowering, role: str) -> Value:
+def dequantize_operand(node: Node, graph: Lowering, role: str) -> Value:
     """Return an operand as float32."""
     value, affine = node.operands[role], affine_of(node, role)
     assert affine is not None
     if value.is_constant and affine.is_known:
         return graph.constant(affine.real(value.array()), f"{value.buffer.key}/{affine.scale.buffer.key}")
-    return graph.cast(value, "float32", given_numbers(graph, SOURCE, affine))
+    return graph.cast(value, "float32", make_given_numbers(graph, SOURCE, affine))
 
 
 def lower_in_floats(node: Node, graph: Lowering, lower: Lower) -> Value:
     """Lower a node of 8-bit operands by what computes it in float32: the same numbers, slower."""
     quantized_roles = [role for role in node.operands if affine_of(node, role) is not None]
     operands = {role: value for role, value in node.operands.items() if not is_parameter(role)}
-    operands |= {role: dequantized(node, graph, role) for role in quantized_roles}
+    operands |= {role: dequantize_operand(node, graph, role) for role in quantized_roles}
     result = lower(replace(node, operands=operands, sequence=tuple(operands.values()), dtype="float32"), graph)
-    return quantized(node, graph, result) if affine_of(node, RESULT) is not None else result
+    return quantize_result(node, graph, result) if affine_of(node, RESULT) is not None else result

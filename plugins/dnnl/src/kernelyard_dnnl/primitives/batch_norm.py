@@ -32,11 +32,11 @@ STATISTICS = ("gamma", "beta", "mean", "variance")
 
 
 def check(norm: Candidate) -> Refusal | None:
-    """Over axis 1 of tensors of rank 2 to 5."""
+    """Require axis 1 of tensors of rank 2 to 5."""
     data = norm.call.args[0].tensor_type
     if norm.attrs["axis"] != 1 or not 2 <= data.rank <= 5:
         return Refusal("attribute", f"batch_norm over axis {norm.attrs['axis']} of rank {data.rank}")
-    return norm.known("the number of channels", data.shape[1])
+    return norm.check_known("the number of channels", data.shape[1])
 
 
 def lower_batch_norm(node: Node, graph: Lowering) -> Value:
@@ -44,16 +44,16 @@ def lower_batch_norm(node: Node, graph: Lowering) -> Value:
 
     scale = gamma / sqrt(variance + epsilon), shift = beta - mean * scale.
     """
-    x = graph.strided(node.operands["x"])
+    x = graph.make_strided(node.operands["x"])
     operands = [node.operands[role] for role in STATISTICS]
     if all(operand.is_constant for operand in operands):
-        scale, shift = _folded(operands, float(node.attrs["epsilon"]), graph)
+        scale, shift = _fold_scale_and_shift(operands, float(node.attrs["epsilon"]), graph)
     else:
-        scale, shift = _computed(operands, float(node.attrs["epsilon"]), graph)
+        scale, shift = _compute_scale_and_shift(operands, float(node.attrs["epsilon"]), graph)
     per_channel = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
     layout = x.descriptor
-    right = broadcast_operand(graph, graph.reshaped(scale, per_channel), layout)
-    addition = Step("binary", algorithm="add", operand=graph.reshaped(shift, per_channel))
+    right = broadcast_operand(graph, graph.reshape(scale, per_channel), layout)
+    addition = Step("binary", algorithm="add", operand=graph.reshape(shift, per_channel))
     reuse = x if graph.may_overwrite(x, [value for role, value in node.operands.items() if role != "x"]) else None
 
     def create(post_ops: PostOps) -> Primitive:
@@ -63,7 +63,7 @@ def lower_batch_norm(node: Node, graph: Lowering) -> Value:
     return execute(graph, node, layout, arguments, create, reuse=reuse, before=[addition])
 
 
-def _folded(operands: list[Value], epsilon: float, graph: Lowering) -> tuple[Value, Value]:
+def _fold_scale_and_shift(operands: list[Value], epsilon: float, graph: Lowering) -> tuple[Value, Value]:
     gamma, beta, mean, variance = (operand.array().astype(np.float64) for operand in operands)
     scale = gamma / np.sqrt(variance + epsilon)
     shift = beta - mean * scale
@@ -73,14 +73,14 @@ def _folded(operands: list[Value], epsilon: float, graph: Lowering) -> tuple[Val
     return graph.constant(scale.astype(dtype), f"{name}/scale"), graph.constant(shift.astype(dtype), f"{name}/shift")
 
 
-def _computed(operands: list[Value], epsilon: float, graph: Lowering) -> tuple[Value, Value]:
-    """Return the same by primitives, where the statistics are known only at run time."""
-    gamma, beta, mean, variance = (graph.plain(operand) for operand in operands)
+def _compute_scale_and_shift(operands: list[Value], epsilon: float, graph: Lowering) -> tuple[Value, Value]:
+    """Emit primitives that compute the same, where the statistics are known only at run time."""
+    gamma, beta, mean, variance = (graph.make_plain(operand) for operand in operands)
     layout = dense(gamma.shape, gamma.descriptor.dtype)
     root = [Step("eltwise", Eltwise("linear", 1.0, epsilon)), Step("eltwise", Eltwise("pow", 1.0, -0.5))]
-    scale = apply_steps(graph, [*root, Step("binary", algorithm="mul", operand=gamma)], graph.copied(variance, layout))
+    scale = apply_steps(graph, [*root, Step("binary", algorithm="mul", operand=gamma)], graph.copy(variance, layout))
     negated = [Step("eltwise", Eltwise("linear", -1.0, 0.0)), Step("binary", algorithm="mul", operand=scale)]
-    shift = apply_steps(graph, [*negated, Step("binary", algorithm="add", operand=beta)], graph.copied(mean, layout))
+    shift = apply_steps(graph, [*negated, Step("binary", algorithm="add", operand=beta)], graph.copy(mean, layout))
     return scale, shift
 
 

@@ -62,7 +62,7 @@ def lower_byte_arithmetic(node: Node, graph: Lowering, left: Side, right: Side) 
     factor = left.scale * right.scale
     first = Line(factor, 0.0) if is_product else Line(1.0, -left.scale * left.zero - right.scale * right.zero)
     line, steps = chain_of(steps_of(node), None, "", first)
-    rows, stored = _rows(left.value, right.value), _stored(node, steps)
+    rows, stored = _rows(left.value, right.value), _infer_stored(node, steps)
     if rows is None or stored is None:
         return None
     scaled = line.then(1 / stored.scale, 0.0)
@@ -74,7 +74,7 @@ def lower_byte_arithmetic(node: Node, graph: Lowering, left: Side, right: Side) 
     }
     signed = (side.value.descriptor.dtype == "int8" for side in (left, right))
     kind = Kind(PRODUCT if is_product else SUM, *signed)
-    return _emitted(node, graph, kind, rows, stored.with_numbers(numbers), (left.value, right.value))
+    return _emit_kernel(node, graph, kind, rows, stored.with_numbers(numbers), (left.value, right.value))
 
 
 def lower_byte_lines(
@@ -85,21 +85,21 @@ def lower_byte_lines(
     line: factors and offsets, which broadcast to x. steps: what follows, before the result is quantized again.
     """
     after, rest = chain_of(steps, None, "")
-    stored, layout = _stored(node, rest), x.descriptor
+    stored, layout = _infer_stored(node, rest), x.descriptor
     if stored is None or not layout.is_dense:
         return None
     factors, offsets = line
     units = (factors * (after.scale / stored.scale), (offsets * after.scale + after.offset) / stored.scale)
-    rows = repeated_rows(node, layout.order, [np.asarray(each, np.float32) for each in np.broadcast_arrays(*units)])
+    rows = repeat_rows(node, layout.order, [np.asarray(each, np.float32) for each in np.broadcast_arrays(*units)])
     if rows is None:
         return None
     numbers, columns = rows
     count = math.prod(node.shape) // columns
     kind = Kind(LINES, layout.dtype == "int8")
-    return _emitted(node, graph, kind, Rows(count, columns, count), stored, (x, graph.numbers(numbers)))
+    return _emit_kernel(node, graph, kind, Rows(count, columns, count), stored, (x, graph.numbers(numbers)))
 
 
-def repeated_rows(node: Node, order: Sequence[int], arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, int] | None:
+def repeat_rows(node: Node, order: Sequence[int], arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, int] | None:
     """Return a row of each array, and its length: what the innermost dims have, as often as makes up a long row.
 
     order: of the dims in memory. None where the arrays have outer dims.
@@ -115,7 +115,7 @@ def repeated_rows(node: Node, order: Sequence[int], arrays: Sequence[np.ndarray]
     return np.concatenate([np.tile(each.reshape(-1), repeats) for each in laid]), length * repeats
 
 
-def _emitted(
+def _emit_kernel(
     node: Node, graph: Lowering, kind: Kind, rows: Rows, stored: Stored, operands: tuple[Value, Value]
 ) -> Value | None:
     team = load_library().team_functions
@@ -139,7 +139,7 @@ def _emitted(
         keep=kernel,
     )
     layout = dense(node.shape, node.dtype, left.descriptor.order)
-    result = left.seen_as(layout) if graph.may_overwrite(left, [right]) else graph.new(layout)
+    result = left.view_as(layout) if graph.may_overwrite(left, [right]) else graph.new(layout)
     graph.emit(code, {SOURCE: left, SOURCE_1: right, DESTINATION: result})
     return result
 
@@ -174,7 +174,7 @@ def long_row(sizes: Sequence[int]) -> int:
     return max(columns, 1)
 
 
-def _stored(node: Node, steps: Sequence[Step]) -> Stored | None:
+def _infer_stored(node: Node, steps: Sequence[Step]) -> Stored | None:
     """Return how a node's result is stored after post-ops; None where these do more than cut off."""
     result = affine_of(node, RESULT)
     cuts = [bounds_of(step) for step in steps]

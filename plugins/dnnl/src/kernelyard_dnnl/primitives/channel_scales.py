@@ -38,7 +38,7 @@ def take_back_channel_scales(node: Node, graph: Lowering) -> tuple[Node, Given] 
     for scales, unscaled in (sides, sides[::-1]):
         if unscaled.shape == data.shape and scales.shape in (of_channels, (1, *of_channels)):
             graph.take_back()
-            vector = graph.reshaped(graph.plain(scales), (channels,))
+            vector = graph.reshape(graph.make_plain(scales), (channels,))
             before = replace(node, operands={**node.operands, "data": unscaled})
             return before, {Runtime("scales", SOURCE, INPUT_CHANNELS): vector}
     return None

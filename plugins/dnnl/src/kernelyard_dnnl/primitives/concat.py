@@ -75,7 +75,7 @@ def lower_concat(node: Node, graph: Lowering) -> Value:
         return apply_steps(graph, steps_of(node), graph.new(dense(node.shape, node.dtype)))
     roles = {entry["role"] for entry in node.post_ops if "role" in entry}
     names = [role for role in node.operands if role not in roles]
-    operands = [graph.strided(node.operands[role]) for role in names if 0 not in node.operands[role].shape]
+    operands = [graph.make_strided(node.operands[role]) for role in names if 0 not in node.operands[role].shape]
     order = _concat_order(operands, axis)
     result = graph.new(dense(node.shape, node.dtype, order))
     if order[-1] == axis and len(order) > 2 and node.shape[axis] < SHORT_RUN * len(operands):
@@ -96,7 +96,7 @@ def _copy_each(graph: Lowering, operands: list[Value], result: Value, axis: int)
 def _copy_all(graph: Lowering, operands: list[Value], result: Value, axis: int) -> None:
     """Emit oneDNN's own primitive, which copies run after run."""
     order = result.descriptor.order
-    sources = [graph.reordered(x, dense(x.shape, x.descriptor.dtype, order)) for x in operands]
+    sources = [graph.reorder(x, dense(x.shape, x.descriptor.dtype, order)) for x in operands]
     layouts = Descriptors(tuple(source.descriptor for source in sources))
     primitive = graph.primitive("concat", result.descriptor, len(sources), axis, layouts)
     graph.emit(primitive, {MULTIPLE_SOURCE + i: source for i, source in enumerate(sources)} | {DESTINATION: result})

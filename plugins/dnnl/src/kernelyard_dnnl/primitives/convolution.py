@@ -50,7 +50,7 @@ def check(convolution: Candidate) -> Refusal | None:
         if any(isinstance(amount, int) and amount < 0 for amount in pads):
             return Refusal("attribute", "negative padding")
     data, weight = (operand.tensor_type for operand in convolution.operands)
-    return convolution.known("the channels and the kernel", data.shape[1], *weight.shape)
+    return convolution.check_known("the channels and the kernel", data.shape[1], *weight.shape)
 
 
 def attributes(group: Composite) -> dict[str, Any]:
@@ -90,9 +90,9 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
     """Lower a conv node."""
     trivial = _trivial_axes(node)
     if trivial:
-        return graph.reshaped(lower_convolution(_without_axes(node, trivial, graph), graph), node.shape)
+        return graph.reshape(lower_convolution(_without_axes(node, trivial, graph), graph), node.shape)
     if are_decoded(node, "data", "weight"):
-        return lower_integer_convolution(node, graph, grouped_weight, geometry_of(node), lower_convolution)
+        return lower_integer_convolution(node, graph, group_weight, geometry_of(node), lower_convolution)
     tile = winograd_tile(node, graph)
     if tile is not None:
         # Imported here: neither patterns nor most graphs need the generator of Winograd's kernels.
@@ -101,7 +101,7 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
         return lower_winograd(node, graph, tile)
     if is_better_as_products(node):
         return lower_as_products(node, graph)
-    weight, geometry = grouped_weight(node, graph), geometry_of(node)
+    weight, geometry = group_weight(node, graph), geometry_of(node)
     if len(node.shape) == 3:
         # Inside: few graphs have sequences.
         from kernelyard_dnnl.primitives.padded_sequences import has_wide_padding, lower_in_parts
@@ -125,8 +125,8 @@ def lower_convolution(node: Node, graph: Lowering) -> Value:
 
 
 def _trivial_axes(node: Node) -> frozenset[int]:
-    """Spatial dims of size 1 that nothing happens in, one left at least: oneDNN blocks over the last dim, so that an
-    image one pixel wide, as models of sequences have it, would be computed a pixel at a time."""
+    """Return the spatial dims of size 1 that nothing happens in, one left at least: oneDNN blocks over the last dim, so
+    that an image one pixel wide, as models of sequences have it, would be computed a pixel at a time."""
     shapes = (node.operands["data"].shape, node.operands["weight"].shape, node.shape)
     rank = len(node.shape)
     trivial = [axis for axis in range(2, rank) if all(shape[axis] == 1 for shape in shapes)]
@@ -139,15 +139,15 @@ def _without_axes(node: Node, axes: frozenset[int], graph: Lowering) -> Node:
     """Return the same convolution with fewer spatial dims."""
     kept = [axis for axis in range(len(node.shape)) if axis not in axes]
 
-    def squeezed(value: Value) -> Value:
+    def squeeze(value: Value) -> Value:
         shape = (1,) * (len(node.shape) - len(value.shape)) + value.shape
-        return graph.reshaped(value, tuple(shape[axis] for axis in kept))
+        return graph.reshape(value, tuple(shape[axis] for axis in kept))
 
     def is_number(role: str, value: Value) -> bool:
         return is_parameter(role) and math.prod(value.shape) == 1
 
     operands = {
-        role: value if role == "bias" or is_number(role, value) else squeezed(value)
+        role: value if role == "bias" or is_number(role, value) else squeeze(value)
         for role, value in node.operands.items()
     }
     per_axis = {name: tuple(node.attrs[name][axis - 2] for axis in kept[2:]) for name in PER_AXIS}
@@ -187,7 +187,7 @@ def _integer_convolution(
     weights = any_layout(weight.shape, weight.descriptor.dtype)
     bias = None if product.bias is None else product.bias.descriptor
     convolution = Convolution(graph, geometry, weights, bias, tuple(product.given))
-    arguments = {SOURCE: graph.reordered(data, source)}
+    arguments = {SOURCE: graph.reorder(data, source)}
     if product.bias is not None:
         arguments[BIAS] = product.bias
 
@@ -197,13 +197,13 @@ def _integer_convolution(
     return execute_fused(graph, product.steps, product.given, destination, arguments, create, weight)
 
 
-def grouped_weight(node: Node, graph: Lowering) -> Value:
-    """Return the weights, their first dim split into (groups, first / groups) where there are groups."""
+def group_weight(node: Node, graph: Lowering) -> Value:
+    """Split the first dim of the weights into (groups, first / groups) where there are groups."""
     weight, groups = node.operands["weight"], node.attrs["groups"]
     if groups == 1:
         return weight
     first, *rest = weight.shape
-    return graph.reshaped(weight, (groups, first // groups, *rest))
+    return graph.reshape(weight, (groups, first // groups, *rest))
 
 
 def lower_in_window(
@@ -215,15 +215,15 @@ def lower_in_window(
     """
     data, bias = node.operands["data"], node.operands.get("bias")
     if bias is not None:
-        bias = graph.reshaped(graph.plain(bias), (node.shape[1],))
+        bias = graph.reshape(graph.make_plain(bias), (node.shape[1],))
     weights = any_layout(weight.shape, weight.descriptor.dtype)
     convolution = Convolution(graph, geometry, weights, None if bias is None else bias.descriptor)
     fused = activations_of(node)
-    chosen = convolution.lasting(convolution.narrow(_preferred(convolution, data.descriptor, node, fused)))
+    chosen = convolution.lasting(convolution.narrow(_choose_primitive(convolution, data.descriptor, node, fused)))
     source, destination = chosen.source, chosen.destination
     arguments = {
-        SOURCE: graph.reordered(data, source),
-        WEIGHTS: _packed(weight, chosen.weights, weight_scales, node, graph),
+        SOURCE: graph.reorder(data, source),
+        WEIGHTS: _pack_weight(weight, chosen.weights, weight_scales, node, graph),
     }
     if bias is not None:
         arguments[BIAS] = bias
@@ -237,16 +237,16 @@ def lower_in_window(
     return execute(graph, node, destination, arguments, create, width=node.shape[1], is_convolution=True)
 
 
-def _packed(weight: Value, layout: MemoryDescriptor, scales: Given, node: Node, graph: Lowering) -> Value:
-    """Return the weights as the primitive takes them; constants beforehand, unless there are scales."""
+def _pack_weight(weight: Value, layout: MemoryDescriptor, scales: Given, node: Node, graph: Lowering) -> Value:
+    """Pack the weights as the primitive takes them; constants beforehand, unless there are scales."""
     if not scales:
-        return graph.reordered(weight, layout)
+        return graph.reorder(weight, layout)
     packed = graph.new(layout)
     graph.copy_into(weight, packed, f"the weights of {node.label}", scales)
     return packed
 
 
-def _preferred(convolution: Convolution, data: MemoryDescriptor, node: Node, fused: PostOps | None) -> Primitive:
+def _choose_primitive(convolution: Convolution, data: MemoryDescriptor, node: Node, fused: PostOps | None) -> Primitive:
     """Return the primitive with those post-ops, where there is fast code for it with channels last; else one without,
     which decides about the layouts.
     """

@@ -45,7 +45,7 @@ def geometry_of(node: Node) -> Geometry:
     )
 
 
-def transposed_geometry(node: Node) -> Geometry:
+def infer_transposed_geometry(node: Node) -> Geometry:
     """Return the window of a conv_transpose node; the padding at its end follows from the shape of the result."""
     attrs, data = node.attrs, node.operands["data"].shape[2:]
     kernel = node.operands["weight"].shape[2:]

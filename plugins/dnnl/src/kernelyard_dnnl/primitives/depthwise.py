@@ -50,13 +50,13 @@ def lower_with_pointwise(node: Node, graph: Lowering, weight: Value) -> Value | 
     except StatusError:
         return None
     result = channels_last(node.shape, node.dtype)
-    if speed(primitive.implementation) < 2 or not primitive.destination.same_layout(result):
+    if speed(primitive.implementation) < 2 or not primitive.destination.has_same_layout(result):
         return None
     graph.take_back()
     arguments = {
-        SOURCE: graph.reordered(operands["data"], source),
-        WEIGHTS: graph.reordered(operands["weight"], primitive.weights),
-        DEPTHWISE | WEIGHTS: graph.reordered(weight, primitive.depthwise_weights),
+        SOURCE: graph.reorder(operands["data"], source),
+        WEIGHTS: graph.reorder(operands["weight"], primitive.weights),
+        DEPTHWISE | WEIGHTS: graph.reorder(weight, primitive.depthwise_weights),
     }
     biases = {BIAS: first_bias, DEPTHWISE | BIAS: _vector(bias, graph)}
     arguments |= {number: value for number, value in biases.items() if value is not None}
@@ -90,4 +90,4 @@ def _is_depthwise(node: Node) -> bool:
 
 
 def _vector(bias: Value | None, graph: Lowering) -> Value | None:
-    return None if bias is None else graph.reshaped(graph.plain(bias), (max(bias.shape),))
+    return None if bias is None else graph.reshape(graph.make_plain(bias), (max(bias.shape),))

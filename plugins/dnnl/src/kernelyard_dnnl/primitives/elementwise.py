@@ -26,9 +26,9 @@ from kernelyard_dnnl.primitives.post_ops import (
     broadcast_operand,
     eltwise_primitive,
     execute,
-    expanded,
+    expand,
     fast_pair,
-    padded_shape,
+    pad_shape,
     steps_of,
 )
 from kernelyard_dnnl.values import Node, Value
@@ -85,7 +85,7 @@ def write_eltwise(composite: Composite) -> KernelNode:
 
 def lower_eltwise(node: Node, graph: Lowering) -> Value:
     """Lower an eltwise node, in place if the operand is dead afterwards."""
-    source = graph.gapless(node.operands["x"])
+    source = graph.make_gapless(node.operands["x"])
     attrs = node.attrs
     op = Eltwise(attrs["algorithm"], float(attrs.get("alpha", 0.0)), float(attrs.get("beta", 0.0)))
     layout = source.descriptor
@@ -107,7 +107,7 @@ def lower_binary(node: Node, graph: Lowering) -> Value:
         result = _lower_of_integers(node, graph)
         return lower_in_floats(node, graph, lower_binary) if result is None else result
     left, right, algorithm = node.operands["a"], node.operands["b"], node.attrs["algorithm"]
-    swapped = _better_second(left, right, node)
+    swapped = _is_second_better(left, right, node)
     if swapped:
         left, right = right, left
     left = _full(left, node, graph)
@@ -125,7 +125,7 @@ def lower_binary(node: Node, graph: Lowering) -> Value:
         return binary_primitive(graph, algorithm, shown.descriptor, right.descriptor, post_ops)
 
     def view(value: Value) -> Value | None:
-        return _shown_like(value, left.descriptor, shown)
+        return _merge_dims_like(value, left.descriptor, shown)
 
     return execute(graph, node, left.descriptor, arguments, create, reuse=reuse, view=view, before=undo)
 
@@ -150,10 +150,10 @@ def _lower_of_integers(node: Node, graph: Lowering) -> Value | None:
     return lower(node, graph)
 
 
-def _better_second(left: Value, right: Value, node: Node) -> bool:
+def _is_second_better(left: Value, right: Value, node: Node) -> bool:
     """Return True when the second operand should be the first for oneDNN."""
     rank = len(node.shape)
-    left_is_full, right_is_full = (padded_shape(side.shape, rank) == node.shape for side in (left, right))
+    left_is_full, right_is_full = (pad_shape(side.shape, rank) == node.shape for side in (left, right))
     if left_is_full and right_is_full:
         # Same shapes: the layout that a library op chose wins over the plain layout of an input.
         return node.attrs["algorithm"] not in _UNDO_SWAP and left.descriptor.is_plain and not right.descriptor.is_plain
@@ -162,18 +162,18 @@ def _better_second(left: Value, right: Value, node: Node) -> bool:
 
 def _full(left: Value, node: Node, graph: Lowering) -> Value:
     """Return the first operand in the result's shape, spread out where both operands broadcast."""
-    left = graph.reshaped(left, padded_shape(left.shape, len(node.shape)))
+    left = graph.reshape(left, pad_shape(left.shape, len(node.shape)))
     if left.shape != node.shape:
-        return expanded(graph, left, dense(node.shape, left.descriptor.dtype))
-    return graph.gapless(left)
+        return expand(graph, left, dense(node.shape, left.descriptor.dtype))
+    return graph.make_gapless(left)
 
 
-def _shown_like(value: Value, layout: MemoryDescriptor, shown: Value) -> Value | None:
+def _merge_dims_like(value: Value, layout: MemoryDescriptor, shown: Value) -> Value | None:
     """Return a tensor that broadcasts to `layout`, with the dims merged as in `shown`."""
     if shown.descriptor == layout:
         return value
     if value.shape == layout.shape:
-        return value.seen_as(MemoryDescriptor(shown.shape, value.descriptor.dtype, shown.descriptor.strides))
+        return value.view_as(MemoryDescriptor(shown.shape, value.descriptor.dtype, shown.descriptor.strides))
     return None
 
 

@@ -16,8 +16,8 @@ from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.layout import MemoryDescriptor, dense
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitive_kind import FLOAT
-from kernelyard_dnnl.primitives.byte_arithmetic import long_row, repeated_rows
-from kernelyard_dnnl.primitives.post_ops import Step, broadcast_operand, padded_shape
+from kernelyard_dnnl.primitives.byte_arithmetic import long_row, repeat_rows
+from kernelyard_dnnl.primitives.post_ops import Step, broadcast_operand, pad_shape
 from kernelyard_dnnl.processor import has_wide_integers
 from kernelyard_dnnl.values import NativeKernel, Node, Value
 from kernelyard_dnnl.work import WORTHWHILE_SECONDS
@@ -50,10 +50,10 @@ def lower_float_chain(node: Node, graph: Lowering, x: Value, steps: Sequence[Ste
     constant_rows = (graph.numbers(row) for row in numbers)
     pairs = zip(steps, constants, strict=True)
     operands = [step.operand if array is None else next(constant_rows) for step, array in pairs]
-    return _emitted(node, graph, x, columns, _arguments(graph, steps, operands, x.descriptor), kernel)
+    return _emit_kernel(node, graph, x, columns, _arguments(graph, steps, operands, x.descriptor), kernel)
 
 
-def _emitted(node: Node, graph: Lowering, x: Value, columns: int, arguments: Arguments, kernel: Code) -> Value:
+def _emit_kernel(node: Node, graph: Lowering, x: Value, columns: int, arguments: Arguments, kernel: Code) -> Value:
     count = math.prod(node.shape)
     operands = {OPERAND + place: place for place in arguments.tensors}
     code = NativeKernel(
@@ -69,7 +69,7 @@ def _emitted(node: Node, graph: Lowering, x: Value, columns: int, arguments: Arg
     )
     tensors = {OPERAND + place: tensor for place, tensor in arguments.tensors.items()}
     layout = dense(node.shape, node.dtype, x.descriptor.order)
-    result = x.seen_as(layout) if graph.may_overwrite(x, tensors.values()) else graph.new(layout)
+    result = x.view_as(layout) if graph.may_overwrite(x, tensors.values()) else graph.new(layout)
     graph.emit(code, {SOURCE: x, **tensors, DESTINATION: result})
     return result
 
@@ -102,7 +102,7 @@ def _is_possible(node: Node, x: Value, steps: Sequence[Step]) -> bool:
             step.operand is None
             or (
                 step.operand.descriptor.dtype == FLOAT
-                and (step.operand.is_constant or padded_shape(step.operand.shape, len(node.shape)) == node.shape)
+                and (step.operand.is_constant or pad_shape(step.operand.shape, len(node.shape)) == node.shape)
             )
             for step in steps
         )
@@ -119,16 +119,16 @@ def _name(step: Step) -> str:
 def _constant(node: Node, step: Step) -> np.ndarray | None:
     """Return the constant that a step reads, unless it has the result's shape."""
     operand = step.operand
-    if operand is None or padded_shape(operand.shape, len(node.shape)) == node.shape:
+    if operand is None or pad_shape(operand.shape, len(node.shape)) == node.shape:
         return None
-    return operand.array().reshape(padded_shape(operand.shape, len(node.shape)))
+    return operand.array().reshape(pad_shape(operand.shape, len(node.shape)))
 
 
 def _rows(node: Node, layout: MemoryDescriptor, arrays: Sequence[np.ndarray]) -> tuple[list[np.ndarray], int] | None:
     """Return a row of each array, and the length of rows; None where the arrays differ over outer dims."""
     if not arrays:
         return [], long_row([node.shape[axis] for axis in layout.order])
-    made = repeated_rows(node, layout.order, np.broadcast_arrays(*arrays))
+    made = repeat_rows(node, layout.order, np.broadcast_arrays(*arrays))
     return None if made is None else (np.split(made[0], len(arrays)), made[1])
 
 

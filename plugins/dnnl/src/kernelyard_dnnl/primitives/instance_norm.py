@@ -22,7 +22,7 @@ from kernelyard_dnnl.primitives.post_ops import (
     binary_primitive,
     execute,
 )
-from kernelyard_dnnl.primitives.reduction import pooled
+from kernelyard_dnnl.primitives.reduction import pool_space
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ WIDE = 256
 
 
 def check(norm: Candidate) -> Refusal | None:
-    """Images and volumes that come channels-last; a generated kernel is faster with row-major ones."""
+    """Require images and volumes that come channels-last; a generated kernel is faster with row-major ones."""
     data = norm.call.args[0].tensor_type
     if not 3 <= data.rank <= 5:
         return Refusal("rank", f"instance_norm of rank {data.rank}; a mean over space is a pooling of 1 to 3 axes")
     if norm.order_of(norm.operands[0]) != channels_last_order(data.rank):
         return Refusal("slow", "the image is not channels-last; a generated kernel reads it row by row")
-    return norm.known("the number of channels", data.shape[1])
+    return norm.check_known("the number of channels", data.shape[1])
 
 
 def lower_instance_norm(node: Node, graph: Lowering) -> Value:
@@ -49,32 +49,32 @@ def lower_instance_norm(node: Node, graph: Lowering) -> Value:
 
     The variance is the mean of squared differences: that of squares would cancel.
     """
-    x = graph.channels_last(node.operands["x"])
+    x = graph.make_channels_last(node.operands["x"])
     layout, per_channel = x.descriptor, (1, x.shape[1], *(1,) * (len(x.shape) - 2))
     squares = graph.new(layout)
     if 0 in x.shape:
         return squares
-    gamma, beta = (graph.reshaped(node.operands[role], per_channel) for role in ("gamma", "beta"))
+    gamma, beta = (graph.reshape(node.operands[role], per_channel) for role in ("gamma", "beta"))
     wide = _Wide(graph, x)
-    mean = pooled(graph, x, MEAN, node.dtype)
-    arguments = {SOURCE: wide.required(x), SOURCE_1: wide.required(mean)}
+    mean = pool_space(graph, x, MEAN, node.dtype)
+    arguments = {SOURCE: wide.require_shown(x), SOURCE_1: wide.require_shown(mean)}
 
     def difference(post_ops: PostOps) -> Primitive:
         left, right = (arguments[place].descriptor for place in (SOURCE, SOURCE_1))
         return binary_primitive(graph, "sub", left, right, post_ops)
 
-    graph.emit(difference((SQUARE,)), arguments | {DESTINATION: wide.required(squares)})
-    variance = pooled(graph, squares, MEAN, node.dtype)
+    graph.emit(difference((SQUARE,)), arguments | {DESTINATION: wide.require_shown(squares)})
+    variance = pool_space(graph, squares, MEAN, node.dtype)
     root = [
         Step("eltwise", Eltwise("linear", 1.0, float(node.attrs["epsilon"]))),
         Step("eltwise", Eltwise("pow", 1.0, -0.5)),
         Step("binary", algorithm="mul", operand=gamma),
     ]
-    scale = apply_steps(graph, root, graph.copied(variance, variance.descriptor))
+    scale = apply_steps(graph, root, graph.copy(variance, variance.descriptor))
     steps = [Step("binary", algorithm="mul", operand=scale), Step("binary", algorithm="add", operand=beta)]
     busy = [mean, scale, *(value for role, value in node.operands.items() if role != "x")]
     reuse = x if graph.may_overwrite(x, busy) else squares
-    return execute(graph, node, layout, arguments, difference, reuse=reuse, view=wide.shown, before=steps)
+    return execute(graph, node, layout, arguments, difference, reuse=reuse, view=wide.show, before=steps)
 
 
 class _Wide:
@@ -88,22 +88,22 @@ class _Wide:
         while self._pixels % (2 * self._joined) == 0 and 2 * self._joined * x.shape[1] <= WIDE:
             self._joined *= 2
 
-    def shown(self, value: Value) -> Value | None:
+    def show(self, value: Value) -> Value | None:
         """Show a channels-last tensor of the image's shape, or one with a number for each channel; None for others."""
         images, channels, *space = value.shape
         joined, dtype = self._joined, value.descriptor.dtype
         if value.shape == self._shape:
             shape = images, joined * channels, self._pixels // joined
-            return value.seen_as(channels_last(shape, dtype))
+            return value.view_as(channels_last(shape, dtype))
         if channels != self._shape[1] or set(space) != {1}:
             return None
         repeated = MemoryDescriptor((images, joined, channels), dtype, (channels, 0, 1))
-        copied = self._graph.reordered(value.seen_as(repeated), dense(repeated.shape, dtype))
-        return self._graph.reshaped(copied, (images, joined * channels, 1))
+        copied = self._graph.reorder(value.view_as(repeated), dense(repeated.shape, dtype))
+        return self._graph.reshape(copied, (images, joined * channels, 1))
 
-    def required(self, value: Value) -> Value:
-        """Return `shown` of a tensor that it takes."""
-        shown = self.shown(value)
+    def require_shown(self, value: Value) -> Value:
+        """Show a tensor that `show` takes."""
+        shown = self.show(value)
         assert shown is not None
         return shown
 

@@ -15,7 +15,7 @@ from kernelyard_dnnl.primitive import Primitive
 from kernelyard_dnnl.primitive_attributes import Eltwise, PostOps, Runtime
 from kernelyard_dnnl.primitives.affine import RESULT, Affine, affine_of
 from kernelyard_dnnl.primitives.byte_arithmetic import Side, lower_byte_arithmetic
-from kernelyard_dnnl.primitives.post_ops import SOURCE_1, Step, broadcast_operand, padded_shape, steps_of
+from kernelyard_dnnl.primitives.post_ops import SOURCE_1, Step, broadcast_operand, pad_shape, steps_of
 from kernelyard_dnnl.primitives.requantization import UNCHANGED, Line, chain_of, execute_fused
 from kernelyard_dnnl.values import Node, Value
 
@@ -32,18 +32,18 @@ def lower_integer_arithmetic(node: Node, graph: Lowering) -> Value | None:
     left, right = (_side(node, role) for role in ("a", "b"))
     if node.attrs["algorithm"] == "sub":
         right = right._replace(scale=-right.scale)
-    if _better_second(left.value, right.value, node):
+    if _is_second_better(left.value, right.value, node):
         left, right = right, left
-    left = left._replace(value=graph.reshaped(left.value, padded_shape(left.value.shape, len(node.shape))))
+    left = left._replace(value=graph.reshape(left.value, pad_shape(left.value.shape, len(node.shape))))
     if left.value.shape != node.shape:
         return None
-    left = left._replace(value=graph.gapless(left.value))
+    left = left._replace(value=graph.make_gapless(left.value))
     right = right._replace(value=broadcast_operand(graph, right.value, left.value.descriptor))
     made = lower_byte_arithmetic(node, graph, left, right)
-    return _emitted(node, graph, left, right) if made is None else made
+    return _emit_binary(node, graph, left, right) if made is None else made
 
 
-def _emitted(node: Node, graph: Lowering, left: Side, right: Side) -> Value | None:
+def _emit_binary(node: Node, graph: Lowering, left: Side, right: Side) -> Value | None:
     result = affine_of(node, RESULT)
     algorithm = "mul" if node.attrs["algorithm"] == "mul" else "add"
     combine = _product if algorithm == "mul" else _sum
@@ -95,10 +95,10 @@ def _product(
     return (1.0 / shifted.zero, 1.0), after
 
 
-def _better_second(left: Value, right: Value, node: Node) -> bool:
+def _is_second_better(left: Value, right: Value, node: Node) -> bool:
     """Return True when the second operand should be the first: it alone has the result's shape, or the layout that a
     primitive chose."""
-    left_is_full, right_is_full = (padded_shape(side.shape, len(node.shape)) == node.shape for side in (left, right))
+    left_is_full, right_is_full = (pad_shape(side.shape, len(node.shape)) == node.shape for side in (left, right))
     if left_is_full and right_is_full:
         return left.descriptor.is_plain and not right.descriptor.is_plain
     return right_is_full

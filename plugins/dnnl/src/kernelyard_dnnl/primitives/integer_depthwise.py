@@ -86,7 +86,7 @@ def lower_integer_depthwise(node: Node, graph: Lowering, product: IntegerProduct
     )
     destination = graph.new(channels_last(node.shape, node.dtype))
     packed = graph.constant(parameters, f"depthwise {hashlib.sha256(parameters.tobytes()).hexdigest()}")
-    source = graph.reordered(data, channels_last(data.shape, data.descriptor.dtype))
+    source = graph.reorder(data, channels_last(data.shape, data.descriptor.dtype))
     graph.emit(code, {SOURCE: source, WEIGHTS: packed, DESTINATION: destination})
     return destination
 
@@ -180,7 +180,7 @@ def _parameters(node: Node, window: Window, scaling: Scaling, width: int) -> tup
         blocks.append(_bytes(quads.transpose(0, 3, 2, 4, 1).astype(np.int8)))
         for numbers, dtype in zip(scaling, (np.int32, np.float32, np.float32), strict=True):
             blocks.append(_bytes(numbers[part].astype(dtype).reshape(-1, QUAD, QUAD).transpose(1, 0, 2)))
-    zeros = np.full(_rounded_up(channels, 8), affine.numbers[1], node.operands["data"].descriptor.dtype)
+    zeros = np.full(_round_up(channels, 8), affine.numbers[1], node.operands["data"].descriptor.dtype)
     last = np.full(_places(window) - len(window.down), OUTSIDE)
     tables = (np.concatenate([each, last]).astype(np.int64) for each in (window.down, window.right))
     parts = [np.concatenate(blocks), *map(_bytes, (zeros, *tables))]
@@ -195,10 +195,10 @@ def _bytes(array: np.ndarray) -> np.ndarray:
 
 def _places(window: Window) -> int:
     """Return how many addresses the kernel keeps of a window."""
-    return _rounded_up(len(window.down), STEP)
+    return _round_up(len(window.down), STEP)
 
 
-def _rounded_up(number: int, multiple: int) -> int:
+def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 

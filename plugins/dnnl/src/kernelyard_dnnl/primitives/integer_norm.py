@@ -16,7 +16,7 @@ from kernelyard_dnnl.primitive import Primitive
 from kernelyard_dnnl.primitive_attributes import PostOps
 from kernelyard_dnnl.primitives.affine import RESULT, affine_of
 from kernelyard_dnnl.primitives.byte_arithmetic import lower_byte_lines
-from kernelyard_dnnl.primitives.post_ops import SOURCE_1, Step, broadcast_operand, padded_shape, steps_of
+from kernelyard_dnnl.primitives.post_ops import SOURCE_1, Step, broadcast_operand, pad_shape, steps_of
 from kernelyard_dnnl.primitives.requantization import chain_of, execute_fused
 from kernelyard_dnnl.values import Node, Value
 
@@ -32,19 +32,19 @@ class Lines(NamedTuple):
         function = step.eltwise
         if function is not None:
             is_linear = function.algorithm == "linear"
-            return self.scaled(np.array(function.alpha), np.array(function.beta)) if is_linear else None
+            return self.scale(np.array(function.alpha), np.array(function.beta)) if is_linear else None
         if step.operand is None or not step.operand.is_constant or step.affine is not None:
             return None
-        return self.combined(step.algorithm, step.operand.array().astype(np.float64))
+        return self.combine(step.algorithm, step.operand.array().astype(np.float64))
 
-    def combined(self, algorithm: str, numbers: np.ndarray) -> Lines | None:
+    def combine(self, algorithm: str, numbers: np.ndarray) -> Lines | None:
         """Return the lines of a sum, difference or product with numbers."""
         if algorithm == "mul":
-            return self.scaled(numbers, np.zeros(()))
+            return self.scale(numbers, np.zeros(()))
         sign = {"add": 1.0, "sub": -1.0}.get(algorithm)
-        return None if sign is None else self.scaled(np.ones(()), sign * numbers)
+        return None if sign is None else self.scale(np.ones(()), sign * numbers)
 
-    def scaled(self, factors: np.ndarray, offsets: np.ndarray) -> Lines:
+    def scale(self, factors: np.ndarray, offsets: np.ndarray) -> Lines:
         """Return the lines with others after them."""
         return Lines(self.factors * factors, self.offsets * factors + offsets)
 
@@ -54,25 +54,25 @@ def lower_integer_norm(node: Node, graph: Lowering) -> Value | None:
     x, numbers = node.operands["a"], node.operands["b"]
     affine, result = affine_of(node, "a"), affine_of(node, RESULT)
     assert affine is not None
-    if padded_shape(x.shape, len(node.shape)) != node.shape or not numbers.is_constant:
+    if pad_shape(x.shape, len(node.shape)) != node.shape or not numbers.is_constant:
         return None
     scale, zero = affine.numbers
     stored = Lines(np.array(scale), np.array(-scale * zero))
-    lines = stored.combined(node.attrs["algorithm"], numbers.array().astype(np.float64))
+    lines = stored.combine(node.attrs["algorithm"], numbers.array().astype(np.float64))
     assert lines is not None, "the operators on integers"
     steps = steps_of(node)
     while steps and (longer := lines.then(steps[0])) is not None:
         lines, steps = longer, steps[1:]
-    x = graph.gapless(graph.reshaped(x, node.shape))
+    x = graph.make_gapless(graph.reshape(x, node.shape))
     made = lower_byte_lines(node, graph, x, lines, steps)
     if made is not None:
         return made
     chain = chain_of(steps, result, node.dtype)
-    lines = lines.scaled(np.array(chain.line.scale), np.array(chain.line.offset))
-    return _emitted(node, graph, x, lines, chain.steps)
+    lines = lines.scale(np.array(chain.line.scale), np.array(chain.line.offset))
+    return _emit_binary(node, graph, x, lines, chain.steps)
 
 
-def _emitted(node: Node, graph: Lowering, x: Value, lines: Lines, steps: list[Step]) -> Value | None:
+def _emit_binary(node: Node, graph: Lowering, x: Value, lines: Lines, steps: list[Step]) -> Value | None:
     shown = x.descriptor
     factors, offsets = (broadcast_operand(graph, _constant(graph, each), shown) for each in np.broadcast_arrays(*lines))
     destination = dense(node.shape, node.dtype, shown.order if shown.strides is not None else None)
@@ -86,4 +86,4 @@ def _emitted(node: Node, graph: Lowering, x: Value, lines: Lines, steps: list[St
 
 def _constant(graph: Lowering, array: np.ndarray) -> Value:
     numbers = graph.numbers(array.astype(np.float32))
-    return graph.reshaped(numbers, array.shape)
+    return graph.reshape(numbers, array.shape)

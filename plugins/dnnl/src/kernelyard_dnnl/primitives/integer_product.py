@@ -16,7 +16,7 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.lowering import SOURCE, Given, Lowering
 from kernelyard_dnnl.primitive_attributes import Runtime
-from kernelyard_dnnl.primitives.affine import RESULT, Affine, affine_of, given_numbers, given_zero
+from kernelyard_dnnl.primitives.affine import RESULT, Affine, affine_of, make_given_numbers, make_given_zero
 from kernelyard_dnnl.primitives.post_ops import Step, steps_of
 from kernelyard_dnnl.primitives.requantization import UNCHANGED, Chain, Line, chain_of
 from kernelyard_dnnl.values import Node, Value
@@ -58,24 +58,24 @@ def integer_product(node: Node, graph: Lowering, roles: tuple[str, str], mask: i
     assert weight is not None
     bias, steps = node.operands.get("bias"), steps_of(node)
     if not data.has_one_scale:
-        bias, steps = None, [*_scaled_rows(graph, data, bias), *steps]
+        bias, steps = None, [*_scale_rows(graph, data, bias), *steps]
     chain = chain_of(steps, affine_of(node, RESULT), node.dtype)
     if bias is not None:
-        bias = graph.reshaped(graph.plain(bias), (channels,))
+        bias = graph.reshape(graph.make_plain(bias), (channels,))
         chain = chain if bias.is_constant else Chain(UNCHANGED, chain.all_steps)
-    given = dict(given_zero(graph, SOURCE, data.zero)) | dict(given_zero(graph, WEIGHTS, weight.zero))
+    given = dict(make_given_zero(graph, SOURCE, data.zero)) | dict(make_given_zero(graph, WEIGHTS, weight.zero))
     scales = weight.scales * np.float32(chain.line.scale)
     if data.is_known and data.has_one_scale:
         scales = scales * data.scales
     elif data.has_one_scale:
-        given |= {n: v for n, v in given_numbers(graph, SOURCE, data).items() if n.what == "scales"}
+        given |= {n: v for n, v in make_given_numbers(graph, SOURCE, data).items() if n.what == "scales"}
     given[Runtime("scales", WEIGHTS, mask if scales.size > 1 else 0)] = graph.numbers(scales.astype(np.float32))
     return IntegerProduct(given, _bias(graph, bias, chain.line, channels), chain.steps)
 
 
-def _scaled_rows(graph: Lowering, data: Affine, bias: Value | None) -> list[Step]:
+def _scale_rows(graph: Lowering, data: Affine, bias: Value | None) -> list[Step]:
     """Return post-ops that scale each row of the product, and add the bias after that."""
-    rows = graph.reshaped(data.scale, (math.prod(data.scale.shape), 1))
+    rows = graph.reshape(data.scale, (math.prod(data.scale.shape), 1))
     scaled = [Step("binary", algorithm="mul", operand=rows)]
     return scaled if bias is None else [*scaled, Step("binary", algorithm="add", operand=bias)]
 

@@ -31,11 +31,11 @@ def check(norm: Candidate) -> Refusal | None:
     is_trailing = tuple(axes) == tuple(range(len(shape) - len(axes), len(shape)))
     if not is_trailing and norm.order_of(norm.operands[0]) is None:
         return Refusal("attribute", f"layer_norm over axes {axes}; oneDNN normalises over the last axes alone")
-    return norm.known("the normalised sizes", *(shape[axis] for axis in axes)) or check_rows(norm, axes)
+    return norm.check_known("the normalised sizes", *(shape[axis] for axis in axes)) or check_rows(norm, axes)
 
 
 def attributes(group: Composite) -> dict[str, Any]:
-    """Axes and epsilon."""
+    """Return axes and epsilon."""
     return {"axes": list(group.anchor.attrs["axes"]), "epsilon": group.anchor.attrs["epsilon"]}
 
 
@@ -46,7 +46,7 @@ def lower_layer_norm(node: Node, graph: Lowering) -> Value:
     source, result = rows.matrix.descriptor, dense(rows.matrix.shape, node.dtype)
     size = rows.matrix.shape[-1]
     vector = dense((size,), "float32")  # whatever the dtype of the rows
-    scale, shift = (graph.reordered(graph.reshaped(node.operands[role], (size,)), vector) for role in ("gamma", "beta"))
+    scale, shift = (graph.reorder(graph.reshape(node.operands[role], (size,)), vector) for role in ("gamma", "beta"))
 
     def create(post_ops: PostOps) -> Primitive:
         arguments = (enums.FORWARD_INFERENCE, source, result, None, float(node.attrs["epsilon"]), USE_SCALE | USE_SHIFT)

@@ -18,9 +18,9 @@ TABLE = enums.ARG["src_1"]
 
 def lower_lookup(node: Node, graph: Lowering) -> Value:
     """Lower a lookup node, in place if the operand is dead afterwards."""
-    source, table = graph.strided(node.operands["x"]), graph.plain(node.operands["table"])
+    source, table = graph.make_strided(node.operands["x"]), graph.make_plain(node.operands["table"])
     layout = dense(node.shape, node.dtype, source.descriptor.order)
-    result = source.seen_as(layout) if graph.may_overwrite(source, [table]) else graph.new(layout)
+    result = source.view_as(layout) if graph.may_overwrite(source, [table]) else graph.new(layout)
     graph.emit(_kernel(layout.nbytes), {SOURCE: source, TABLE: table, DESTINATION: result})
     return result
 

@@ -25,20 +25,20 @@ def check(lrn: Candidate) -> Refusal | None:
     size = lrn.attrs["size"]
     if size % 2 == 0:
         return Refusal("attribute", f"lrn with a window of {size}; oneDNN's is symmetric, and its size odd")
-    return lrn.known("the number of channels", lrn.result.shape[1])
+    return lrn.check_known("the number of channels", lrn.result.shape[1])
 
 
 def lower_lrn(node: Node, graph: Lowering) -> Value:
     """Lower an lrn node. oneDNN has fast code for images, so that space is shown as one row of an image."""
     shape = node.shape
-    x = graph.reshaped(graph.channels_last(node.operands["x"]), (*shape[:2], 1, math.prod(shape[2:])))
+    x = graph.reshape(graph.make_channels_last(node.operands["x"]), (*shape[:2], 1, math.prod(shape[2:])))
     layout = x.descriptor.canonical
     size, *factors = Size(node.attrs["size"]), *(float(node.attrs[name]) for name in ("alpha", "beta", "bias"))
     arguments = (enums.FORWARD_INFERENCE, ACROSS_CHANNELS, layout, layout, size, *factors)
     primitive = graph.primitive("lrn_forward", *arguments)
     result = graph.new(layout)
     graph.emit(primitive, {SOURCE: x, DESTINATION: result})
-    return graph.reshaped(result, shape)
+    return graph.reshape(result, shape)
 
 
 LRN = PrimitiveKind(

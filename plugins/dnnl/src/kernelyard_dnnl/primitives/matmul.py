@@ -19,7 +19,7 @@ from kernelyard_dnnl.primitive import Primitive, speed
 from kernelyard_dnnl.primitive_attributes import PostOps, RuntimeNumbers
 from kernelyard_dnnl.primitive_kind import Follows, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import are_decoded, lower_in_floats
-from kernelyard_dnnl.primitives.post_ops import execute, padded_shape, steps_of
+from kernelyard_dnnl.primitives.post_ops import execute, pad_shape, steps_of
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
@@ -60,15 +60,15 @@ class Form(NamedTuple):
 
     def show(self, value: Value) -> Value | None:
         """Return a tensor that broadcasts to the result, in the form that oneDNN sees; None where that needs a copy."""
-        padded = padded_shape(value.shape, len(self.result))
+        padded = pad_shape(value.shape, len(self.result))
         if self.matrix != self.result:
             padded = self._with_matrix_dims(padded)
         if not self.folded:
-            return value.reshaped(padded)
+            return value.reshape(padded)
         rows, whole = padded[:-1], self.matrix[:-1]
         if rows == whole:
-            return value.reshaped(_fold(padded))
-        return value.reshaped((1, padded[-1])) if math.prod(rows) == 1 else None
+            return value.reshape(_fold(padded))
+        return value.reshape((1, padded[-1])) if math.prod(rows) == 1 else None
 
     def _with_matrix_dims(self, padded: Shape) -> Shape:
         # A rank-1 operand left out M or N, which is 1.
@@ -90,10 +90,10 @@ def lower_matmul(node: Node, graph: Lowering) -> Value:
     matrix = _matrix_shape(left.shape, right.shape)
     form = _choose_form(node, graph, left, right, matrix)
     if form.folded:
-        left = graph.reshaped(left, (math.prod(left.shape[:-1]), left.shape[-1]))
-        right = graph.reshaped(right, right.shape[-2:])
+        left = graph.reshape(left, (math.prod(left.shape[:-1]), left.shape[-1]))
+        right = graph.reshape(right, right.shape[-2:])
     else:
-        left, right = (graph.reshaped(side, padded_shape(side.shape, len(matrix))) for side in (left, right))
+        left, right = (graph.reshape(side, pad_shape(side.shape, len(matrix))) for side in (left, right))
     if not is_of_integers:
         return _product(node, graph, form, left, right)
     result = _integer_product(node, graph, form, left, right)
@@ -104,28 +104,28 @@ def _matrix(value: Value, transposed: bool, *, row: bool) -> Value:
     """Return an operand with its transposition applied and, for a vector, the missing dim put in."""
     if len(value.shape) == 1:
         size = value.shape[0]
-        shown = value.reshaped((1, size) if row else (size, 1))
+        shown = value.reshape((1, size) if row else (size, 1))
         assert shown is not None
         return shown
     if not transposed:
         return value
     rank = len(value.shape)
-    return value.permuted((*range(rank - 2), rank - 1, rank - 2))
+    return value.permute((*range(rank - 2), rank - 1, rank - 2))
 
 
 def _matrix_shape(left: Shape, right: Shape) -> Shape:
     rank = max(len(left), len(right))
-    batches = zip(padded_shape(left, rank)[:-2], padded_shape(right, rank)[:-2], strict=True)
+    batches = zip(pad_shape(left, rank)[:-2], pad_shape(right, rank)[:-2], strict=True)
     return (*(b if a == 1 else a for a, b in batches), left[-2], right[-1])
 
 
 def _choose_form(node: Node, graph: Lowering, left: Value, right: Value, matrix: Shape) -> Form:
-    """Batches become rows where one right side serves them all and no post-op operand stands in the way."""
+    """Make rows of batches where one right side serves them all and no post-op operand stands in the way."""
     whole = Form(node.shape, matrix, False)
     if len(matrix) == 2 or math.prod(right.shape[:-2]) != 1 or math.prod(matrix[:-2]) != math.prod(left.shape[:-2]):
         return whole
     folded = Form(node.shape, matrix, True)
-    shown = (step.operand is None or folded.show(graph.plain(step.operand)) for step in steps_of(node))
+    shown = (step.operand is None or folded.show(graph.make_plain(step.operand)) for step in steps_of(node))
     return folded if all(item is not None for item in shown) else whole
 
 
@@ -133,14 +133,14 @@ def _product(node: Node, graph: Lowering, form: Form, left: Value, right: Value)
     shown = dense(form.shape, node.dtype)
     bias = node.operands.get("bias")
     if bias is not None:
-        bias = graph.reshaped(graph.plain(bias), (*(1,) * (len(form.shape) - 1), form.shape[-1]))
+        bias = graph.reshape(graph.make_plain(bias), (*(1,) * (len(form.shape) - 1), form.shape[-1]))
     bias_layout = None if bias is None else bias.descriptor
     source, weights = _layouts(graph, left, right, bias_layout, shown)
 
     def create(post_ops: PostOps) -> Primitive:
         return graph.primitive("matmul", source, weights, bias_layout, shown, post_ops=post_ops)
 
-    arguments = {SOURCE: graph.reordered(left, source), WEIGHTS: graph.reordered(right, weights)}
+    arguments = {SOURCE: graph.reorder(left, source), WEIGHTS: graph.reorder(right, weights)}
     if bias is not None:
         arguments[BIAS] = bias
     return execute(graph, node, dense(node.shape, node.dtype), arguments, create, view=form.show, width=form.shape[-1])
@@ -153,7 +153,7 @@ def _integer_product(node: Node, graph: Lowering, form: Form, left: Value, right
 
     shown, columns = dense(form.shape, node.dtype), form.shape[-1]
     product = integer_product(node, graph, ("a", "b"), 1 << (len(form.shape) - 1), columns)
-    bias = None if product.bias is None else graph.reshaped(product.bias, (*(1,) * (len(form.shape) - 1), columns))
+    bias = None if product.bias is None else graph.reshape(product.bias, (*(1,) * (len(form.shape) - 1), columns))
     bias_layout = None if bias is None else bias.descriptor
     numbers = tuple(product.given)
     source, weights = _layouts(graph, left, right, bias_layout, shown, numbers)
@@ -161,7 +161,7 @@ def _integer_product(node: Node, graph: Lowering, form: Form, left: Value, right
     def create(post_ops: PostOps) -> Primitive:
         return graph.primitive("matmul", source, weights, bias_layout, shown, post_ops=post_ops, numbers=numbers)
 
-    arguments = {SOURCE: graph.reordered(left, source)} | ({} if bias is None else {BIAS: bias})
+    arguments = {SOURCE: graph.reorder(left, source)} | ({} if bias is None else {BIAS: bias})
     destination = dense(node.shape, node.dtype)
     return execute_fused(graph, product.steps, product.given, destination, arguments, create, right, form.show)
 

@@ -33,7 +33,7 @@ def check_cast(cast: Candidate) -> Refusal | None:
 
 
 def check_reorder(reorder: Candidate) -> Refusal | None:
-    """Of rank 2 at least."""
+    """Require rank 2 at least."""
     return Refusal("rank", "a transposition of rank below 2") if reorder.result.rank < 2 else None
 
 
@@ -45,7 +45,7 @@ def check_view(view: Candidate) -> Refusal | None:
 
 
 def check_slice(view: Candidate) -> Refusal | None:
-    """Slices that go forwards, as views between tensors of oneDNN."""
+    """Require slices that go forwards, as views between tensors of oneDNN."""
     if any(step < 1 for step in view.attrs["strides"]):
         return Refusal("attribute", f"a slice with strides {view.attrs['strides']}")
     return check_view(view)
@@ -58,7 +58,7 @@ def slice_attributes(group: Composite) -> dict[str, Any]:
 
 def lower_permutation(node: Node, graph: Lowering) -> Value:
     """Lower a reorder node to a view with permuted dims; readers that need another layout copy it."""
-    return graph.viewable(node.operands["x"]).permuted(tuple(node.attrs["axes"]))
+    return graph.make_viewable(node.operands["x"]).permute(tuple(node.attrs["axes"]))
 
 
 def lower_cast(node: Node, graph: Lowering) -> Value:
@@ -68,7 +68,7 @@ def lower_cast(node: Node, graph: Lowering) -> Value:
 
 def lower_slice(node: Node, graph: Lowering) -> Value:
     """Lower a slice node to a view; readers that need dense memory copy it."""
-    x = graph.viewable(node.operands["x"])
+    x = graph.make_viewable(node.operands["x"])
     assert x.descriptor.strides is not None
     strides, offset = list(x.descriptor.strides), x.offset
     for axis, begin, step in zip(node.attrs["axes"], node.sizes("begin"), node.attrs["strides"], strict=True):
@@ -79,7 +79,7 @@ def lower_slice(node: Node, graph: Lowering) -> Value:
 
 def lower_reshape(node: Node, graph: Lowering) -> Value:
     """Lower a reshape node to a view where the layout allows, else to a row-major copy."""
-    return graph.reshaped(node.operands["x"], node.shape)
+    return graph.reshape(node.operands["x"], node.shape)
 
 
 CAST = PrimitiveKind(

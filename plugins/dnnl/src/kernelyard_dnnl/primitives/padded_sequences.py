@@ -59,7 +59,7 @@ def lower_in_parts(node: Node, graph: Lowering, weight: Value) -> Value | None:
     if fused is None:
         return None
     if bias is not None:
-        bias = graph.reshaped(graph.plain(bias), (node.shape[1],))
+        bias = graph.reshape(graph.make_plain(bias), (node.shape[1],))
     weights = any_layout(weight.shape, "float32")
     parts = [part for part in _parts(node, _reach(node)) if part.made]
     primitives = list[Primitive]()
@@ -77,11 +77,11 @@ def lower_in_parts(node: Node, graph: Lowering, weight: Value) -> Value | None:
         primitives.append(convolution.lasting(convolution.narrow(primitive)))
     if speed(primitives[0].implementation) < 2:
         return None
-    data, result = graph.channels_last(data), graph.new(channels_last(node.shape, "float32"))
+    data, result = graph.make_channels_last(data), graph.new(channels_last(node.shape, "float32"))
     for primitive, part in zip(primitives, parts, strict=True):
         arguments = {
             SOURCE: _steps_from(data, part.first, primitive.source),
-            WEIGHTS: graph.reordered(weight, primitive.weights),
+            WEIGHTS: graph.reorder(weight, primitive.weights),
             DESTINATION: _steps_from(result, part.place, primitive.destination),
         }
         graph.emit(primitive, arguments if bias is None else arguments | {BIAS: bias})

@@ -33,16 +33,16 @@ ALGORITHMS = {"max": 511, "avg_include_padding": 767, "avg_exclude_padding": 102
 
 
 def check(pool: Candidate) -> Refusal | None:
-    """Max, and average with and without the padding counted."""
+    """Check max, and average with and without the padding counted."""
     attrs, data = pool.attrs, pool.call.args[0].tensor_type
     if pool.op_name in AVG_POOLS and any(step != 1 for step in attrs["dilation"]):
         return Refusal("attribute", f"an average pool with dilation {attrs['dilation']}")
-    if attrs["ceil_mode"] and attrs.get("count_include_pad") and not _ceil_is_floor(pool.call):
+    if attrs["ceil_mode"] and attrs.get("count_include_pad") and not _has_exact_end(pool.call):
         return Refusal("attribute", "ceil_mode with count_include_pad, and windows that reach past the padding")
-    return pool.known("the number of channels", data.shape[1])
+    return pool.check_known("the number of channels", data.shape[1])
 
 
-def _ceil_is_floor(call: Call) -> bool:
+def _has_exact_end(call: Call) -> bool:
     """Return True when the windows end exactly at the padded end, so that rounding does not matter."""
     attrs, data, out = call.attrs, call.args[0].tensor_type.shape, call.tensor_type.shape
     rank = len(attrs["pool_size"])
@@ -89,9 +89,9 @@ def lower_pool(node: Node, graph: Lowering) -> Value:
     if are_decoded(node, "x"):
         result = pool_integers(node, graph, pooling)
         return lower_in_floats(node, graph, lower_pool) if result is None else result
-    x = graph.gapless(x)
+    x = graph.make_gapless(x)
     if x.descriptor.strides is None or not _is_fast(pooling, x.descriptor):
-        x = graph.channels_last(x)
+        x = graph.make_channels_last(x)
     source = x.descriptor
     node, after = _without_faulty_operands(node, source)
     result = execute(graph, node, pooling.result(source), {SOURCE: x}, lambda post: pooling.primitive(source, post))
@@ -102,7 +102,7 @@ def pool_integers(node: Node, graph: Lowering, pooling: Pooling) -> Value | None
     """Return the pool of a quantized tensor, quantized again; None where oneDNN has no fast code for it."""
     from kernelyard_dnnl.primitives.requantization import Line, chain_of, execute_fused
 
-    x, stored = graph.channels_last(node.operands["x"]), affine_of(node, "x")
+    x, stored = graph.make_channels_last(node.operands["x"]), affine_of(node, "x")
     assert stored is not None
     scale, zero = stored.numbers
     chain = chain_of(steps_of(node), affine_of(node, RESULT), node.dtype, Line(scale, -scale * zero))

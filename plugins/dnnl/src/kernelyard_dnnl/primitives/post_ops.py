@@ -93,7 +93,7 @@ def execute(
     before: post-ops that come before the node's own. width: of the innermost dim, over which fused ops are vectorised.
     is_convolution: the primitive reads an operand of one number per channel right where space is a single point.
     """
-    steps, after = _fused([*before, *steps_of(node)], width, None if is_convolution else destination.shape)
+    steps, after = _split_steps([*before, *steps_of(node)], width, None if is_convolution else destination.shape)
     if after:
         node = replace(node, attrs={**node.attrs, "post_ops": ()})
         result = execute(
@@ -123,10 +123,10 @@ def execute(
 
 
 def _target(graph: Lowering, destination: MemoryDescriptor, reuse: Value | None) -> Value:
-    return graph.new(destination) if reuse is None else reuse.seen_as(destination)
+    return graph.new(destination) if reuse is None else reuse.view_as(destination)
 
 
-def _fused(steps: list[Step], width: int, shape: Shape | None) -> tuple[list[Step], list[Step]]:
+def _split_steps(steps: list[Step], width: int, shape: Shape | None) -> tuple[list[Step], list[Step]]:
     """Return the steps to fuse, and those to do afterwards: where the innermost dim is narrow, a costly function would
     be computed with most lanes of a vector idle.
     """
@@ -146,7 +146,7 @@ def is_of_single_points(step: Step, shape: Shape) -> bool:
     """
     if step.operand is None or len(shape) < SPATIAL_RANK or set(shape[2:]) != {1}:
         return False
-    batch, channels, *_ = padded_shape(step.operand.shape, len(shape))
+    batch, channels, *_ = pad_shape(step.operand.shape, len(shape))
     return batch == 1 < channels
 
 
@@ -176,7 +176,7 @@ def epilogues(
         if residual is not None:
             chosen = operands[residual]
             assert chosen is not None
-            epilogue = Epilogue(chosen.seen_as(destination))
+            epilogue = Epilogue(chosen.view_as(destination))
         if _fill(epilogue, steps, operands, residual, view):
             ways.append(epilogue)
     return ways
@@ -217,7 +217,7 @@ def _residual(
     """Return the index of the first post-op that can be a sum into the memory of its operand."""
     for index, step in enumerate(steps):
         operand = operands[index]
-        if step.kind != "sum" or operand is None or not operand.descriptor.same_layout(destination):
+        if step.kind != "sum" or operand is None or not operand.descriptor.has_same_layout(destination):
             continue
         others = [other for place, other in enumerate(operands) if place != index and other is not None]
         if graph.may_overwrite(operand, [*arguments.values(), *others]):
@@ -227,21 +227,21 @@ def _residual(
 
 def broadcast_operand(graph: Lowering, operand: Value, destination: MemoryDescriptor) -> Value:
     """Return a second operand for a result of that layout: the same rank, its dims in the same order in memory."""
-    padded = padded_shape(operand.shape, destination.rank)
-    value = graph.reshaped(operand, padded)
+    padded = pad_shape(operand.shape, destination.rank)
+    value = graph.reshape(operand, padded)
     if padded == destination.shape and value.descriptor.dtype == destination.dtype:
-        return graph.reordered(value, destination)
+        return graph.reorder(value, destination)
     order = destination.order if destination.strides is not None else None
-    return graph.reordered(value, dense(padded, value.descriptor.dtype, order))
+    return graph.reorder(value, dense(padded, value.descriptor.dtype, order))
 
 
-def padded_shape(shape: Shape, rank: int) -> Shape:
+def pad_shape(shape: Shape, rank: int) -> Shape:
     """Return a shape with ones in front, up to that rank."""
     return (1,) * (rank - len(shape)) + tuple(shape)
 
 
 def apply_steps(graph: Lowering, steps: Sequence[Step], value: Value) -> Value:
-    """Post-ops as primitives of their own, over the tensor in place; `value` must be fresh."""
+    """Apply post-ops as primitives of their own, over the tensor in place; `value` must be fresh."""
     for step in steps:
         if step.eltwise is not None:
             primitive = eltwise_primitive(graph, step.eltwise, value.descriptor)
@@ -308,11 +308,11 @@ def prelu_primitive(graph: Lowering, layout: MemoryDescriptor, slopes: MemoryDes
 
 
 def fast_pair(graph: Lowering, algorithm: str, left: Value, right: Value) -> tuple[Value, Value]:
-    """Both operands of a binary, shown so that oneDNN has fast code: as they are, with dims merged, or the second
-    spread out to the shape of the first."""
+    """Return both operands of a binary, shown so that oneDNN has fast code: as they are, with dims merged, or the
+    second spread out to the shape of the first."""
     pairs = [(left, right)]
     if left.descriptor.strides is not None:
-        pairs.append(merged_dims(left, right))
+        pairs.append(merge_dims(left, right))
     for pair in pairs:
         try:
             primitive = binary_primitive(graph, algorithm, pair[0].descriptor, pair[1].descriptor)
@@ -320,22 +320,22 @@ def fast_pair(graph: Lowering, algorithm: str, left: Value, right: Value) -> tup
             continue
         if speed(primitive.implementation) == 2:
             return pair
-    return left, expanded(graph, right, left.descriptor)
+    return left, expand(graph, right, left.descriptor)
 
 
-def expanded(graph: Lowering, value: Value, like: MemoryDescriptor) -> Value:
+def expand(graph: Lowering, value: Value, like: MemoryDescriptor) -> Value:
     """Return the tensor spread out to the shape and layout of another, to which it broadcasts (same rank)."""
     strides = value.descriptor.strides
     assert strides is not None
     spread = tuple(0 if size == 1 else stride for size, stride in zip(value.shape, strides, strict=True))
-    source = value.seen_as(MemoryDescriptor(like.shape, value.descriptor.dtype, spread))
-    return graph.reordered(source, MemoryDescriptor(like.shape, value.descriptor.dtype, like.strides, like.blocked))
+    source = value.view_as(MemoryDescriptor(like.shape, value.descriptor.dtype, spread))
+    return graph.reorder(source, MemoryDescriptor(like.shape, value.descriptor.dtype, like.strides, like.blocked))
 
 
-def merged_dims(left: Value, right: Value) -> tuple[Value, Value]:
-    """Both tensors, dense in the same order, with neighbouring dims merged where both broadcast alike."""
+def merge_dims(left: Value, right: Value) -> tuple[Value, Value]:
+    """Merge neighbouring dims of two tensors, dense in the same order, where both broadcast alike."""
     order = left.descriptor.order
-    left, right = left.permuted(order), right.permuted(order)
+    left, right = left.permute(order), right.permute(order)
     shape: list[list[int]] = []  # pairs (size of left, size of right)
     for a, b in zip(left.shape, right.shape, strict=True):
         if a == 1:
@@ -345,5 +345,5 @@ def merged_dims(left: Value, right: Value) -> tuple[Value, Value]:
         else:
             shape.append([a, b])
     sizes = shape or [[1, 1]]
-    merged = left.reshaped(tuple(a for a, _ in sizes)), right.reshaped(tuple(b for _, b in sizes))
+    merged = left.reshape(tuple(a for a, _ in sizes)), right.reshape(tuple(b for _, b in sizes))
     return (merged[0], merged[1]) if merged[0] and merged[1] else (left, right)

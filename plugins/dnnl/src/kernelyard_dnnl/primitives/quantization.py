@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, MemoryOrder, PrimitiveKind, Refusal
-from kernelyard_dnnl.primitives.affine import dequantized, quantized
+from kernelyard_dnnl.primitives.affine import dequantize_operand, quantize_result
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def check(conversion: Candidate) -> Refusal | None:
         return Refusal("rank", f"{conversion.op_name} of a scalar")
     if any(parameter.tensor_type.rank for parameter in conversion.call.args[1:]):
         return Refusal("attribute", PER_TENSOR)
-    if conversion.op_name == "quantize" and _moves_halves(conversion.call):
+    if conversion.op_name == "quantize" and _can_move_halves(conversion.call):
         return Refusal("numbers", "oneDNN adds an odd zero point before it rounds, so that halves go to the other side")
     maker, *_ = conversion.makers
     if not (conversion.is_unmade(maker) or conversion.may_be_ours(maker)):
@@ -46,7 +46,7 @@ def check(conversion: Candidate) -> Refusal | None:
     return None
 
 
-def _moves_halves(quantize: Call) -> bool:
+def _can_move_halves(quantize: Call) -> bool:
     """Return True where numbers may lie exactly between two codes, by a scale that is a power of two, and the zero
     point may be odd."""
     from kernelyard.plugins.api import Constant
@@ -59,12 +59,12 @@ def _moves_halves(quantize: Call) -> bool:
 
 def lower_quantize(node: Node, graph: Lowering) -> Value:
     """Lower a quantize node."""
-    return quantized(node, graph, node.operands["x"])
+    return quantize_result(node, graph, node.operands["x"])
 
 
 def lower_dequantize(node: Node, graph: Lowering) -> Value:
     """Lower a dequantize node."""
-    return dequantized(node, graph, "x")
+    return dequantize_operand(node, graph, "x")
 
 
 QUANTIZE = PrimitiveKind(

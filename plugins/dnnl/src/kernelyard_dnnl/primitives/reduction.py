@@ -56,19 +56,19 @@ def lower_reduce(node: Node, graph: Lowering) -> Value:
     if are_decoded(node, "x"):
         result = _mean_of_integers(node, graph)
         return lower_in_floats(node, graph, lower_reduce) if result is None else result
-    x, algorithm = graph.strided(node.operands["x"]), node.attrs["algorithm"]
+    x, algorithm = graph.make_strided(node.operands["x"]), node.attrs["algorithm"]
     rank, steps = len(x.shape), steps_of(node)
     axes = tuple(node.attrs["axes"]) or tuple(range(rank))
     if all(x.shape[axis] == 1 for axis in axes):
         # Every reduction of one element is that element.
-        result = x if not node.post_ops else graph.copied(x, x.descriptor)
+        result = x if not node.post_ops else graph.copy(x, x.descriptor)
     elif _is_global_pooling(x, axes, algorithm):
-        result = pooled(graph, x, _AS_POOLING[algorithm], node.dtype)
+        result = pool_space(graph, x, _AS_POOLING[algorithm], node.dtype)
         if algorithm == "sum":
             steps = [Step("eltwise", Eltwise("linear", float(math.prod(x.shape[2:])))), *steps]
     else:
-        result = _reduced_rows(graph, x, axes, algorithm, node.dtype)
-    return apply_steps(graph, steps, graph.reshaped(result, node.shape))
+        result = _reduce_rows(graph, x, axes, algorithm, node.dtype)
+    return apply_steps(graph, steps, graph.reshape(result, node.shape))
 
 
 def _is_global_pooling(x: Value, axes: Shape, algorithm: str) -> bool:
@@ -87,12 +87,12 @@ def _mean_of_integers(node: Node, graph: Lowering) -> Value | None:
     shape = (*x[:2], *(1,) * spatial)
     pooling = Pooling(graph, _AS_POOLING["mean"], (unit, Vector(x[2:]), zeros, zeros, zeros), shape, node.dtype)
     result = pool_integers(node, graph, pooling)
-    return None if result is None else graph.reshaped(result, node.shape)
+    return None if result is None else graph.reshape(result, node.shape)
 
 
-def pooled(graph: Lowering, x: Value, algorithm: str, dtype: str) -> Value:
-    """Pooling over all of space. Large ones take two steps, rows and then their results: more parallel, and sums of
-    many floats lose less."""
+def pool_space(graph: Lowering, x: Value, algorithm: str, dtype: str) -> Value:
+    """Pool over all of space. Large ones take two steps, rows and then their results: more parallel, and sums of many
+    floats lose less."""
     spatial = x.shape[2:]
     kernels = [spatial]
     if len(spatial) > 1 and math.prod(spatial) >= TWO_STEP_POOLING:
@@ -109,19 +109,19 @@ def pooled(graph: Lowering, x: Value, algorithm: str, dtype: str) -> Value:
     return x
 
 
-def _reduced_rows(graph: Lowering, x: Value, axes: Shape, algorithm: str, dtype: str) -> Value:
+def _reduce_rows(graph: Lowering, x: Value, axes: Shape, algorithm: str, dtype: str) -> Value:
     """Return the reduction as one over the rows of a matrix; the result has the rank of the operand."""
     order = x.descriptor.order
     kept = tuple(axis for axis in order if axis not in axes)
-    rows = graph.plain(x.permuted((*kept, *(axis for axis in order if axis in axes))))
+    rows = graph.make_plain(x.permute((*kept, *(axis for axis in order if axis in axes))))
     count = math.prod(x.shape[axis] for axis in kept)
-    matrix = graph.reshaped(rows, (count, math.prod(x.shape[axis] for axis in axes)))
+    matrix = graph.reshape(rows, (count, math.prod(x.shape[axis] for axis in axes)))
     result = graph.new(dense((count, 1), dtype))
     kind = ALGORITHMS[algorithm]
     primitive = graph.primitive("reduction", kind, matrix.descriptor, result.descriptor, 0.0, 0.0)
     graph.emit(primitive, {SOURCE: matrix, DESTINATION: result})
     shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
-    return result.seen_as(dense(shape, dtype, (*kept, *axes)))
+    return result.view_as(dense(shape, dtype, (*kept, *axes)))
 
 
 REDUCE = PrimitiveKind(

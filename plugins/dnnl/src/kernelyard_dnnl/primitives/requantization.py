@@ -16,7 +16,7 @@ from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor
-from kernelyard_dnnl.lowering import Given, Lowering, given_arguments
+from kernelyard_dnnl.lowering import Given, Lowering, make_given_arguments
 from kernelyard_dnnl.primitive import Primitive, speed
 from kernelyard_dnnl.primitive_attributes import Eltwise, PostOps
 from kernelyard_dnnl.primitives.affine import Affine
@@ -79,12 +79,12 @@ def chain_of(steps: Iterable[Step], result: Affine | None, dtype: str, first: Li
             done += [*line.steps, step]
             line = UNCHANGED
     if result is None:
-        return _cut(_moved(done, line), "")
+        return _cut(_move_line(done, line), "")
     scale, zero = result.numbers
     if zero % 2 and _has_ties(line.scale / scale):
-        chain = _moved(done, line.then(1 / scale, 0.0))
+        chain = _move_line(done, line.then(1 / scale, 0.0))
         return Chain(chain.line, [*chain.steps, Step("eltwise", Eltwise("round")), *Line(1.0, float(zero)).steps])
-    return _cut(_moved(done, line.then(1 / scale, float(zero))), dtype)
+    return _cut(_move_line(done, line.then(1 / scale, float(zero))), dtype)
 
 
 def _has_ties(scale: float) -> bool:
@@ -120,14 +120,13 @@ def execute_fused(
             continue
         if speed(primitive.implementation) < 2:
             continue
-        packed = {} if weight is None else {WEIGHTS: graph.reordered(weight, primitive.weights)}
-        return emit_with(graph, primitive, arguments | given_arguments(given) | packed, epilogue, view)
+        packed = {} if weight is None else {WEIGHTS: graph.reorder(weight, primitive.weights)}
+        return emit_with(graph, primitive, arguments | make_given_arguments(given) | packed, epilogue, view)
     return None
 
 
-def _moved(done: list[Step], line: Line) -> Chain:
-    """Return the chain with a line at its end moved to the front of the clips before it, and the first line taken
-    out."""
+def _move_line(done: list[Step], line: Line) -> Chain:
+    """Move a line at the end of a chain to the front of the clips before it, and take the first line out."""
     after: list[Step] = []
     while done and line.scale > 0:
         bounds = bounds_of(done[-1])

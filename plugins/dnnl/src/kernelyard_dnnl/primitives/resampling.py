@@ -28,11 +28,11 @@ ROUNDING = ("round_prefer_floor", "round_prefer_ceil")
 
 
 def check(resize: Candidate) -> Refusal | None:
-    """Nearest and linear resizing on the half-pixel grid, which is oneDNN's only one."""
+    """Require nearest or linear resizing on the half-pixel grid, which is oneDNN's only one."""
     attrs, data = resize.attrs, resize.call.args[0].tensor_type
     if not 3 <= data.rank <= 5:
         return Refusal("rank", f"resizing a tensor of rank {data.rank}")
-    if not _scales_follow_sizes(resize.call):
+    if not _has_scales_of_sizes(resize.call):
         return Refusal("attribute", f"scales {attrs['scales']} that are not the ratios of the sizes")
     if attrs["method"] == "nearest" and _is_whole_upsampling(resize.call):
         return None
@@ -44,7 +44,7 @@ def check(resize: Candidate) -> Refusal | None:
     return Refusal("attribute", f"resizing by {how}; oneDNN has half-pixel linear, and nearest by integer factors")
 
 
-def _scales_follow_sizes(call: Call) -> bool:
+def _has_scales_of_sizes(call: Call) -> bool:
     """Return True when every given scale is the ratio of the sizes, which is the only scale that oneDNN knows."""
     data, out = call.args[0].tensor_type.shape, call.tensor_type.shape
     for scale, before, after in zip(call.attrs["scales"], data[2:], out[2:], strict=False):
@@ -73,7 +73,7 @@ def _is_whole_upsampling(call: Call) -> bool:
 
 def lower_resample(node: Node, graph: Lowering) -> Value:
     """Lower a resample node, in the operand's layout."""
-    x = graph.strided(node.operands["x"])
+    x = graph.make_strided(node.operands["x"])
     source, result = x.descriptor, dense(node.shape, node.dtype, x.descriptor.order)
     factors = Factors(tuple(after / before for after, before in zip(node.shape[2:], x.shape[2:], strict=True)))
     algorithm = ALGORITHMS[node.attrs["algorithm"]]

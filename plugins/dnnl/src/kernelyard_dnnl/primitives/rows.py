@@ -41,18 +41,18 @@ class Rows(NamedTuple):
         """Return a tensor of the same layout as a matrix; None for tensors that only broadcast to it."""
         if value.shape != self.layout.shape:
             return None
-        return value.seen_as(dense(self.matrix.shape, value.descriptor.dtype))
+        return value.view_as(dense(self.matrix.shape, value.descriptor.dtype))
 
 
 def rows_along(graph: Lowering, x: Value, axes: Shape, dtype: str) -> Rows:
     """Return the rows of a tensor along some axes, for a result of that dtype; a copy is made only where these are not
     innermost in memory.
     """
-    x = graph.strided(x)
+    x = graph.make_strided(x)
     order = (*(other for other in x.descriptor.order if other not in axes), *axes)
-    ordered = graph.plain(x.permuted(order))
+    ordered = graph.make_plain(x.permute(order))
     size = math.prod(x.shape[axis] for axis in axes)
-    matrix = graph.reshaped(ordered, (math.prod(x.shape) // max(size, 1), size))
+    matrix = graph.reshape(ordered, (math.prod(x.shape) // max(size, 1), size))
     return Rows(matrix, dense(x.shape, dtype, order))
 
 

@@ -24,7 +24,7 @@ ALGORITHMS = {"softmax": 196608, "log_softmax": 196609}
 
 
 def check(softmax: Candidate) -> Refusal | None:
-    """Over the axis that is innermost in memory."""
+    """Require the axis that is innermost in memory."""
     return check_rows(softmax, (softmax.attrs["axis"],))
 
 

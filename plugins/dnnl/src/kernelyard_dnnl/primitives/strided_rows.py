@@ -43,7 +43,8 @@ def is_better_as_products(node: Node) -> bool:
 
 def lower_as_products(node: Node, graph: Lowering) -> Value:
     """Lower a conv node that `is_better_as_products`."""
-    data, taps, stride = graph.channels_last(node.operands["data"]), node.operands["weight"].shape[2], _stride(node)
+    data, taps = graph.make_channels_last(node.operands["data"]), node.operands["weight"].shape[2]
+    stride = _stride(node)
     bare = replace(node, attrs={**node.attrs, "post_ops": ()})
     result = _product(node if stride >= taps else bare, graph, data, 0, None)
     for first in range(stride, taps, stride):
@@ -63,16 +64,16 @@ def _product(node: Node, graph: Lowering, data: Value, first: int, before: Value
     strides = data.shape[2] * channels, _stride(node) * channels, 1
     kept = slice(1 if count == 1 else 0, 3)  # one sequence is one matrix
 
-    def shown(shape: Shape) -> Shape:
+    def squeeze(shape: Shape) -> Shape:
         return shape[kept]
 
-    source = MemoryDescriptor(shown((count, windows, steps * channels)), node.dtype, shown(strides))
+    source = MemoryDescriptor(squeeze((count, windows, steps * channels)), node.dtype, squeeze(strides))
     rows = Value(data.buffer, source, data.offset + first * channels)
-    columns = graph.reshaped(_steps(weight, first, steps), shown((1, steps * channels, filters)))
+    columns = graph.reshape(_steps(weight, first, steps), squeeze((1, steps * channels, filters)))
     destination = channels_last(node.shape, node.dtype)
-    result = dense(shown((count, windows, filters)), node.dtype)
+    result = dense(squeeze((count, windows, filters)), node.dtype)
     if bias is not None and before is None:
-        bias = graph.reshaped(graph.plain(bias), shown((1, 1, filters)))
+        bias = graph.reshape(graph.make_plain(bias), squeeze((1, 1, filters)))
     else:
         bias = None
     layouts = source, any_layout(columns.shape, node.dtype), None if bias is None else bias.descriptor, result
@@ -82,10 +83,10 @@ def _product(node: Node, graph: Lowering, data: Value, first: int, before: Value
         return graph.primitive("matmul", source, packed, *layouts[2:], post_ops=post_ops)
 
     def view(value: Value) -> Value | None:
-        matrices = value.permuted((0, 2, 1))
-        return matrices.reshaped((matrices.shape[0] * matrices.shape[1], matrices.shape[2])) if count == 1 else matrices
+        matrices = value.permute((0, 2, 1))
+        return matrices.reshape((matrices.shape[0] * matrices.shape[1], matrices.shape[2])) if count == 1 else matrices
 
-    arguments = {SOURCE: rows, WEIGHTS: graph.reordered(columns, packed)}
+    arguments = {SOURCE: rows, WEIGHTS: graph.reorder(columns, packed)}
     if bias is not None:
         arguments[BIAS] = bias
     sums = [] if before is None else [Step("sum", algorithm="add", operand=before)]
@@ -96,7 +97,7 @@ def _product(node: Node, graph: Lowering, data: Value, first: int, before: Value
 
 def _steps(weight: Value, first: int, steps: int) -> Value:
     """Return some steps of the weights (filters, channels, steps) as (steps, channels, filters)."""
-    transposed = weight.permuted((2, 1, 0)).descriptor
+    transposed = weight.permute((2, 1, 0)).descriptor
     assert transposed.strides is not None
     part = MemoryDescriptor((steps, *transposed.shape[1:]), transposed.dtype, transposed.strides)
     return Value(weight.buffer, part, weight.offset + first * transposed.strides[0])

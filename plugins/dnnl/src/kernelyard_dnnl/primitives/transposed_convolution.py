@@ -19,12 +19,12 @@ from kernelyard_dnnl.primitives.affine import are_decoded
 from kernelyard_dnnl.primitives.convolution import (
     bare_primitive,
     check,
-    grouped_weight,
+    group_weight,
     lower_in_window,
     lower_integer_convolution,
     window_attributes,
 )
-from kernelyard_dnnl.primitives.convolution_geometry import TRANSPOSED_DIRECT, Convolution, transposed_geometry
+from kernelyard_dnnl.primitives.convolution_geometry import TRANSPOSED_DIRECT, Convolution, infer_transposed_geometry
 from kernelyard_dnnl.primitives.post_ops import Step, apply_together, steps_of
 from kernelyard_dnnl.values import Node, Value
 
@@ -54,7 +54,7 @@ def attributes(group: Composite) -> dict[str, Any]:
 
 def lower(node: Node, graph: Lowering) -> Value:
     """Lower a conv_transpose node."""
-    geometry = transposed_geometry(node)
+    geometry = infer_transposed_geometry(node)
     if are_decoded(node, "data", "weight"):
         return lower_integer_convolution(node, graph, _weight, geometry, lower)
     if len(node.shape) == 3:
@@ -74,21 +74,21 @@ def lower(node: Node, graph: Lowering) -> Value:
 
 def _weight(node: Node, graph: Lowering) -> Value:
     """Return the weights as oneDNN names their dims, the result's channels before the data's."""
-    weight = grouped_weight(node, graph)
+    weight = group_weight(node, graph)
     rank, last = len(weight.shape), len(node.shape)
     axes = (1, 0, *range(2, rank)) if rank == last else (0, 2, 1, *range(3, rank))
-    return weight.permuted(axes)
+    return weight.permute(axes)
 
 
 def _lower_apart(node: Node, graph: Lowering, weight: Value, bare: Primitive) -> Value:
     """Emit the convolution alone, then what is added and applied to its result in one pass over that."""
-    data, weights = graph.reordered(node.operands["data"], bare.source), graph.reordered(weight, bare.weights)
+    data, weights = graph.reorder(node.operands["data"], bare.source), graph.reorder(weight, bare.weights)
     result = graph.new(bare.destination)
     graph.emit(bare, {SOURCE: data, enums.ARG["weights"]: weights, DESTINATION: result})
     steps, bias = steps_of(node), node.operands.get("bias")
     if bias is not None:
         per_channel = (1, node.shape[1], *(1,) * (len(node.shape) - 2))
-        steps = [Step("binary", algorithm="add", operand=graph.reshaped(graph.plain(bias), per_channel)), *steps]
+        steps = [Step("binary", algorithm="add", operand=graph.reshape(graph.make_plain(bias), per_channel)), *steps]
     return apply_together(graph, replace(node, attrs={**node.attrs, "post_ops": ()}), steps, result)
 
 

@@ -48,14 +48,14 @@ def lower_phases(node: Node, graph: Lowering) -> Value:
     phases = math.ceil(weight.shape[2] / stride)
     operands = {"data": data, "weight": _weight_of_phases(weight, stride, graph)}
     if bias is not None:
-        operands["bias"] = _repeated(bias, stride, graph)
+        operands["bias"] = _repeat_vector(bias, stride, graph)
     padding = (phases - 1,)
     attrs = {**node.attrs, "strides": (1,), "padding_begin": padding, "padding_end": padding}
     steps = data.shape[2] + phases - 1
     convolution = replace(
         node, attrs=attrs, operands=operands, sequence=tuple(operands.values()), shape=(1, stride * filters, steps)
     )
-    made = graph.channels_last(lower_convolution(convolution, graph))
+    made = graph.make_channels_last(lower_convolution(convolution, graph))
     cropped = node.sizes("padding_begin")[0] * filters
     return Value(made.buffer, channels_last(node.shape, node.dtype), made.offset + cropped)
 
@@ -74,16 +74,16 @@ def _weight_of_phases(weight: Value, stride: int, graph: Lowering) -> Value:
         return graph.constant(np.ascontiguousarray(parts.transpose(3, 1, 0, 2)).reshape(shape), key)
 
     if weight.is_constant:
-        return graph.packed.derived(weight, f"phases of {stride}", make)
-    weight, transposed = graph.viewable(weight), graph.new(dense((stride, filters, channels, phases), "float32"))
+        return graph.packed.derive(weight, f"phases of {stride}", make)
+    weight, transposed = graph.make_viewable(weight), graph.new(dense((stride, filters, channels, phases), "float32"))
     for phase in range(phases):
-        taps_of_phase = weight.part((0, 0, phase * stride), (channels, filters, stride)).permuted((2, 1, 0))
+        taps_of_phase = weight.part((0, 0, phase * stride), (channels, filters, stride)).permute((2, 1, 0))
         place = transposed.part((0, 0, 0, phases - 1 - phase), (stride, filters, channels, 1))
-        graph.copy_into(graph.reshaped(taps_of_phase, place.shape), place)
-    return graph.reshaped(transposed, shape)
+        graph.copy_into(graph.reshape(taps_of_phase, place.shape), place)
+    return graph.reshape(transposed, shape)
 
 
-def _repeated(bias: Value, times: int, graph: Lowering) -> Value:
+def _repeat_vector(bias: Value, times: int, graph: Lowering) -> Value:
     """Return a vector so many times after itself."""
     count = math.prod(bias.shape)
 
@@ -91,8 +91,8 @@ def _repeated(bias: Value, times: int, graph: Lowering) -> Value:
         return graph.constant(np.tile(bias.array().reshape(-1), times), key)
 
     if bias.is_constant:
-        return graph.packed.derived(bias, f"{times} times", make)
-    vector, repeated = graph.reshaped(graph.plain(bias), (count,)), graph.new(dense((times * count,), "float32"))
+        return graph.packed.derive(bias, f"{times} times", make)
+    vector, repeated = graph.reshape(graph.make_plain(bias), (count,)), graph.new(dense((times * count,), "float32"))
     for first in range(0, times * count, count):
         graph.copy_into(vector, repeated.part((first,), (count,)))
     return repeated

@@ -12,8 +12,8 @@ from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitives import winograd_choice
-from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, broadcast_operand, padded_shape, steps_of
-from kernelyard_dnnl.primitives.winograd_weights import packed_weights
+from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, broadcast_operand, pad_shape, steps_of
+from kernelyard_dnnl.primitives.winograd_weights import pack_weights
 from kernelyard_dnnl.values import NativeKernel, Node, Value
 from kernelyard_dnnl.work import WORTHWHILE_SECONDS
 from kernelyard_llvm.winograd.choice import seconds
@@ -37,11 +37,11 @@ def lower_winograd(node: Node, graph: Lowering, m: int) -> Value:
     lanes, shape = winograd_choice.vector_lanes(), winograd_choice.shape_of(node)
     data, weight = _with_channels_inside(node.operands["data"], graph), node.operands["weight"]
     layout = channels_last(node.shape, node.dtype)
-    fused, after = _fused(steps_of(node), node.shape)
-    arguments = {SOURCE: data, WEIGHTS: packed_weights(graph.packed, weight, m, lanes)}
+    fused, after = _split_steps(steps_of(node), node.shape)
+    arguments = {SOURCE: data, WEIGHTS: pack_weights(graph.packed, weight, m, lanes)}
     bias = node.operands.get("bias")
     if bias is not None:
-        arguments[BIAS] = graph.reshaped(graph.plain(bias), (node.shape[1],))
+        arguments[BIAS] = graph.reshape(graph.make_plain(bias), (node.shape[1],))
     operands = {
         number: broadcast_operand(graph, step.operand, layout)
         for number, step in enumerate(fused)
@@ -99,12 +99,12 @@ def _with_channels_inside(value: Value, graph: Lowering) -> Value:
     images, but not the planes of volumes."""
     strides, shape = value.descriptor.strides, value.shape
     if strides is None or strides[1] != 1:
-        return graph.channels_last(value)
+        return graph.make_channels_last(value)
     has_gaps = len(shape) == 5 and shape[0] != 1 and strides[0] != shape[2] * strides[2]
-    return graph.channels_last(value) if has_gaps else value
+    return graph.make_channels_last(value) if has_gaps else value
 
 
-def _fused(steps: Sequence[Step], shape: Shape) -> tuple[list[Step], list[Step]]:
+def _split_steps(steps: Sequence[Step], shape: Shape) -> tuple[list[Step], list[Step]]:
     """Return the steps that the kernel does on its way, and those that primitives do afterwards."""
     for number, step in enumerate(steps):
         known = step.eltwise.algorithm in ELTWISE if step.eltwise is not None else step.algorithm in BINARY
@@ -117,7 +117,7 @@ def _is_even(operand: Value | None, shape: Shape) -> bool:
     """Return True for an operand that has one value for all planes of all volumes, or one for each."""
     if operand is None or len(shape) == 4:
         return True
-    padded = padded_shape(operand.shape, len(shape))
+    padded = pad_shape(operand.shape, len(shape))
     axes = [axis for axis in (0, 2) if shape[axis] != 1]
     return len({padded[axis] == 1 for axis in axes}) <= 1
 
@@ -138,6 +138,6 @@ def _destination(
     """Choose the destination: in place of an operand with no other reader, as each pixel is read before the write."""
     for number, operand in operands.items():
         busy = [*others, *(other for key, other in operands.items() if key != number)]
-        if operand.descriptor.same_layout(layout) and graph.may_overwrite(operand, busy):
-            return operand.seen_as(layout)
+        if operand.descriptor.has_same_layout(layout) and graph.may_overwrite(operand, busy):
+            return operand.view_as(layout)
     return graph.new(layout)

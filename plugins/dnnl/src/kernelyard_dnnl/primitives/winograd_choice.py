@@ -23,7 +23,7 @@ _ISA = {16: 0x27, 8: 0x07}
 
 @cache
 def vector_lanes() -> int:
-    """Floats in a vector, where code can be made for this machine: 16, 8, or 0 where it cannot.
+    """Return the floats in a vector, where code can be made for this machine: 16, 8, or 0 where it cannot.
 
     Needed are vectors that oneDNN would use here, OpenMP by its GNU interface, and llvmlite.
     """
@@ -37,7 +37,7 @@ def vector_lanes() -> int:
 
 
 def winograd_tile(node: Node, graph: Lowering) -> int | None:
-    """m of the F(m x m, 3 x 3) that computes a conv node; None where it is to be computed directly."""
+    """Return m of the F(m x m, 3 x 3) that computes a conv node; None where it is to be computed directly."""
     if not node.attrs.get("winograd", True) or not graph.native_kernels or not _is_possible(node):
         return None
     from kernelyard_llvm.winograd.choice import best_tile  # most convolutions do not come so far
@@ -46,8 +46,8 @@ def winograd_tile(node: Node, graph: Lowering) -> int | None:
 
 
 def _is_possible(node: Node) -> bool:
-    """Constant weights of 3 x 3 windows that move one pixel at a time, over images in float32; over volumes, of any
-    number of planes."""
+    """Return True for constant weights of 3 x 3 windows that move one pixel at a time, over images in float32; over
+    volumes, of any number of planes."""
     data, weight, attrs = node.operands["data"], node.operands["weight"], node.attrs
     dtypes = {node.dtype, *(value.descriptor.dtype for value in node.operands.values())}
     return (

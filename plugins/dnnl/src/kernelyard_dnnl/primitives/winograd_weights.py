@@ -19,8 +19,8 @@ from kernelyard_llvm.winograd.code import transform_weights
 BY_WINDOW = {4: (2, 3, 1, 0), 5: (3, 4, 2, 1, 0)}
 
 
-def packed_weights(constants: PackedConstants, weight: Value, m: int, lanes: int) -> Value:
-    """Constant weights (filters, channels, 3, 3) as ((m + 2)^2 places, panels, channels, filters of a panel).
+def pack_weights(constants: PackedConstants, weight: Value, m: int, lanes: int) -> Value:
+    """Return constant weights (filters, channels, 3, 3) as ((m + 2)^2 places, panels, channels, filters of a panel).
 
     Of weights (filters, channels, planes, 3, 3), the channels of one plane stand after those of the other. A panel has
     `panel_width` vectors, the last one fewer, and zeros behind the last filter. Raises: StatusError.
@@ -30,23 +30,23 @@ def packed_weights(constants: PackedConstants, weight: Value, m: int, lanes: int
         weight = constants.pack(weight, dense(weight.shape, "float32"))
 
     def make(key: str) -> Value:
-        filters, channels = weight.shape[0], _reduced(weight)
+        filters, channels = weight.shape[0], _count_summed(weight)
         places, columns = algorithm.size_of_tile(m) ** 2, pad_to_vectors(filters, lanes)
         data = aligned_bytes(FLOAT * places * channels * columns)
         layout = dense((places, channels, columns), "float32")
-        return constants.filled(weight, layout, data, key, lambda: _transform(weight, m, lanes, data))
+        return constants.fill_constant(weight, layout, data, key, lambda: _transform(weight, m, lanes, data))
 
-    return constants.derived(weight, f"winograd {m} {lanes}", make)
+    return constants.derive(weight, f"winograd {m} {lanes}", make)
 
 
-def _reduced(weight: Value) -> int:
+def _count_summed(weight: Value) -> int:
     """Return what is summed for each result, beside the window of a plane."""
     return math.prod(weight.shape[1:-2])
 
 
 def _transform(weight: Value, m: int, lanes: int, data: np.ndarray) -> None:
     """Write transformed weights to `data`, panel by panel: the filters of one fit in a cache."""
-    filters, channels = weight.shape[0], _reduced(weight)
+    filters, channels = weight.shape[0], _count_summed(weight)
     columns, width = pad_to_vectors(filters, lanes), panel_width(lanes) * lanes
     scratch = aligned_bytes(FLOAT * WINDOW * WINDOW * channels * width)
     strides = weight.descriptor.strides
