@@ -68,6 +68,18 @@ CASES = {
     "reshape and back": ([("reshape", {"shape": (24,)}), ("reshape", {"shape": (4, 6)})], []),
     "permutation of nothing": ([("permute_dims", {"axes": (0, 1)})], []),
     "permute and back": ([("permute_dims", {"axes": (1, 0)}), ("permute_dims", {"axes": (1, 0)})], []),
+    "axes are split before they are permuted": (
+        [
+            ("reshape", {"shape": (2, 6, 2)}),
+            ("permute_dims", {"axes": (1, 2, 0)}),
+            ("reshape", {"shape": (2, 3, 2, 1, 2)}),
+        ],
+        ["reshape", "permute_dims"],
+    ),
+    "axes that are merged after a permutation stay": (
+        [("reshape", {"shape": (2, 6, 2)}), ("permute_dims", {"axes": (1, 2, 0)}), ("reshape", {"shape": (12, 2)})],
+        ["reshape", "permute_dims", "reshape"],
+    ),
     "permute ones": ([("reshape", {"shape": (4, 1, 6)}), ("permute_dims", {"axes": (1, 0, 2)})], ["reshape"]),
     "broadcast to the same": ([("broadcast_to", {"shape": (4, 6)})], []),
     "broadcast adds ones": ([("broadcast_to", {"shape": (1, 4, 6)})], ["reshape"]),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from kernelyard import dims
+from kernelyard.dims import Shape
 from kernelyard.errors import TypeInferenceError
 from kernelyard.ir import Call, Expr, FunctionMutator, Tuple
 from kernelyard.transform.pass_infra.rewrite_rule import Rule, defining_call, make
@@ -45,6 +47,37 @@ def _permute_in_place(mutator: FunctionMutator, call: Call) -> Expr | None:
         return x
     moved = [axis for axis in axes if x.tensor_type.shape[axis] != 1]
     return make("reshape", x, shape=call.tensor_type.shape) if moved == sorted(moved) else None
+
+
+def _split_before_permute(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """Split axes before they are permuted where they were merged there: reshape(permute(reshape(x)))."""
+    permute = defining_call(mutator, call.args[0], "permute_dims")
+    merged = permute and defining_call(mutator, permute.args[0], "reshape")
+    runs = permute and _split_axes(permute.tensor_type.shape, call.tensor_type.shape)
+    if not permute or not merged or not runs:
+        return None
+    source = sorted(zip(permute.attrs["axes"], runs, strict=True))
+    shape = tuple(call.tensor_type.shape[axis] for _, run in source for axis in run)
+    places = {axis: place for place, axis in enumerate(axis for _, run in source for axis in run)}
+    split = mutator.emit(make("reshape", merged.args[0], shape=shape))
+    return make("permute_dims", split, axes=tuple(places[axis] for axis in range(len(shape))))
+
+
+def _split_axes(sizes: Shape, split: Shape) -> list[range] | None:
+    """Return the axes of `split` that each of some sizes is the product of; None if there are no such axes."""
+    runs: list[range] = []
+    begin = 0
+    for number, size in enumerate(sizes):
+        end = begin
+        while end < len(split) and dims.product(split[begin:end]) != size:
+            end += 1
+        if number == len(sizes) - 1:
+            end = len(split)
+        if dims.product(split[begin:end]) != size:
+            return None
+        runs.append(range(begin, end))
+        begin = end
+    return runs
 
 
 def _concat(mutator: FunctionMutator, call: Call) -> Expr | None:
@@ -199,7 +232,7 @@ _MAXIMA_OF_IMAGES = ("nn.max_pool2d", "nn.max_pool3d")
 _REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 
 SHAPE_RULES: dict[str, tuple[Rule, ...]] = {
-    "reshape": (_remove_identity, _merge_nested("reshape")),
+    "reshape": (_remove_identity, _merge_nested("reshape"), _split_before_permute),
     "broadcast_to": (_remove_identity, _broadcast_of_ones, _merge_nested("broadcast_to")),
     "permute_dims": (_permute_in_place, _permute_of_permute),
     "concat": (_concat,),
