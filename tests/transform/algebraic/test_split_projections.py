@@ -11,6 +11,7 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.ir import Expr, Function, FunctionBuilder, to_text
 from kernelyard.transform.algebraic.split_projections import SplitProjections
+from kernelyard.transform.simplify.canonicalize import Canonicalize
 
 RNG = np.random.default_rng(8)
 WIDTH, HEADS, SIZE = 12, 2, 4
@@ -125,6 +126,25 @@ def test_a_product_that_somebody_else_reads_stays(check) -> None:
 def test_rows_that_are_mixed_with_heads_stay(check) -> None:
     model = Model(7, 3)
     assert unchanged(model, model.attend(*taken(model)), check)
+
+
+@pytest.mark.parametrize("rows", [(7, 3), (N, 3), (7, N)])
+def test_rows_that_attention_reads_in_another_order_are_permuted_before_the_product(check, rows) -> None:
+    model = Model(*rows, bias=True)
+    function = check.clean(Canonicalize(), model.attend(*taken(model)))
+    found = calls(check.clean(SplitProjections(), function))
+    assert found.count("permute_dims") == 1  # of what is multiplied, for all three
+    assert found.count("matmul") == 3
+    assert set(found) <= {"permute_dims", "matmul", "add", "reshape", "nn.attention"}
+
+
+def test_rows_that_were_permuted_before_the_product_are_read_as_they_were(check) -> None:
+    model = Model.__new__(Model)
+    model.b, model.rows = FunctionBuilder(), (7, 3)
+    x = model.permute(model.b.input("x", (3, 7, WIDTH)), 1, 0, 2)
+    model.stacked = model.b.op("matmul", x, RNG.standard_normal((WIDTH, COLUMNS)).astype(np.float32))
+    function = check.clean(Canonicalize(), model.attend(*taken(model)))
+    assert set(calls(check.clean(SplitProjections(), function))) == {"matmul", "reshape", "nn.attention"}
 
 
 def test_columns_that_are_read_twice_stay(check) -> None:

@@ -36,8 +36,9 @@ class SplitProjections(FunctionPass):
     """`attention(part(x @ w), ...)` becomes `attention(x @ part(w), ...)`.
 
     part: any slices, takes, reshapes and permutations that lead from columns of one product, with its bias, to whole
-    heads. Attention reads the new products in place; their columns are taken while compiling. Products that somebody
-    else reads, too, and weights that are no constants stay.
+    heads. Attention reads the new products in place; their columns are taken while compiling. Where rows were permuted
+    (batch and length, in multi-head attention of PyTorch), those of `x` are. Products that somebody else reads, too,
+    and weights that are no constants stay.
 
     It expects the forms of `canonicalize`. Libraries come first: run it after the partition, on what they did not take.
     """
@@ -57,7 +58,7 @@ class _Part:
     """Elements of a product: rows as they are, and some of its columns.
 
     product: the variable. width: its columns. columns: which of them, by the axes that are no rows. is_row: for each
-    axis of the part.
+    axis of the part. permutations: of rows, in turn: the sizes of their axes, and the axes in their new order.
     """
 
     product: Var
@@ -66,6 +67,7 @@ class _Part:
     shape: Shape
     is_row: tuple[bool, ...]
     columns: np.ndarray
+    permutations: tuple[tuple[Shape, tuple[int, ...]], ...] = ()
 
     def axis_of_columns(self, axis: int) -> int | None:
         """Return which axis of `columns` an axis of the part is; None for rows."""
@@ -73,8 +75,8 @@ class _Part:
 
     @property
     def is_whole(self) -> bool:
-        """True for all columns in order, which attention reads in place already."""
-        return np.array_equal(self.columns.ravel(), np.arange(self.width))
+        """True for all rows and columns in order, which attention reads in place already."""
+        return not self.permutations and np.array_equal(self.columns.ravel(), np.arange(self.width))
 
 
 class _Parts:
@@ -172,6 +174,7 @@ class _Splitter(FunctionMutator):
             matmul, columns = self._parts.product_of(part), part.columns.ravel()
             (x, weight), origin = matmul.args, part.product.origin
             assert isinstance(weight, Constant)
+            x = self._permute_rows(x, part)
             picked = Constant(np.ascontiguousarray(weight.data[:, columns]))
             product = self.emit(Call(matmul.op, [x, picked], matmul.attrs), part.product.name, origin)
             if part.bias is not None:
@@ -180,6 +183,14 @@ class _Splitter(FunctionMutator):
             reshape = Call(get_op("reshape"), [product], {"shape": part.shape})
             self._heads[operand] = self.emit(reshape, part.product.name, origin)
         return self._heads[operand]
+
+    def _permute_rows(self, x: Expr, part: _Part) -> Expr:
+        """Return the left operand of the product with its rows as they are in the part."""
+        width = x.tensor_type.shape[-1]
+        for rows, axes in part.permutations:
+            x = self.emit(Call(get_op("reshape"), [x], {"shape": (*rows, width)}))
+            x = self.emit(Call(get_op("permute_dims"), [x], {"axes": (*axes, len(axes))}))
+        return x
 
 
 def _whole(var: Var, matmul: Call) -> _Part | None:
@@ -230,11 +241,14 @@ def _take_one(part: _Part, take: Call) -> _Part | None:
 def _permute_part(part: _Part, permute: Call) -> _Part | None:
     axes = permute.attrs["axes"]
     rows = [axis for axis in axes if part.is_row[axis] and part.shape[axis] != 1]
+    permutations = part.permutations
     if rows != sorted(rows):
-        return None
+        order = sorted(rows)
+        permutations += ((tuple(part.shape[axis] for axis in order), tuple(order.index(axis) for axis in rows)),)
     places = [place for axis in axes if (place := part.axis_of_columns(axis)) is not None]
     is_row = tuple(part.is_row[axis] for axis in axes)
-    return replace(part, shape=permute.tensor_type.shape, is_row=is_row, columns=part.columns.transpose(places))
+    shape, columns = permute.tensor_type.shape, part.columns.transpose(places)
+    return replace(part, shape=shape, is_row=is_row, columns=columns, permutations=permutations)
 
 
 def _reshape_part(part: _Part, reshape: Call) -> _Part | None:
