@@ -7,7 +7,9 @@ import pytest
 from kernelyard import dims
 from kernelyard.tir import ComputeBlock, parse_primfunc
 from kernelyard.tir.common_loops import (
+    ElementwiseLoops,
     bytes_moved,
+    may_run_together,
     may_share_rows,
     points_of,
     run_well_together,
@@ -53,7 +55,9 @@ def rows(buffer: str, body: str, inner: int = 96) -> list[ComputeBlock]:
 
 # --- maps ---------------------------------------------------------------------------------------------------------
 def test_maps_over_the_same_points():
-    assert points_of([*blocks(MAP_A), *a_map("b", "neg(a[u, v])")]) == (64, 96)
+    second = a_map("b", "neg(a[u, v])")
+    assert points_of([*blocks(MAP_A), *second]) == (64, 96)
+    assert may_run_together(ElementwiseLoops(blocks(MAP_A)), ElementwiseLoops(second))
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,7 @@ def test_maps_over_the_same_points():
 )
 def test_no_common_points(second: list[ComputeBlock]):
     assert points_of([*blocks(MAP_A), *second]) is None
+    assert not may_run_together(ElementwiseLoops(blocks(MAP_A)), ElementwiseLoops(second))
 
 
 @pytest.mark.parametrize(
@@ -81,11 +86,12 @@ def test_no_common_points(second: list[ComputeBlock]):
     ],
 )
 def test_neighbours_lie_along_one_axis(body: str, good: bool):
-    assert run_well_together(blocks(MAP_A), a_map("b", body)) is good
+    assert run_well_together(ElementwiseLoops(blocks(MAP_A)), ElementwiseLoops(a_map("b", body))) is good
 
 
 def test_those_that_turn_alike_run_well():
-    assert run_well_together(a_map("a", "neg(t[v, u])"), a_map("b", "exp(t[v, u])"))
+    first, second = a_map("a", "neg(t[v, u])"), a_map("b", "exp(t[v, u])")
+    assert run_well_together(ElementwiseLoops(first), ElementwiseLoops(second))
 
 
 @pytest.mark.parametrize(
@@ -98,12 +104,20 @@ def test_those_that_turn_alike_run_well():
     ],
 )
 def test_what_both_read(body: str, shared: bool):
-    assert shares_loads(blocks(MAP_A), a_map("b", body)) is shared
+    assert shares_loads(ElementwiseLoops(blocks(MAP_A)), ElementwiseLoops(a_map("b", body))) is shared
 
 
 def test_one_element_for_many_points_is_little_to_share():
     first, second = a_map("a", "add(x[u, v], c[v])"), a_map("b", "add(y[u, v], c[v])")
-    assert not shares_loads(first, second)
+    assert not shares_loads(ElementwiseLoops(first), ElementwiseLoops(second))
+
+
+def test_each_nest_is_looked_at_once():
+    """Pairs of kernels are many: what is asked of one of them is kept."""
+    nest = ElementwiseLoops(a_map("a", "add(x[u, v], c[v])"))
+    assert nest.strides is nest.strides
+    assert nest.points is nest.points
+    assert {load.buffer.name for load in nest.distinct_loads} == {"x"}
 
 
 def test_bytes():

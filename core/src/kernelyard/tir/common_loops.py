@@ -6,10 +6,11 @@ tensor. Those of the first function come before those of the second.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from kernelyard import dims, dtypes
+from kernelyard.cached_property import cached_property
 from kernelyard.dims import Dim, Shape
 from kernelyard.tir.analysis import axes_of
 from kernelyard.tir.buffer import Buffer
@@ -56,33 +57,98 @@ def points_of(blocks: Blocks) -> Shape | None:
     return extents
 
 
-def run_well_together(first: Blocks, second: Blocks) -> bool:
-    """Return True when one loop nest of elementwise blocks is as good for both as their own were.
+@dataclass(eq=False)
+class ElementwiseLoops:
+    """Blocks that run as one loop nest, elementwise over `points`, and what each pair of such nests is compared by.
+
+    points: None where the blocks are no such nest, about which nothing else may be asked then.
+    """
+
+    blocks: Blocks
+
+    @cached_property
+    def points(self) -> Shape | None:
+        return points_of(self.blocks)
+
+    @cached_property
+    def outputs(self) -> frozenset[Buffer]:
+        return frozenset(block.output for block in self.blocks)
+
+    @cached_property
+    def loads(self) -> frozenset[Load]:
+        return frozenset(load for block in self.blocks for load in block.loads)
+
+    @cached_property
+    def written(self) -> frozenset[Load]:
+        """The elements that the blocks write, as another block loads them."""
+        return frozenset(Load(block.output, block.indices) for block in self.blocks)
+
+    @cached_property
+    def distinct_loads(self) -> frozenset[Load]:
+        """The loads of another element at each point."""
+        axes = {axis.name for axis in self.blocks[0].spatial_axes if axis.extent != 1}
+        return frozenset(load for load in self.loads if axes_of(load) >= axes)
+
+    @cached_property
+    def is_wide(self) -> bool:
+        used = {b.dtype for block in self.blocks for b in (block.output, *block.reads)}
+        return any(dtypes.itemsize(dtype) == _WIDEST for dtype in used)
+
+    @cached_property
+    def is_straight(self) -> bool:
+        return all(map(_is_straight, self.blocks))
+
+    @cached_property
+    def is_flat(self) -> bool:
+        return all(map(_is_flat, self.blocks))
+
+    @cached_property
+    def strides(self) -> tuple[tuple[Buffer, object], ...]:
+        """The access strides of each load from outside, without offsets."""
+        loads = (load for load in self.loads if load.buffer not in self.outputs and not _is_one_place(load))
+        return tuple((load.buffer, (tuple(map(_remove_start, load.indices)), load.buffer.strides)) for load in loads)
+
+    @cached_property
+    def bodies_of_axes(self) -> tuple[object, ...]:
+        """The bodies that use axes as values, which are strides of their own."""
+        return tuple(block.body for block in self.blocks if _uses_axes_as_numbers(block))
+
+    def patterns(self, handed_on: frozenset[Buffer] = frozenset()) -> frozenset[object]:
+        """Return the access strides of all loads, but of those that read what is handed on."""
+        return frozenset((*(each for buffer, each in self.strides if buffer not in handed_on), *self.bodies_of_axes))
+
+
+def may_run_together(first: ElementwiseLoops, second: ElementwiseLoops) -> bool:
+    """Return True when both are elementwise over the same points, and the second reads, of what the first writes, the
+    element just written.
+    """
+    if first.points is None or first.points != second.points or not first.outputs.isdisjoint(second.outputs):
+        return False
+    return all(load in first.written for load in second.loads if load.buffer in first.outputs)
+
+
+def run_well_together(first: ElementwiseLoops, second: ElementwiseLoops) -> bool:
+    """Return True when one loop nest is as good for both as their own were.
 
     Neighbours must lie along the same axis for both, and where one is walked as a single long axis, so must the other,
     if the last axis alone does not fill vectors; elements of 8 bytes halve the lanes of narrower ones.
     """
-    if _is_wide(first) != _is_wide(second):
+    if first.is_wide != second.is_wide:
         return False
-    own, added = _patterns(first), _patterns(second, {block.output for block in first})
-    if own == added or (not added and _reads_any(second, first)):
+    own, added = first.patterns(), second.patterns(first.outputs)
+    if own == added or (not added and any(load.buffer in first.outputs for load in second.loads)):
         return True
-    if not all(_is_straight(block) for block in (*first, *second)):
+    if not (first.is_straight and second.is_straight):
         return False
-    last = next((extent for extent in reversed(_extents(first[0])) if extent != 1), 1)
-    return not isinstance(last, int) or last >= LONG_AXIS or all(_is_flat(block) for block in (*first, *second))
+    last = next((extent for extent in reversed(_extents(first.blocks[0])) if extent != 1), 1)
+    return not isinstance(last, int) or last >= LONG_AXIS or (first.is_flat and second.is_flat)
 
 
-def shares_loads(first: Blocks, second: Blocks) -> bool:
-    """Return True when elementwise blocks read the same elements, or the second those that the first has just written:
-    one for each point.
+def shares_loads(first: ElementwiseLoops, second: ElementwiseLoops) -> bool:
+    """Return True when both read the same elements, or the second those that the first has just written: one for each
+    point.
     """
-    mine = {load for block in first for load in block.loads} | {Load(b.output, b.indices) for b in first}
-    return any(
-        load in mine and axes_of(load) >= {axis.name for axis in block.spatial_axes if axis.extent != 1}
-        for block in second
-        for load in block.loads
-    )
+    return not second.distinct_loads.isdisjoint(first.loads | first.written)
 
 
 def bytes_moved(blocks: Blocks) -> Dim:
@@ -102,26 +168,8 @@ def _point(block: ComputeBlock) -> tuple[Expr, ...]:
     return tuple(axis.axis for axis in block.spatial_axes)
 
 
-def _is_wide(blocks: Blocks) -> bool:
-    used = {b.dtype for block in blocks for b in (block.output, *block.reads)}
-    return any(dtypes.itemsize(dtype) == _WIDEST for dtype in used)
-
-
-def _reads_any(blocks: Blocks, writers: Blocks) -> bool:
-    written = {block.output for block in writers}
-    return any(written & block.reads for block in blocks)
-
-
 def _is_one_place(load: Load) -> bool:
     return all(isinstance(index, Const) for index in load.indices)
-
-
-def _patterns(blocks: Blocks, handed_on: Set[Buffer] = frozenset()) -> frozenset[tuple[object, ...]]:
-    """Return the access strides of the blocks, without offsets; axes used as values are strides of their own."""
-    inner = handed_on | {block.output for block in blocks}
-    loads = (load for block in blocks for load in block.loads if load.buffer not in inner and not _is_one_place(load))
-    found = {(tuple(map(_remove_start, load.indices)), load.buffer.strides) for load in loads}
-    return frozenset((*found, *((block.body,) for block in blocks if _uses_axes_as_numbers(block))))
 
 
 def _remove_start(index: Expr) -> Expr:

@@ -22,7 +22,6 @@ from typing import TypeAlias
 
 from kernelyard import dims
 from kernelyard.cached_property import cached_property
-from kernelyard.dims import Shape
 from kernelyard.errors import ShapeError
 from kernelyard.ir import (
     BaseFunction,
@@ -44,9 +43,10 @@ from kernelyard.ir.visitor import result_vars
 from kernelyard.runtime.report import SYMBOL_SIZE
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.common_loops import (
+    ElementwiseLoops,
     bytes_moved,
+    may_run_together,
     may_share_rows,
-    points_of,
     run_well_together,
     shares_loads,
     with_common_axes,
@@ -97,9 +97,9 @@ class _Kernel:
     blocks: tuple[ComputeBlock, ...]
 
     @cached_property
-    def points(self) -> Shape | None:
-        """The iteration space of the blocks, if all are elementwise over the same one."""
-        return points_of(self.blocks)
+    def loops(self) -> ElementwiseLoops:
+        """The blocks as one loop nest, if they are elementwise over the same points."""
+        return ElementwiseLoops(self.blocks)
 
     @cached_property
     def tensors(self) -> frozenset[Buffer]:
@@ -160,11 +160,11 @@ class _Steps:
         is_small = max(first.bytes_moved, second.bytes_moved) <= self.small
         if not (common or is_small) or len(first.tensors | second.tensors) > MOST_TENSORS:
             return False
-        if first.points is None or first.points != second.points:
+        one, other = first.loops, second.loops
+        if one.points is None or one.points != other.points:
             return common and may_share_rows(first.blocks, second.blocks)
-        if points_of((*first.blocks, *second.blocks)) is None or not run_well_together(first.blocks, second.blocks):
-            return False
-        return is_small or shares_loads(first.blocks, second.blocks)
+        is_better = is_small or shares_loads(one, other)
+        return is_better and may_run_together(one, other) and run_well_together(one, other)
 
     def _steps_that_need(self, first: int, second: int) -> list[_Step]:
         """Return the steps between two that need, perhaps by way of others, what the first makes."""
