@@ -29,6 +29,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not compiler_is_here(), reason="neither nvcc nor NVRTC is installed"),
     pytest.mark.parametrize("arch", [FIRST, LATER]),
+    pytest.mark.usefixtures("cubins_compiled_quickly"),
 ]
 
 

@@ -136,6 +136,7 @@ def texts(function: PrimFunc, arch: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cubins_compiled_quickly")
 @pytest.mark.parametrize(("arch", "before"), [("sm_80", None), ("sm_90", "sm_80")])
 def test_cubins(arch, before):
     """The text that the emulator runs compiles for GPUs: of the first two samples of every op, what is new in a GPU's."""
