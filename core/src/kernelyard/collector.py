@@ -1,4 +1,4 @@
-"""Python's garbage collector, which compilation pauses."""
+"""Python's garbage collector, which compilation and the first run with new sizes pause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _pauses: list[None] = []  # one for each pause that will end by enabling the col
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: objects of a compile live as long as it does, and collection looks at each again.
+    """Pause the garbage collector, while many objects are made that will live: collection looks at each again.
 
     Example:
         >>> with collector_paused():

@@ -14,6 +14,7 @@ from kernelyard.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kernelyard.cached_property import cached_property as cached_property
+    from kernelyard.collector import collector_paused as collector_paused
     from kernelyard.records import NamedTuple as NamedTuple
     from kernelyard.records import record as record
     from kernelyard.runtime.abi.forks import renewed_in_children as renewed_in_children
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "kernelyard.cached_property": "cached_property",
+    "kernelyard.collector": "collector_paused",
     "kernelyard.records": "NamedTuple record",
     "kernelyard.variables": "EnvironmentVariable",
     "kernelyard.runtime.abi.forks": "renewed_in_children",

@@ -47,6 +47,11 @@ from kernelyard_dnnl.values import Buffer, NativeKernel, Operation, Value
 # of few sizes. A branch that is seldom taken would get there much later, and leave as much.
 MANY_SIZES = 32
 FEW_SIZES = 4
+# From so many nodes on, collections of garbage would look again and again at the objects that are made for a size and
+# live as long as its bound call: an eighth of the time of a detector's.
+MANY_NODES = 32
+# Lowerings by earlier answers, each without those that proved wrong, before the library is asked everything.
+SPECULATIONS = 2
 
 
 class GraphPlans:
@@ -99,13 +104,15 @@ class GraphPlans:
         is_one_of_many = self._sets[graph.symbol] > FEW_SIZES and max(self._sets.values()) > MANY_SIZES
         key = graph.symbol, threads, is_one_of_many
         earlier = self._speculations.get(key)
-        if earlier is not None:
+        for _ in range(SPECULATIONS if earlier is not None else 0):
             speculation, plan = Speculation(earlier), None
             with suppress(StatusError):
                 plan = self._lower_graph(graph, values, threads, is_one_of_many, speculation)
             if speculation.has_held() and plan is not None:
                 self._speculations[key] = speculation.keep()
                 return plan
+            if plan is None:
+                break
         speculation = Speculation() if earlier is None else earlier.blind()
         plan = self._lower_graph(graph, values, threads, is_one_of_many, speculation)
         self._speculations[key] = speculation.keep()
@@ -135,6 +142,16 @@ class GraphPlans:
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
     ) -> BoundCall:
         """Bind a graph to the addresses of its arguments. Raises: as `plan`."""
+        if len(graph.nodes) < MANY_NODES:
+            return self._bind(graph, args, values, context)
+        from kernelyard.runtime.api import collector_paused  # inside: a small graph is to load little
+
+        with collector_paused():
+            return self._bind(graph, args, values, context)
+
+    def _bind(
+        self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext
+    ) -> BoundCall:
         plan = self.plan(graph, values, context.threads, context.max_plans, context.is_deterministic)
         return _Binding(load_library(), plan, args, context).call()
 

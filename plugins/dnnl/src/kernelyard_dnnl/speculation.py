@@ -44,17 +44,15 @@ class _Answer(NamedTuple):
 class SpeculativePrimitive(Primitive):
     """Stands for a primitive, and answers what is known of that at other sizes; for all else the library is asked.
 
-    asked: the node that asked for it, and the number of its question.
+    asked: the node that asked for it, and the number of its question. answer: what is known.
     """
 
-    def __init__(
-        self, recipe: Recipe, threads: int, asked: tuple[int, int], known: Mapping[str, str | MemoryDescriptor]
-    ) -> None:
+    def __init__(self, recipe: Recipe, threads: int, asked: tuple[int, int], answer: _Answer) -> None:
         self.recipe = recipe
         self.threads = threads
         self.asked = asked
-        self.known = known
-        self.__dict__.update(known)  # where cached properties keep their values
+        self.answer = answer
+        self.__dict__.update(answer.known)  # where cached properties keep their values
 
     @cached_property
     def actual(self) -> Primitive:
@@ -85,7 +83,7 @@ class SpeculativePrimitive(Primitive):
             return False
         return all(
             self.actual.implementation == value if isinstance(value, str) else self._has_layout(name, value)
-            for name, value in self.known.items()
+            for name, value in self.answer.known.items()
         )
 
     def _has_layout(self, name: str, layout: MemoryDescriptor) -> bool:
@@ -113,7 +111,7 @@ class Speculation:
         key = node, self._counts[node]
         question = _Question(recipe.kind, recipe.skipped, len(recipe.post_ops))
         self._counts[node] += 1
-        earlier, answer = self._earlier.get(key, (None, _Answer()))
+        earlier, answer = (None, _Answer()) if key in self._varying else self._earlier.get(key, (None, _Answer()))
         try:
             if earlier != question:
                 found = primitive_of(recipe, threads)
@@ -121,7 +119,7 @@ class Speculation:
             elif answer.refusal is not None:
                 raise StatusError(*answer.refusal)
             else:
-                found = SpeculativePrimitive(recipe, threads, key, answer.known)
+                found = SpeculativePrimitive(recipe, threads, key, answer)
         except StatusError as error:
             self._asked.append((key, question, error.call))
             raise
@@ -159,5 +157,8 @@ def _answer(found: Primitive | tuple[str, int]) -> _Answer:
     if isinstance(found, tuple):
         return _Answer(found)
     layouts, known = found.recipe.arguments, vars(found)
-    names = [name for name in ASSUMED if name in known and not any(known[name] is each for each in layouts)]
+    names = [name for name in ASSUMED if name in known]
+    if isinstance(found, SpeculativePrimitive) and len(names) == len(found.answer.known):
+        return found.answer  # nothing else was asked
+    names = [name for name in names if not any(known[name] is each for each in layouts)]
     return _Answer(None, {name: known[name] for name in names})
