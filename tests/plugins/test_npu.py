@@ -68,6 +68,25 @@ def test_what_the_device_cannot_do_runs_on_the_host(network: IRModule) -> None:
         assert_allclose(result.numpy(), evaluate(network, [feed])[0])
 
 
+@pytest.mark.parametrize("failure", [DeviceError("the queue stopped"), RuntimeError("the queue stopped")])
+def test_work_that_fails_on_the_device_is_not_blamed_on_the_host(
+    network: IRModule, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    exe = ky.compile(network, target="npu", strict=True)
+    want = exe(X).numpy()
+
+    def fail(self: object, address: int, array: np.ndarray) -> None:
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kernelyard_npu.driver.NpuDriver.download", fail)
+        with pytest.raises(DeviceError, match="the queue stopped") as caught:
+            exe(X)
+    assert "runs on the host, or work on npu:0 before it" in str(caught.value)
+    assert "native-cpu" not in str(caught.value)
+    np.testing.assert_array_equal(exe(X).numpy(), want)
+
+
 def test_the_report_says_what_runs_on_the_host_and_why(network: IRModule) -> None:
     for report in (ky.explain(network, target="npu"), ky.compile(network, target="npu").report):
         why = {node.op: [(r.backend, r.code) for r in node.reasons] for node in report.nodes}

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from kernelyard.errors import DeviceError
+from kernelyard.errors import DeviceError, KernelyardError, describe
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.memory import Workspace
@@ -123,6 +123,25 @@ class DeviceStepBinder:
         call = check_bound(module.bind(step.symbol, on_host, values, self._on_host))
         moved = [(number, arg.address, copy) for number, (arg, copy) in enumerate(zip(args, copies, strict=True))]
         inputs, outputs = moved[: len(step.inputs)], moved[len(step.inputs) :]
-        down = [partial(self.driver.download, at, copy) for number, at, copy in inputs if number not in known]
-        up = [partial(self.driver.upload, at, copy) for _, at, copy in outputs]
+        place = step.label or step.symbol
+        down = [partial(self._copy, "download", at, copy, place) for number, at, copy in inputs if number not in known]
+        up = [partial(self._copy, "upload", at, copy, place) for _, at, copy in outputs]
         return BoundCall([*down, *call.steps, *up], [*call.keep, call, copies, self._on_host])
+
+    def _copy(self, direction: Literal["download", "upload"], address: int, array: np.ndarray, place: str) -> None:
+        """Copy an argument of a step of the host. What fails here is the device, or work that it was given before: the
+        step is not to blame.
+
+        Raises: DeviceError.
+        """
+        try:
+            (self.driver.download if direction == "download" else self.driver.upload)(address, array)
+        except KernelyardError as error:
+            error.where = error.where or self._place_of(direction, place)
+            raise
+        except Exception as error:
+            message = f"{self.driver.device} failed"
+            raise DeviceError(message, where=self._place_of(direction, place), found=describe(error)) from error
+
+    def _place_of(self, direction: str, place: str) -> str:
+        return f"{direction} for {place}, which runs on the host, or work on {self.driver.device} before it"
