@@ -126,6 +126,16 @@ def test_other_operators_are_stored_for_devices_that_compute_in_integers_alone()
     assert all(call.args[1].tensor_type.rank == 0 for call in weights)
 
 
+def test_a_bias_stays_with_its_layer_where_other_sums_are_stored() -> None:
+    builder, weight = FunctionBuilder(), np.eye(4, dtype=np.float32).reshape(4, 4, 1, 1)
+    x = builder.input("x", (1, 4, 5, 5))
+    layer = builder.op("nn.conv2d", x, weight)
+    biased = builder.op("add", layer, np.ones((4, 1, 1), np.float32))
+    gate = builder.op("sigmoid", biased)
+    function = builder.function(builder.op("add", biased, gate))
+    assert set(find_quantized_values(function, find_layers(function, STATIC), ("add",))) == {x, biased, gate}
+
+
 def test_layers_can_be_kept() -> None:
     module = convolutions()
     first, *_ = ky.quantize(module, feeds_of(module), "static", measure=False).quantization.quantized

@@ -108,13 +108,15 @@ def find_quantized_values(
     """Return the values to store as integers, each with those that are to share its scale, itself included.
 
     They are what layers and `operators` read. In place of what an operator only moves or pools it is its operand, so
-    that integers are moved; what is concatenated gets one scale.
+    that integers are moved; what is concatenated gets one scale. A layer's result is not stored before the bias is
+    added: devices add it to the sum of products, and a pattern of layers has no integers in between.
     """
+    layers = tuple(layers)
     values = definitions(function)
     wanted = [var for layer in layers for var in layer.data]
-    for binding in function.bindings:
-        if isinstance(binding.value, Call) and binding.value.op_name in operators:
-            wanted += [arg for arg in binding.value.args if isinstance(arg, Var)]
+    biases = {layer.var: layer.bias for layer in layers}
+    for call in _calls_of(function, operators):
+        wanted += [arg for arg in call.args if isinstance(arg, Var) and biases.get(arg) not in call.args]
     groups: dict[Var, set[Var]] = {}
     for var in dict.fromkeys(var for var in wanted if _is_float(var)):
         group = set(sources(var, values))
@@ -123,6 +125,10 @@ def find_quantized_values(
         for source in group:
             groups[source] = group
     return {var: frozenset(group) for var, group in groups.items()}
+
+
+def _calls_of(function: Function, operators: Collection[str]) -> list[Call]:
+    return [b.value for b in function.bindings if isinstance(b.value, Call) and b.value.op_name in operators]
 
 
 def sources(var: Var, values: Mapping[Var, Expr]) -> Sequence[Var]:
