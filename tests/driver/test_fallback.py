@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from interpreted_backend import InterpretedBackend, InterpretedModule
@@ -126,6 +128,15 @@ def test_a_lying_code_generator(install, mlp: IRModule, result: object) -> None:
     assert "contract violated by liar" in str(exe.report)
     with pytest.raises(errors.PluginContractError, match="liar"):
         ky.compile(mlp, backends=[], strict=True)
+
+
+def test_a_code_generator_that_fails_is_named_with_the_place(install, mlp: IRModule) -> None:
+    install(LyingGenerator(ZeroDivisionError("oops")), priority=99)
+    with pytest.warns(errors.PerformanceWarning):
+        (violation,) = ky.compile(mlp, backends=[]).report.violations
+    assert re.search(
+        r"the code generator liar failed: ZeroDivisionError at test_fallback\.py:\d+: oops", violation.message
+    )
 
 
 def test_another_code_generator_can_be_chosen(install, mlp: IRModule) -> None:

@@ -81,7 +81,7 @@ LATE: dict[str, tuple[tuple[str, str], str]] = {
     "symbols hangs": (module_with("symbols", "time.sleep(60)"), "did not finish within 2.2 s"),
     "symbols twice": (module_with("symbols", "return tuple(self.regions) * 2"), "two functions 'bad_0'"),
     "symbols of others": (module_with("symbols", "return (*self.regions, 'next_0')"), "'next_0' that was not requested"),
-    "symbols lacking": (module_with("symbols", "return ()"), "lacks regions"),
+    "symbols lacking": (module_with("symbols", "return ()"), "lacks functions: "),
     "symbols are garbage": (module_with("symbols", "return 3"), "not iterable"),
     "constants raises": (module_with("constants", "1 / 0"), "division by zero"),
     "constants are a list": (module_with("constants", "return [1]"), "are no mapping"),

@@ -144,7 +144,7 @@ def returns(result: object) -> Any:
     [
         (backend(fails=["nn.relu", "tanh", "split", "add"]).codegen, "cannot generate"),
         (returns(None), "no RuntimeModule"),
-        (returns(InterpretedModule([])), "lacks regions"),
+        (returns(InterpretedModule([])), "lacks functions: "),
         (lambda regions, options: 1 / 0, "division by zero"),
     ],
 )

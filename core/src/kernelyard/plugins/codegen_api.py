@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from kernelyard.tir.byte_products import ByteProduct as ByteProduct
     from kernelyard.tir.byte_products import byte_product as byte_product
     from kernelyard.tir.common_loops import with_common_axes as with_common_axes
+    from kernelyard.tir.expr import BINARY as BINARY
+    from kernelyard.tir.expr import UNARY as UNARY
     from kernelyard.tir.expr import Axis as Axis
     from kernelyard.tir.expr import Binary as Binary
     from kernelyard.tir.expr import Cast as Cast
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from kernelyard.tir.packing import pack_inputs as pack_inputs
     from kernelyard.tir.padding import paddable_axis as paddable_axis
     from kernelyard.tir.primfunc import REDUCE as REDUCE
+    from kernelyard.tir.primfunc import REDUCERS as REDUCERS
     from kernelyard.tir.primfunc import SPATIAL as SPATIAL
     from kernelyard.tir.primfunc import STEP as STEP
     from kernelyard.tir.primfunc import ComputeBlock as ComputeBlock
@@ -85,13 +88,13 @@ _HOME = {
     "kernelyard.tir.buffer": "Buffer",
     "kernelyard.tir.byte_products": "ByteProduct PER_WORD byte_product",
     "kernelyard.tir.common_loops": "with_common_axes",
-    "kernelyard.tir.expr": "Axis Binary Cast Const DimValue Expr Load Scalar Select Unary index",
+    "kernelyard.tir.expr": "BINARY UNARY Axis Binary Cast Const DimValue Expr Load Scalar Select Unary index",
     "kernelyard.tir.index_algebra": "IndexAlgebra is_index",
     "kernelyard.tir.iterate": "Iterate State",
     "kernelyard.tir.op_pattern": "cost",
     "kernelyard.tir.packing": "Packing pack_inputs",
     "kernelyard.tir.padding": "paddable_axis",
-    "kernelyard.tir.primfunc": "ComputeBlock IterVar PrimFunc REDUCE SPATIAL STEP neutral_element walk",
+    "kernelyard.tir.primfunc": "ComputeBlock IterVar PrimFunc REDUCE REDUCERS SPATIAL STEP neutral_element walk",
     "kernelyard.tir.scans": "Recurrence recurrence_of",
     "kernelyard.tir.schedule": "Declined Reasons first_that_applies",
     "kernelyard.tir.simplify": "Simplifier simplify_block",

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelyard.driver.lowering.fallbacks import remove_fallbacks
 from kernelyard.driver.session.session import CompileSession
-from kernelyard.errors import KernelyardError, OptionError, PluginContractError, TargetError
+from kernelyard.errors import OptionError, PluginContractError, TargetError, describe
 from kernelyard.ir import Call, ExternFunc, GlobalVar, IRModule, Op
 from kernelyard.legalize import CUSTOM, op_of
 from kernelyard.plugins.interfaces.code_generator import CodeGenerator
@@ -117,9 +117,8 @@ def _generate(
 
 
 def _contract_error(name: str, error: Exception) -> PluginContractError:
-    reason = error.message if isinstance(error, KernelyardError) else repr(error)
     return PluginContractError(
-        f"the code generator {name} failed: {reason}",
+        f"the code generator {name} failed: {describe(error)}",
         where=getattr(error, "where", None),
         hint="report this to the plugin's authors",
     )

@@ -248,7 +248,7 @@ class PluginManager:
             found = (
                 f"{', '.join(manifest.provides)} for {', '.join(manifest.targets) or 'no target'}" if manifest else ""
             )
-            expected = f"{' or '.join(parts)} for target {target}"
+            expected = " or ".join(parts) + (f" for target {target}" if target else "")
             hint = f"compile for its target: target={manifest.targets[0]!r}" if manifest and manifest.targets else None
             raise BackendUnavailableError(
                 f"{name} cannot be used here", where=plugin.label, found=found, expected=expected, hint=hint

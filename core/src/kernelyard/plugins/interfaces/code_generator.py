@@ -20,6 +20,7 @@ from kernelyard.transform.partition.region import Region
 class CodeGenerator(ABC):
     """A target's own kernels, for operators that no library accepts.
 
+    name: the plugin's.
     composes_attention: attention is one kernel on its targets, so that matmuls and softmax are composed into it before
     backends are asked; where it is not set, `fuses_attention` is asked after them.
     channels_last: dtypes of convolutions that are faster on channels-last tensors; those that backends left, and what

@@ -37,9 +37,8 @@ def _check_symbols(symbols: Sequence[object], wanted: Sequence[str]) -> None:
     missing = [symbol for symbol in wanted if symbol not in symbols]
     found = ", ".join(map(str, symbols)) or "no functions"
     if missing:
-        raise PluginContractError(
-            "its RuntimeModule lacks regions that were requested", found=found, expected=", ".join(missing)
-        )
+        lacked = ", ".join(missing)
+        raise PluginContractError(f"its RuntimeModule lacks functions: {lacked}", found=found, expected=lacked)
     others = [symbol for symbol in symbols if symbol not in wanted]
     if others:  # they could be somebody else's
         raise PluginContractError(
