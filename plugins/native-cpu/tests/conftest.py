@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -78,10 +78,14 @@ class GuardedMemory:
         return memory.view_of(raw, shape, dtype)
 
 
-def compile_one(function: PrimFunc, mcpu: str | None = None) -> NativeCpuModule:
-    module = NativeCpuGenerator().generate({"kernel": function}, Target("cpu", mcpu=mcpu), {})
+def compile_all(functions: Mapping[str, PrimFunc], mcpu: str | None = None) -> NativeCpuModule:
+    module = NativeCpuGenerator().generate(functions, Target("cpu", mcpu=mcpu), {})
     assert isinstance(module, NativeCpuModule)
     return module
+
+
+def compile_one(function: PrimFunc, mcpu: str | None = None) -> NativeCpuModule:
+    return compile_all({"kernel": function}, mcpu)
 
 
 def run_module(

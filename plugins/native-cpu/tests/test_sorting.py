@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,10 +26,12 @@ from kernelyard_native_cpu.schedule.groups import make_groups
 from kernelyard_native_cpu.schedule.plan import Sort
 from kernelyard_native_cpu.schedule.rules import make_plan
 
-from .conftest import compile_one, run_module
+from .conftest import compile_all, compile_one, run_module
 
 N, K = dims.symbol("n"), dims.symbol("k")
 MACHINES = (None, "x86-64-v2", "x86-64-v3")
+SIZES = (1, 7, MOST_RANKED, MOST_RANKED + 1, 1000)
+COUNTS = (0, 1, 5, 300)  # of 5,003
 
 
 def argsort(
@@ -75,27 +79,54 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0, special: bool = T
     return found.astype(dtypes.to_numpy(dtype))
 
 
+class Sorts:
+    """Functions that sort, in one module: what they share, which is most of them, is compiled once."""
+
+    def __init__(self, functions: Mapping[str, PrimFunc], mcpu: str | None = None) -> None:
+        self._functions = functions
+        self._module = compile_all(functions, mcpu)
+
+    def check(self, name: str, x: np.ndarray, symbols: dict[str, int] | None = None, threads: int = 1) -> None:
+        """Assert that a kernel gives what the interpreter gives."""
+        found = run_module(self._module, name, [x], symbols, threads)
+        for actual, wanted in zip(found, evaluate(self._functions[name], [x], symbols or {}), strict=True):
+            np.testing.assert_array_equal(actual.astype(np.float64), wanted.astype(np.float64))
+
+
 def assert_sorted(function: PrimFunc, x: np.ndarray, symbols=None, threads: int = 1, mcpu: str | None = None) -> None:
-    found = run_module(compile_one(function, mcpu), "kernel", [x], symbols, threads)
-    for actual, wanted in zip(found, evaluate(function, [x], symbols or {}), strict=True):
-        np.testing.assert_array_equal(actual.astype(np.float64), wanted.astype(np.float64))
+    Sorts({"kernel": function}, mcpu).check("kernel", x, symbols, threads)
+
+
+@cache
+def whole_rows(dtype: str) -> Sorts:
+    return Sorts(
+        {
+            f"{size}_{descending}": argsort((3, size), 1, size, dtype, descending=descending)
+            for size in SIZES
+            for descending in (False, True)
+        }
+    )
 
 
 @pytest.mark.parametrize("dtype", dtypes.DTYPES)
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("size", [1, 7, MOST_RANKED, MOST_RANKED + 1, 1000])
+@pytest.mark.parametrize("size", SIZES)
 def test_whole_rows(dtype, descending, size):
-    assert_sorted(argsort((3, size), 1, size, dtype, descending=descending), numbers((3, size), dtype))
+    whole_rows(dtype).check(f"{size}_{descending}", numbers((3, size), dtype))
 
 
 @pytest.mark.parametrize("mcpu", MACHINES)
 @pytest.mark.parametrize("dtype", dtypes.DTYPES)
 def test_values_alone(mcpu, dtype):
-    for size in (1, 17, 2000):
-        for descending in (False, True):
-            function = values_alone((2, size), size, dtype, descending=descending)
-            assert_sorted(function, numbers((2, size), dtype), mcpu=mcpu)
-    assert_sorted(values_alone((2, 5003), 9, dtype, descending=True), numbers((2, 5003), dtype), mcpu=mcpu)
+    functions = {
+        f"{size}_{descending}": values_alone((2, size), size, dtype, descending=descending)
+        for size in (1, 17, 2000)
+        for descending in (False, True)
+    }
+    sorts = Sorts({**functions, "few": values_alone((2, 5003), 9, dtype, descending=True)}, mcpu)
+    for name in functions:
+        sorts.check(name, numbers((2, int(name.partition("_")[0])), dtype))
+    sorts.check("few", numbers((2, 5003), dtype))
 
 
 @pytest.mark.parametrize("steps_per_bit", [0, vector_sort.STEPS_PER_BIT])
@@ -157,10 +188,15 @@ def test_rows_that_are_sorted_in_parts(dtype, kind):
     assert_sorted(argsort((1, size), 1, size, dtype), x)
 
 
+@cache
+def few_of_many(dtype: str) -> Sorts:
+    return Sorts({f"first_{count}": argsort((2, 5003), 1, count, dtype, descending=True) for count in COUNTS})
+
+
 @pytest.mark.parametrize("dtype", dtypes.DTYPES)
-@pytest.mark.parametrize("count", [0, 1, 5, 300])
+@pytest.mark.parametrize("count", COUNTS)
 def test_a_few_of_many(dtype, count):
-    assert_sorted(argsort((2, 5003), 1, count, dtype, descending=True), numbers((2, 5003), dtype))
+    few_of_many(dtype).check(f"first_{count}", numbers((2, 5003), dtype))
 
 
 @pytest.mark.parametrize("mcpu", MACHINES)
