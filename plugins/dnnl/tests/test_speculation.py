@@ -13,6 +13,7 @@ from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 from kernelyard_dnnl import execution, primitive
 from kernelyard_dnnl.execution import GraphPlans
+from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.speculation import WEIGHTS, Speculation, SpeculativePrimitive
 
 SIZES = ((8, 8), (9, 5), (17, 23), (3, 4), (64, 80), (31, 7))
@@ -136,3 +137,38 @@ def test_no_garbage_is_collected_while_a_graph_is_bound(network, monkeypatch):
     assert found
     assert not any(found)
     assert gc.isenabled()
+
+
+def test_a_node_that_takes_an_operation_back_is_lowered_again(monkeypatch):
+    """What the first attempt did is as if it had not been: else the operation before it would be lost."""
+    is_as_assumed, refused = SpeculativePrimitive.is_as_assumed, []
+    assert isinstance(is_as_assumed, property)
+
+    def is_asked_before(primitive: SpeculativePrimitive) -> bool:
+        refused.append(primitive.asked)
+        return refused.count(primitive.asked) > 1 and is_as_assumed.__get__(primitive)
+
+    take_back, taken = Lowering.take_back, []
+    monkeypatch.setattr(Lowering, "take_back", lambda self: taken.append(self._current) or take_back(self))
+    monkeypatch.setattr(Speculation, "blind", lambda self: pytest.fail("all answers were forgotten"))
+    monkeypatch.setattr(SpeculativePrimitive, "is_as_assumed", property(is_asked_before))
+    module, random = pair_of_convolutions(), np.random.default_rng(0)
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", pattern="dnnl.conv2d", at_least=2)
+    for height, width in ((192, 176), (176, 200), (200, 184)):
+        data = random.standard_normal((1, 16, height, width), dtype=np.float32)
+        assert_allclose(exe(data), evaluate(module, [data])[0])
+    assert refused
+    if not taken:
+        pytest.skip("this library does not fuse the two for this processor")
+    assert len(taken) == 3 + 1
+
+
+def pair_of_convolutions() -> IRModule:
+    """A convolution of single pixels, and one of each channel by itself, which takes it back."""
+    b, random = FunctionBuilder(), np.random.default_rng(0)
+    x = b.input("x", (1, 16, dims.symbol("h"), dims.symbol("w")))
+    point, each = (random.standard_normal(shape, dtype=np.float32) for shape in ((96, 16, 1, 1), (96, 1, 3, 3)))
+    window = {"strides": (1, 1), "dilation": (1, 1)}
+    y = b.op("nn.conv2d", x, point, padding=(0, 0, 0, 0), groups=1, **window)
+    return IRModule({"main": b.function(b.op("nn.conv2d", y, each, padding=(1, 1, 1, 1), groups=96, **window))})

@@ -50,8 +50,6 @@ FEW_SIZES = 4
 # From so many nodes on, collections of garbage would look again and again at the objects that are made for a size and
 # live as long as its bound call: an eighth of the time of a detector's.
 MANY_NODES = 32
-# Lowerings by earlier answers, each without those that proved wrong, before the library is asked everything.
-SPECULATIONS = 2
 
 
 class GraphPlans:
@@ -104,15 +102,12 @@ class GraphPlans:
         is_one_of_many = self._sets[graph.symbol] > FEW_SIZES and max(self._sets.values()) > MANY_SIZES
         key = graph.symbol, threads, is_one_of_many
         earlier = self._speculations.get(key)
-        for _ in range(SPECULATIONS if earlier is not None else 0):
-            speculation, plan = Speculation(earlier), None
-            with suppress(StatusError):
+        if earlier is not None:
+            speculation = Speculation(earlier)
+            with suppress(StatusError):  # a refusal may have been assumed wrongly
                 plan = self._lower_graph(graph, values, threads, is_one_of_many, speculation)
-            if speculation.has_held() and plan is not None:
                 self._speculations[key] = speculation.keep()
                 return plan
-            if plan is None:
-                break
         speculation = Speculation() if earlier is None else earlier.blind()
         plan = self._lower_graph(graph, values, threads, is_one_of_many, speculation)
         self._speculations[key] = speculation.keep()

@@ -22,7 +22,7 @@ from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense
 from kernelyard_dnnl.packing import PackedConstants
 from kernelyard_dnnl.primitive import Argument, Primitive, Recipe, create_reorder
 from kernelyard_dnnl.primitive_attributes import PostOps, Runtime, RuntimeNumbers
-from kernelyard_dnnl.speculation import Speculation
+from kernelyard_dnnl.speculation import Speculation, WrongAssumptionError
 from kernelyard_dnnl.values import Buffer, NativeKernel, Node, Operation, Value
 from kernelyard_dnnl.work import fitting_threads
 
@@ -39,7 +39,7 @@ class Lowering:
     threads: how many a call may use. native_kernels: whether operations may be code of ours. begin: is given what can
     be done beside the lowering; None where the operations will not run here. is_one_of_many: whether the graph was
     lowered for so many sizes already that what the library does not give back counts. speculation: what the library
-    answers, as far as that is known of other sizes; `Speculation.has_held` tells afterwards.
+    answers, as far as that is known of other sizes.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Lowering:
         self._tensors: dict[NodeEntry, Value] = {}
         self._last_reads: dict[Buffer, int] = {}  # the last node that reads a tensor in the buffer
         self._makers: dict[Buffer, Node] = {}
-        self._copies: dict[Buffer, list[tuple[Value, Value]]] = {}
+        self._copies: dict[Buffer, tuple[tuple[Value, Value], ...]] = {}
         self._copied_from: dict[Buffer, Buffer] = {}
         self._casts: dict[Buffer, tuple[Value, Value, Given]] = {}
         self._last_use = _last_uses(graph)
@@ -94,7 +94,7 @@ class Lowering:
                         expected=", ".join(sorted(kinds)),
                     )
                 made = self._node(number, node)
-                result = self._lower_node(made, lower)
+                result = self._lower_until_right(made, lower)
                 self._makers[result.buffer] = made
             else:
                 result = self._leaf(node)
@@ -103,6 +103,18 @@ class Lowering:
             self._last_reads[result.buffer] = last
         self._current = GRAPH_OUTPUT
         return tuple(self._tensors[entry] for entry in self.graph.outputs)
+
+    def _lower_until_right(self, node: Node, lower: Lower) -> Value:
+        """Lower a node; again, as if it had not been lowered yet, where something was assumed wrongly."""
+        while True:
+            operations, copies = self.operations.copy(), self._copies.copy()
+            pending, copied_from, casts = self._pending, self._copied_from.copy(), self._casts.copy()
+            self._speculation.begin_node(self._current)
+            try:
+                return self._lower_node(node, lower)
+            except WrongAssumptionError:  # of another question each time
+                self.operations, self._copies = operations, copies
+                self._pending, self._copied_from, self._casts = pending, copied_from, casts
 
     def _lower_node(self, node: Node, lower: Lower) -> Value:
         self._label, place = node.label, f"{self.graph.symbol}, {node.label}"
@@ -158,12 +170,11 @@ class Lowering:
             return value.view_as(descriptor)
         if value.is_constant:
             return self.packed.pack(value, descriptor)
-        copies = self._copies.setdefault(value.buffer, [])
-        for source, copy in copies:
+        for source, copy in self._copies.get(value.buffer, ()):
             if source.has_same_place(value) and copy.descriptor.has_same_layout(descriptor):
                 return copy.view_as(descriptor)
         copy = self.copy(*self._before_cast(value, descriptor))
-        copies.append((value, copy))
+        self._copies[value.buffer] = *self._copies.get(value.buffer, ()), (value, copy)
         self._copied_from[copy.buffer] = value.buffer
         return copy
 
@@ -300,7 +311,8 @@ class Lowering:
         self._casts.pop(written, None)
         original = self._copied_from.pop(written, None)
         if original in self._copies:
-            self._copies[original] = [pair for pair in self._copies[original] if pair[1].buffer is not written]
+            kept = [pair for pair in self._copies[original] if pair[1].buffer is not written]
+            self._copies[original] = tuple(kept)
         if isinstance(code, Primitive):
             code = self._speculation.rely_on(code)
             self._generate_pending()

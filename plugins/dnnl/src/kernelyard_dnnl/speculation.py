@@ -2,8 +2,8 @@
 
 A lowering mostly asks the library in order to compare: with post-ops or without, the first implementation or the next.
 Each question takes a tenth of a millisecond to ten, and the answers are nearly always the same at other sizes. So the
-earlier answers are assumed, the primitives that are left are created beside the lowering, and the plan is used if they
-are as assumed.
+earlier answers are assumed. Of the primitives that are left, the library is asked: a node with one that is not as
+assumed is lowered again.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ class _Answer(NamedTuple):
 
     refusal: tuple[str, int] | None = None
     known: Mapping[str, str | MemoryDescriptor] = {}
+
+
+class WrongAssumptionError(Exception):
+    """A primitive is not as assumed: its node is to be lowered again, which asks the library about it."""
 
 
 class SpeculativePrimitive(Primitive):
@@ -102,9 +106,12 @@ class Speculation:
         self._earlier = earlier._answers if earlier is not None else {}
         self._varying: set[tuple[int, int]] = earlier._varying if earlier is not None else set()
         self._answers: dict[tuple[int, int], tuple[_Question, _Answer]] = {}
-        self._asked: list[tuple[tuple[int, int], _Question, Primitive | tuple[str, int]]] = []
+        self._asked: dict[tuple[int, int], tuple[_Question, Primitive | tuple[str, int]]] = {}
         self._counts: Counter[int] = Counter()
-        self._relied_on: list[SpeculativePrimitive] = []
+
+    def begin_node(self, node: int) -> None:
+        """Count the questions of a node anew."""
+        self._counts[node] = 0
 
     def primitive(self, node: int, recipe: Recipe, threads: int) -> Primitive:
         """Return the primitive of a recipe, as far as that is assumed. Raises: StatusError."""
@@ -121,22 +128,19 @@ class Speculation:
             else:
                 found = SpeculativePrimitive(recipe, threads, key, answer)
         except StatusError as error:
-            self._asked.append((key, question, error.call))
+            self._asked[key] = question, error.call
             raise
-        self._asked.append((key, question, found))
+        self._asked[key] = question, found
         return found
-
-    def has_held(self) -> bool:
-        """Tell if the primitives that will be run are as assumed."""
-        wrong = [primitive.asked for primitive in self._relied_on if not primitive.is_as_assumed]
-        self._varying.update(wrong)
-        return not wrong
 
     def keep(self) -> Speculation:
         """Make the answers those to assume, and let go of all else."""
-        answers = {key: (question, _answer(found)) for key, question, found in self._asked}
-        self._answers = {key: answer for key, answer in answers.items() if key not in self._varying}
-        self._asked, self._relied_on, self._earlier = [], [], {}
+        self._answers = {
+            key: (question, _answer(found))
+            for key, (question, found) in self._asked.items()
+            if key not in self._varying
+        }
+        self._asked, self._earlier = {}, {}
         return self
 
     def blind(self) -> Speculation:
@@ -146,10 +150,12 @@ class Speculation:
         return found
 
     def rely_on(self, primitive: Primitive) -> Primitive:
-        """Return the primitive itself for one that will be run."""
+        """Return the primitive itself for one that will be run. Raises: WrongAssumptionError."""
         if not isinstance(primitive, SpeculativePrimitive):
             return primitive
-        self._relied_on.append(primitive)
+        if not primitive.is_as_assumed:
+            self._varying.add(primitive.asked)
+            raise WrongAssumptionError
         return primitive.actual
 
 
