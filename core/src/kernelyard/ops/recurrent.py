@@ -302,8 +302,10 @@ def _gru_samples() -> Iterator[Sample]:
     yield Sample(_gru_operands(), {"linear_before_reset": True}, "linear before reset")
 
 
+LSTM_GATES = " (input, forget, candidate, output)"
+GRU_GATES = " (update, reset, candidate: the new state is update * state + (1 - update) * candidate)"
 _SUMMARY = (
-    "over gates (T, B, {}), the inputs' products with their weights; gives all hidden states, and the last states"
+    "over gates (T, B, {}), the inputs' products with their weights{}; gives all hidden states, and the last states"
 )
 
 declare(
@@ -316,7 +318,7 @@ declare(
     flops=recurrent_flops,
     widen=True,
     optional_inputs=2,
-    summary=f"an LSTM in one direction, {_SUMMARY.format('4 * H')}",
+    summary=f"an LSTM in one direction, {_SUMMARY.format('4 * H', LSTM_GATES)}",
 )
 declare(
     "nn.gru",
@@ -328,7 +330,7 @@ declare(
     flops=recurrent_flops,
     widen=True,
     optional_inputs=1,
-    summary=f"a GRU in one direction, {_SUMMARY.format('3 * H')}",
+    summary=f"a GRU in one direction, {_SUMMARY.format('3 * H', GRU_GATES)}",
 )
 declare(
     "nn.rnn",
@@ -340,5 +342,5 @@ declare(
     flops=recurrent_flops,
     widen=True,
     optional_inputs=1,
-    summary=f"a recurrent layer in one direction, {_SUMMARY.format('H')}",
+    summary=f"a recurrent layer in one direction, {_SUMMARY.format('H', '')}",
 )
