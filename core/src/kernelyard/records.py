@@ -78,7 +78,8 @@ class _Tuple(tuple[Any, ...]):
 
 
 # Properties that give an item of any tuple; they are faster than others, and classes may share them.
-_GETTERS = tuple(vars(namedtuple("_GETTERS", [f"item{n}" for n in range(16)]))[f"item{n}"] for n in range(16))
+_ITEMS = [f"item{n}" for n in range(16)]
+_GETTERS = itemgetter(*_ITEMS)(vars(namedtuple("_GETTERS", _ITEMS)))
 
 
 class _NamedTupleType(type):

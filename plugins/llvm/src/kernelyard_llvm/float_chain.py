@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum, auto
-from typing import NamedTuple
 
+from kernelyard.records import NamedTuple
 from kernelyard.runtime.jit.linking import Code, compile_written
 from kernelyard_llvm.byte_kernels import (
     FEATURES,

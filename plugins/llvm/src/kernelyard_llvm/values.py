@@ -8,7 +8,9 @@ import operator
 import struct
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from kernelyard.records import NamedTuple
 
 FLOAT_TYPES = ("half", "float", "double")
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "half": 16, "float": 32, "double": 64, "ptr": 64}

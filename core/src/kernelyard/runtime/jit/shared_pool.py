@@ -21,12 +21,13 @@ from kernelyard.runtime.jit.thread_pool import thread_pool
 
 _RTLD_DI_LINKMAP = 2
 # Tags of the dynamic section.
-_STRTAB, _SYMTAB, _PLTRELSZ, _RELA, _RELASZ, _JMPREL, _RELACOUNT = 5, 6, 2, 7, 8, 23, 0x6FFFFFF9
+_STRTAB, _SYMTAB, _STRSZ, _PLTRELSZ, _RELA, _RELASZ, _JMPREL, _RELACOUNT = 5, 6, 10, 2, 7, 8, 23, 0x6FFFFFF9
 _ADDRESS_TAGS = (_STRTAB, _SYMTAB, _RELA, _JMPREL)
 # By machine: relocations whose word is a symbol's address (GLOB_DAT and JUMP_SLOT).
 _ADDRESSES = {"x86_64": (6, 7), "aarch64": (1025, 1026)}
 _RELOCATION = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
-_SYMBOL_NBYTES = 24
+_SYMBOL = np.dtype({"names": ["name"], "formats": ["<u4"], "itemsize": 24})
+_PREFIXES = (b"GOMP_", b"omp_")
 
 
 class _LinkMap(ctypes.Structure):
@@ -68,13 +69,25 @@ def _openmp_imports(library: ctypes.CDLL) -> Iterator[tuple[int, str]]:
     for table, nbytes, without_symbol in tables:
         if table not in tags:
             continue
-        relocations = np.frombuffer(ctypes.string_at(tags[table], tags[nbytes]), _RELOCATION)[without_symbol:]
+        relocations = _array_at(tags[table], _RELOCATION, tags[nbytes] // _RELOCATION.itemsize)[without_symbol:]
         named = relocations[np.isin(relocations["type"], _ADDRESSES[platform.machine()])]
-        for offset, symbol in zip(named["offset"].tolist(), named["symbol"].tolist(), strict=True):
-            place = ctypes.c_uint32.from_address(tags[_SYMTAB] + symbol * _SYMBOL_NBYTES).value
-            name = ctypes.string_at(tags[_STRTAB] + place)
-            if name.startswith((b"GOMP_", b"omp_")):
-                yield base + offset, name.decode()
+        symbols = _array_at(tags[_SYMTAB], _SYMBOL, int(named["symbol"].max(initial=0)) + 1)
+        texts, places = _array_at(tags[_STRTAB], np.dtype(np.uint8), tags[_STRSZ]), symbols["name"][named["symbol"]]
+        begun = np.logical_or.reduce([_begin_with(texts, places, prefix) for prefix in _PREFIXES])
+        for offset, place in zip(named["offset"][begun].tolist(), places[begun].tolist(), strict=True):
+            yield base + offset, ctypes.string_at(tags[_STRTAB] + place).decode()
+
+
+def _array_at(address: int, dtype: np.dtype, count: int) -> np.ndarray:
+    """Return a view of the memory at an address."""
+    return np.frombuffer(memoryview((ctypes.c_uint8 * (count * dtype.itemsize)).from_address(address)), dtype)
+
+
+def _begin_with(texts: np.ndarray, places: np.ndarray, prefix: bytes) -> np.ndarray:
+    """Return for each place whether the text there begins with a prefix. A library has hundreds: one by one they took
+    longer than all that is written."""
+    first = texts.take(places[:, None] + np.arange(len(prefix)), mode="clip")
+    return (first == np.frombuffer(prefix, np.uint8)).all(axis=1)
 
 
 def _dynamic_tags(address: int, base: int) -> Mapping[int, int]:

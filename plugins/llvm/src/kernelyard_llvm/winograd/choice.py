@@ -7,8 +7,7 @@ are no whole number of tiles lose a part of the gain, and small images with many
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from kernelyard.records import NamedTuple
 from kernelyard_llvm.winograd import algorithm
 
 # What one core does in a second, roughly; only the proportions matter. Weights come from memory, or from a cache that

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
+from kernelyard.records import NamedTuple
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Operand, Value
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from kernelyard.records import NamedTuple
 from kernelyard_llvm.winograd import algorithm, code
 from kernelyard_llvm.winograd.choice import FLOAT, ROWS, Shape, pad_to_vectors, panel_width
 from kernelyard_llvm.winograd.epilogue import Stage

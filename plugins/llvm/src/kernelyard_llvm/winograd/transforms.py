@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import NamedTuple
 
+from kernelyard.records import NamedTuple
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.module import module_text
 from kernelyard_llvm.values import Operand, Value, registers
