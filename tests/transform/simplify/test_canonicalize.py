@@ -76,9 +76,36 @@ CASES = {
         ],
         ["reshape", "permute_dims"],
     ),
-    "axes that are merged after a permutation stay": (
-        [("reshape", {"shape": (2, 6, 2)}), ("permute_dims", {"axes": (1, 2, 0)}), ("reshape", {"shape": (12, 2)})],
+    "axes that a permutation made neighbours are merged after it": (
+        [("reshape", {"shape": (2, 6, 2)}), ("permute_dims", {"axes": (1, 0, 2)}), ("reshape", {"shape": (12, 2)})],
         ["reshape", "permute_dims", "reshape"],
+    ),
+    "axes are merged before they are permuted": (
+        [
+            ("reshape", {"shape": (2, 2, 3, 2)}),
+            ("permute_dims", {"axes": (1, 2, 3, 0)}),
+            ("reshape", {"shape": (12, 2)}),
+            ("permute_dims", {"axes": (1, 0)}),
+        ],
+        ["reshape"],
+    ),
+    "axes that a permutation made neighbours are merged after the next one": (
+        [
+            ("reshape", {"shape": (2, 6, 2)}),
+            ("permute_dims", {"axes": (1, 0, 2)}),
+            ("reshape", {"shape": (6, 4)}),
+            ("permute_dims", {"axes": (1, 0)}),
+        ],
+        ["reshape", "permute_dims", "reshape"],
+    ),
+    "axes that are merged and split otherwise stay": (
+        [
+            ("reshape", {"shape": (2, 3, 4)}),
+            ("permute_dims", {"axes": (2, 0, 1)}),
+            ("reshape", {"shape": (2, 12)}),
+            ("permute_dims", {"axes": (1, 0)}),
+        ],
+        ["reshape", "permute_dims", "reshape", "permute_dims"],
     ),
     "permute ones": ([("reshape", {"shape": (4, 1, 6)}), ("permute_dims", {"axes": (1, 0, 2)})], ["reshape"]),
     "broadcast to the same": ([("broadcast_to", {"shape": (4, 6)})], []),

@@ -49,35 +49,66 @@ def _permute_in_place(mutator: FunctionMutator, call: Call) -> Expr | None:
     return make("reshape", x, shape=call.tensor_type.shape) if moved == sorted(moved) else None
 
 
-def _split_before_permute(mutator: FunctionMutator, call: Call) -> Expr | None:
-    """Split axes before they are permuted where they were merged there: reshape(permute(reshape(x)))."""
+def _reshape_before_permute(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """Reshape before axes are permuted where that makes one reshape of two: reshape(permute(reshape(x)))."""
     permute = defining_call(mutator, call.args[0], "permute_dims")
-    merged = permute and defining_call(mutator, permute.args[0], "reshape")
-    runs = permute and _split_axes(permute.tensor_type.shape, call.tensor_type.shape)
-    if not permute or not merged or not runs:
+    inner = permute and defining_call(mutator, permute.args[0], "reshape")
+    return _exchange(mutator, call, permute, inner.args[0]) if permute and inner else None
+
+
+def _permute_of_reshaped_permute(mutator: FunctionMutator, call: Call) -> Expr | None:
+    """Reshape before or after both permutations where that makes one of them: permute(reshape(permute(x)))."""
+    reshape = defining_call(mutator, call.args[0], "reshape")
+    inner = reshape and defining_call(mutator, reshape.args[0], "permute_dims")
+    if not reshape or not inner:
         return None
-    source = sorted(zip(permute.attrs["axes"], runs, strict=True))
-    shape = tuple(call.tensor_type.shape[axis] for _, run in source for axis in run)
-    places = {axis: place for place, axis in enumerate(axis for _, run in source for axis in run)}
-    split = mutator.emit(make("reshape", merged.args[0], shape=shape))
-    return make("permute_dims", split, axes=tuple(places[axis] for axis in range(len(shape))))
+    exchanged = _exchange(mutator, reshape, inner, inner.args[0])
+    if exchanged is None:
+        return _permute_before_reshape(mutator, call, reshape, inner)
+    axes = tuple(exchanged.attrs["axes"][axis] for axis in call.attrs["axes"])
+    return make("permute_dims", exchanged.args[0], axes=axes)
 
 
-def _split_axes(sizes: Shape, split: Shape) -> list[range] | None:
-    """Return the axes of `split` that each of some sizes is the product of; None if there are no such axes."""
-    runs: list[range] = []
-    begin = 0
-    for number, size in enumerate(sizes):
-        end = begin
-        while end < len(split) and dims.product(split[begin:end]) != size:
-            end += 1
-        if number == len(sizes) - 1:
-            end = len(split)
-        if dims.product(split[begin:end]) != size:
-            return None
-        runs.append(range(begin, end))
-        begin = end
-    return runs
+def _permute_before_reshape(mutator: FunctionMutator, outer: Call, reshape: Call, inner: Call) -> Call | None:
+    """Return the reshape of one permutation, where the outer one moves what is merged or split as a whole."""
+    groups = _group_axes(inner.tensor_type.shape, reshape.tensor_type.shape) or []
+    place = {axis: place for place, axis in enumerate(outer.attrs["axes"])}
+    groups.sort(key=lambda group: [place[axis] for axis in group[1]])
+    if [axis for _, after in groups for axis in after] != list(outer.attrs["axes"]):
+        return None
+    axes = tuple(inner.attrs["axes"][axis] for before, _ in groups for axis in before)
+    permuted = mutator.emit(make("permute_dims", inner.args[0], axes=axes))
+    return make("reshape", permuted, shape=outer.tensor_type.shape)
+
+
+def _exchange(mutator: FunctionMutator, reshape: Call, permute: Call, x: Expr) -> Call | None:
+    """Return the permutation of a reshape of `x`, which has the elements that `permute` reads; None if there is none.
+
+    Axes that the reshape merges or splits must be neighbours before the permutation, too."""
+    shape, order = reshape.tensor_type.shape, permute.attrs["axes"]
+    groups = _group_axes(permute.tensor_type.shape, shape)
+    if groups is None:
+        return None
+    sources = [[order[axis] for axis in before] for before, _ in groups]
+    if any(list(range(axes[0], axes[0] + len(axes))) != axes for axes in sources):
+        return None
+    moved = [axis for _, after in sorted(zip(sources, [after for _, after in groups], strict=True)) for axis in after]
+    reshaped = mutator.emit(make("reshape", x, shape=tuple(shape[axis] for axis in moved)))
+    return make("permute_dims", reshaped, axes=tuple(moved.index(axis) for axis in range(len(shape))))
+
+
+def _group_axes(before: Shape, after: Shape) -> list[tuple[range, range]] | None:
+    """Return the axes of two shapes, taken together as few as have the same number of elements; None for others."""
+    groups: list[tuple[range, range]] = []
+    start, begin = 0, 0
+    for stop in range(1, len(before) + 1):
+        size = dims.product(before[start:stop])
+        ends = range(len(after), begin - 1, -1) if stop == len(before) else range(begin, len(after) + 1)
+        end = next((end for end in ends if dims.product(after[begin:end]) == size), None)
+        if end is not None:
+            groups.append((range(start, stop), range(begin, end)))
+            start, begin = stop, end
+    return groups if start == len(before) and begin == len(after) else None
 
 
 def _concat(mutator: FunctionMutator, call: Call) -> Expr | None:
@@ -232,9 +263,9 @@ _MAXIMA_OF_IMAGES = ("nn.max_pool2d", "nn.max_pool3d")
 _REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 
 SHAPE_RULES: dict[str, tuple[Rule, ...]] = {
-    "reshape": (_remove_identity, _merge_nested("reshape"), _split_before_permute),
+    "reshape": (_remove_identity, _merge_nested("reshape"), _reshape_before_permute),
     "broadcast_to": (_remove_identity, _broadcast_of_ones, _merge_nested("broadcast_to")),
-    "permute_dims": (_permute_in_place, _permute_of_permute),
+    "permute_dims": (_permute_in_place, _permute_of_permute, _permute_of_reshaped_permute),
     "concat": (_concat,),
     "split": (_split_in_one,),
     "strided_slice": (_whole_slice, _slice_of_slice),
