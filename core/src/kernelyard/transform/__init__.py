@@ -52,6 +52,7 @@ _HOME = {
     "FoldScaleAxis": "algebraic.fold_scale_axis",
     "FoldWeights": "simplify.fold_constants",
     "CombineScales": "algebraic.combine_scales",
+    "HoistPermutations": "algebraic.hoist_permutations",
     "HoistSlices": "algebraic.hoist_slices",
     "HoistStrides": "algebraic.hoist_strides",
     "InferTypes": "simplify.infer_types",

@@ -18,6 +18,7 @@ from kernelyard.transform.algebraic.combine_scales import CombineScales
 from kernelyard.transform.algebraic.crop_convolutions import CropConvolutions
 from kernelyard.transform.algebraic.fold_batch_norm import FoldBatchNorm
 from kernelyard.transform.algebraic.fold_scale_axis import FoldScaleAxis
+from kernelyard.transform.algebraic.hoist_permutations import HoistPermutations
 from kernelyard.transform.algebraic.hoist_slices import HoistSlices
 from kernelyard.transform.algebraic.hoist_strides import HoistStrides
 from kernelyard.transform.algebraic.merge_parallel_convolutions import MergeParallelConvolutions
@@ -168,6 +169,7 @@ def simplify() -> Sequence[Pass]:
         SimplifyInference(),
         HoistStrides(),
         HoistSlices(),
+        HoistPermutations(),
         PointwiseToMatmul(),
         *clean().passes,
     ]
