@@ -5,23 +5,22 @@
     python plugins/onnx/tests/backend_suite.py --listed run those that the page lists, and compare or --write as well
     python plugins/onnx/tests/backend_suite.py -k conv  run those with a name that contains "conv", and print what fails
 
-Tests run in a process of their own: one that crashes, or hangs, fails, and the others go on.
+Tests run in a copy of this process, which has made them: one that crashes, or hangs, fails, and the others go on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import re
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +40,9 @@ NOTES = {
 }
 
 
+Tests = Mapping[str, tuple[str, unittest.TestCase]]  # by name: its category, and what runs it
+
+
 @dataclass(frozen=True)
 class Result:
     """How one test went: `reason` is empty where it passed."""
@@ -51,8 +53,8 @@ class Result:
     seconds: float
 
 
-def all_tests() -> dict[str, tuple[str, unittest.TestCase]]:
-    """Every test for the processor, by name: its category, and what runs it."""
+def all_tests() -> Tests:
+    """Every test for the processor. ONNX computes what is expected, which takes ten seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test import BackendTest
@@ -69,9 +71,8 @@ def all_tests() -> dict[str, tuple[str, unittest.TestCase]]:
     }
 
 
-def run_here(names: Sequence[str], out: Path) -> None:
+def run_here(tests: Tests, names: Sequence[str], out: Path) -> None:
     """Run tests one after the other; a line of JSON before and after each."""
-    tests = all_tests()
     with out.open("a", encoding="utf-8", buffering=1) as file:
         for name in names:
             file.write(json.dumps({"begins": name}) + "\n")
@@ -104,16 +105,15 @@ def reason_of(trace: str) -> str:
     return f"{kind.rpartition('.')[2]}: {message}"[:MAX_REASON]
 
 
-def run_apart(names: Sequence[str], backends: str) -> dict[str, Result]:
+def run_apart(tests: Tests, names: Sequence[str], backends: str) -> dict[str, Result]:
     """Run tests in processes of their own, a new one after each crash or hang."""
     found: dict[str, Result] = {}
     waiting = list(names)
     with tempfile.TemporaryDirectory() as folder:
         while waiting:
-            out, todo = Path(folder, "results"), Path(folder, "names")
+            out = Path(folder, "results")
             out.write_text("")
-            todo.write_text(json.dumps(waiting))
-            ended = _run_child(todo, out, backends)
+            ended = _run_child(tests, waiting, out, backends)
             began = ""
             for line in out.read_text(encoding="utf-8").splitlines():
                 entry = json.loads(line)
@@ -129,26 +129,29 @@ def run_apart(names: Sequence[str], backends: str) -> dict[str, Result]:
     return found
 
 
-def _run_child(todo: Path, out: Path, backends: str) -> str:
-    """How a child that runs the tests of a file ended; it is ended when it writes nothing for too long."""
-    environment = {**os.environ, "KERNELYARD_ONNX_BACKENDS": backends, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--child", str(todo), str(out)]
-    child = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    errors: list[bytes] = []
-    reader = threading.Thread(target=lambda: errors.append(child.stderr.read() if child.stderr else b""))
-    reader.start()
+def _run_child(tests: Tests, names: Sequence[str], out: Path, backends: str) -> str:
+    """How a child that runs tests ended; it is ended when it writes nothing for too long."""
+    errors = out.with_name("errors")
+    child = multiprocessing.get_context("fork").Process(target=_be_child, args=(tests, names, out, errors, backends))
+    child.start()
     size, since = 0, time.monotonic()
-    while child.poll() is None:
-        time.sleep(0.2)
+    while child.exitcode is None:
+        child.join(0.2)
         if out.stat().st_size != size:
             size, since = out.stat().st_size, time.monotonic()
         elif time.monotonic() - since > TEST_SECONDS:
             child.kill()
-            child.wait()
-            reader.join()
+            child.join()
             return "it took too long"
-    reader.join()
-    return f"exit code {child.returncode}: {errors[0].decode(errors='replace')[-500:]}"
+    return f"exit code {child.exitcode}: {errors.read_text(encoding='utf-8', errors='replace')[-500:]}"
+
+
+def _be_child(tests: Tests, names: Sequence[str], out: Path, errors: Path, backends: str) -> None:
+    os.environ["KERNELYARD_ONNX_BACKENDS"] = backends
+    with open(os.devnull, "wb") as nothing, errors.open("wb") as file:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    run_here(tests, names, out)
 
 
 def page(results: dict[str, dict[str, Result]]) -> str:
@@ -195,19 +198,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--listed", action="store_true")
     parser.add_argument("-k", dest="part", default="")
     parser.add_argument("-b", dest="which", choices=[*CONFIGURATIONS], default="")
-    parser.add_argument("--child", nargs=2, metavar=("NAMES", "OUT"))
     given = parser.parse_args(arguments)
-    if given.child:
-        run_here(json.loads(Path(given.child[0]).read_text()), Path(given.child[1]))
-        return 0
-    every = [name for name in all_tests() if re.search(given.part, name)]
+    os.environ["OMP_NUM_THREADS"] = "1"  # of libraries, which are loaded from now on
+    tests = all_tests()
+    every = [name for name in tests if re.search(given.part, name)]
     listed = listed_tests()
     names = [name for name in every if name in listed] if given.listed else every
     results: dict[str, dict[str, Result]] = {}
     for which, backends in CONFIGURATIONS.items():
         if given.which in ("", which):
             began = time.monotonic()
-            found = run_apart(names, backends)
+            found = run_apart(tests, names, backends)
             results[which] = {name: found.get(name) or Result(name.partition(".")[0], name, "", 0.0) for name in every}
             passed = sum(not each.reason for each in found.values())
             print(f"{which}: {passed} of {len(names)} pass, {time.monotonic() - began:.0f} s", flush=True)
