@@ -12,7 +12,7 @@ from fake_distribution import install
 
 import kernelyard as ky
 from kernelyard.dims import symbol
-from kernelyard.errors import ExecutionError
+from kernelyard.errors import ExecutionError, PerformanceWarning
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.plugins.discovery.manager import get_manager
 
@@ -20,6 +20,7 @@ PLUGIN = """
 import os, json
 from functools import partial
 import numpy as np
+from kernelyard.errors import NoImplementationError
 from kernelyard.plugins.api import Backend, FusionPattern, JSONSerializer, KernelNode, hookimpl, is_op
 from kernelyard.runtime.api import BoundCall, JSONRuntime
 
@@ -35,8 +36,12 @@ class Runtime(JSONRuntime):
             print(json.dumps([symbol, dict(values), threads]), file=told)
         if "FAILS" in os.environ:
             raise RuntimeError("no such engine")
+        if "REFUSES" in os.environ:
+            raise NoImplementationError("no engine for these sizes")
 
     def build(self, graph, args, values, context):
+        if "REFUSES" in os.environ:
+            raise NoImplementationError("no engine for these sizes")
         x, y = (arg.as_array() for arg in args)
         return BoundCall([partial(np.maximum, x, 0, out=y)])
 
@@ -47,6 +52,9 @@ class Slow(Backend):
 
     def patterns(self, target):
         return [FusionPattern("slow.relu", is_op("nn.relu")(varargs=True))]
+
+    def may_refuse(self, region):
+        return "REFUSES" in os.environ
 
     def codegen(self, regions, options):
         serializer = Serializer()
@@ -120,6 +128,18 @@ def test_a_failure_at_compile_is_a_violation_with_fallback(told, monkeypatch):
     assert "plugin 'slow' of kernelyard-slow 3.1" in violation.message
     assert "no such engine" in violation.message
     assert not exe.report.regions
+
+
+def test_a_refusal_at_compile_is_as_it_is_at_load_no_violation(told, monkeypatch, tmp_path):
+    monkeypatch.setenv("REFUSES", "1")
+    exe = ky.compile(model(2), backends=["slow", "native-cpu"], strict=True)
+    assert not exe.report.violations
+    (region,) = exe.report.regions
+    assert region.fallback
+    exe.save(tmp_path / "model.kyar")
+    for program in (exe, ky.load(tmp_path / "model.kyar")):
+        with pytest.warns(PerformanceWarning, match="no engine for these sizes"):
+            np.testing.assert_array_equal(program(X).numpy(), np.maximum(X, 0))
 
 
 def test_a_failure_at_load_names_the_plugin_and_a_way_out(told, tmp_path, monkeypatch):

@@ -97,6 +97,7 @@ def _compile(question: Question, module: IRModule, backend: Backend, target: Tar
     regions = [Region(symbol, backend.name, functions[name], module) for name, symbol in question.regions]
     symbols = [region.symbol for region in regions]
     made = check_module(backend.codegen(regions, question.options), symbols)
-    prepare(made, target)
+    refusable = [region.symbol for region in regions if backend.may_refuse(region)]
+    prepare(made, target, refusable)
     Executable({}, [made], made.constants(), target=str(target)).save(folder / ARTIFACT)
-    return {"refusable": [region.symbol for region in regions if backend.may_refuse(region)]}
+    return {"refusable": refusable}

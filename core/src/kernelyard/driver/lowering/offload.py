@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from kernelyard.driver.lowering.fallbacks import attach_fallbacks
 from kernelyard.driver.session.session import CompileSession
+from kernelyard.errors import NoImplementationError
 from kernelyard.ir import IRModule
 from kernelyard.ir.visitor import callees, reachable_functions
 from kernelyard.patterns.composite import CODEGEN, GLOBAL_SYMBOL
@@ -100,19 +101,27 @@ def _preparing_codegen(session: CompileSession, backend: Backend, refusable: dic
         module = backend.codegen(regions, options)
         refusable.update((region.symbol, region) for region in regions if backend.may_refuse(region))
         if isinstance(module, RuntimeModule):
-            prepare(module, session.target)
+            prepare(module, session.target, refusable)
         return module
 
     return compile_regions
 
 
-def prepare(module: RuntimeModule, target: Target) -> None:
-    """Have a module prepare its functions, where it can run on this machine. Raises: what its code raises."""
+def prepare(module: RuntimeModule, target: Target, refusable: Collection[str]) -> None:
+    """Have a module prepare its functions, where it can run on this machine.
+
+    refusable: functions that have a fallback. Where the library refuses one, it may accept it on another machine, and
+    the runtime asks again. Raises: what the module's code raises.
+    """
     if module.device_kind == CPU and target.arch not in _HERE:
         return
     threads = 1 if target.deterministic and not module.is_thread_invariant else threads_of_a_run()
     for symbol in module.symbols():
-        module.prepare(symbol, {}, threads)
+        try:
+            module.prepare(symbol, {}, threads)
+        except NoImplementationError:
+            if symbol not in refusable:
+                raise
         progress()
 
 
