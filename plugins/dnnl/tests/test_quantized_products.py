@@ -247,7 +247,10 @@ def asymmetric(b, x, label, dtype="uint8", axis=None):
     return finish(b, y, np.ones((filters, *(1,) * len(image)), np.float32), None, "nn.relu", "uint8", 3)
 
 
-@pytest.mark.parametrize("label", WINDOWS)
+DEPTHWISE = ("depthwise", "depthwise, odd")
+
+
+@pytest.mark.parametrize("label", [label for label in WINDOWS if label not in DEPTHWISE])
 @pytest.mark.parametrize(("dtype", "axis"), [("uint8", None), ("int8", None), ("uint8", 0)])
 def test_zero_points_of_filters_are_a_second_convolution(label, dtype, axis, offloading):
     """Of the sums over all channels; with groups, of the channels themselves by the zero points."""
@@ -259,6 +262,21 @@ def test_zero_points_of_filters_are_a_second_convolution(label, dtype, axis, off
     names = corrected(offloading, module, [*corrections, f"{pairs} add subtract nn.relu quantize"])
     integers = [name for name in names if "vnni" in name or "int8" in name or "amx" in name]
     assert len(integers) == 2, names
+
+
+@pytest.mark.parametrize("label", DEPTHWISE)
+@pytest.mark.parametrize(("dtype", "axis"), [("uint8", None), ("int8", None), ("uint8", 0)])
+def test_depthwise_filters_far_from_their_zero_points_are_floats(label, dtype, axis, offloading):
+    """One convolution, without a correction."""
+    channels, _, image, *_ = WINDOWS[label]
+    module = offloading.module(lambda b, x: asymmetric(b, x, label, dtype, axis), stored((2, channels, *image)))
+    exe = ky.compile(module, backends=["dnnl"])
+    convolutions = [region.ops for region in exe.report.regions if "nn.conv2d" in region.ops]
+    assert [ops.count("nn.conv2d") for ops in convolutions] == [1], str(exe.report)
+    names = [name for node, name in offloading.implementations(exe) if node.startswith("conv")]
+    assert len(names) == 1, names
+    assert not any(word in names[0] for word in ("vnni", "int8", "amx"))
+    offloading.right(module, exe)
 
 
 def test_zero_points_of_columns_are_sums_of_rows_times_them(offloading):

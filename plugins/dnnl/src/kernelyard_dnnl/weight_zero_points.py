@@ -33,9 +33,10 @@ class SeparateZeroPoints(FunctionPass):
 
     That is the same convolution of the sums of x over its channels, by `s * z`: the sums are a product of integers with
     one channel, and a convolution of one channel in floats is cheap. With groups, which have few channels each, it is
-    `conv(x, dequantize(z, s, 0))`. Where int8 holds weights less their zero points, they are stored so. A bias is added
-    before the correction is subtracted, by the first convolution itself. The correction has all channels, also where
-    they are alike: oneDNN's kernels for integers subtract nothing that broadcasts along them.
+    `conv(x, dequantize(z, s, 0))`. Where int8 holds weights less their zero points, they are stored so. Depthwise,
+    where oneDNN takes as long for integers as for floats, the weights become floats, with no correction. A bias
+    is added before the correction is subtracted, by the first convolution itself. The correction has all channels, also
+    where they are alike: oneDNN's kernels for integers subtract nothing that broadcasts along them.
     """
 
     name = "separate_zero_points"
@@ -78,6 +79,9 @@ class _Separator(FunctionMutator):
         centred = codes.data.astype(np.int16) - points
         if INT8.min <= centred.min(initial=0) and centred.max(initial=0) <= INT8.max:
             return self._product(call, decoder, centred.astype(np.int8), scale)
+        if _is_depthwise(call, codes):
+            real = centred * _along(CHANNELS[call.op_name], scale.data, centred.ndim)
+            return Call(call.op, [call.args[0], Constant(real.astype(np.float32))], call.attrs)
         correction = self._correction(call, decoder, scale, np.broadcast_to(points, codes.data.shape))
         made = _call("subtract", *map(self.emit, (self._product(call, decoder, codes.data, scale), correction)))
         self.separated.append(made)
@@ -126,6 +130,11 @@ class _Separator(FunctionMutator):
 def _along(axis: int, numbers: np.ndarray, rank: int) -> np.ndarray:
     """Return numbers, one or one for each channel, so that they broadcast to weights."""
     return numbers.reshape(*(1,) * axis, -1, *(1,) * (rank - axis - 1))
+
+
+def _is_depthwise(call: Call, codes: Constant) -> bool:
+    """Return True for a convolution, not transposed, of each channel by itself."""
+    return CHANNELS.get(call.op_name) == 0 and codes.data.shape[1] == 1 < call.attrs["groups"] == len(codes.data)
 
 
 def _has_several(zero: Constant, codes: Constant) -> bool:
