@@ -183,7 +183,7 @@ def test_dims_are_values():
 @given(st.lists(DIMS | st.integers(-9, 9), max_size=6), st.lists(VALUES, min_size=1, max_size=4))
 def test_a_table_agrees_with_evaluation(some, sets):
     table = dims.DimTable(some)
-    for values in sets:  # evaluated at first, compiled from the second on
+    for values in sets:
         assert list(table(values)) == [evaluate(dim, values) for dim in some]
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import cast
 
 from kernelyard.dims.expression import BUILDERS, Dim, Function, Symbol, SymbolicDim, evaluate
 
-LONG = 20
-
-Compiled = Callable[[Mapping[str, int]], Sequence[int]]
+Line = Callable[[Sequence[int], Mapping[str, int]], int]
+"""Gives a value, from those of the lines before it and from those of the symbols. Raises: ShapeError; KeyError."""
 
 
 class DimTable:
-    """Evaluates dims: what they share once, and from the second time on by a Python function that is made of them.
+    """Evaluates dims by straight-line code, which computes once what they share.
 
     Example:
         >>> from kernelyard.dims import symbol
@@ -27,67 +26,59 @@ class DimTable:
     def __init__(self, dims: Sequence[Dim]) -> None:
         self._dims = tuple(dims)
         self._fixed = tuple([dim for dim in dims if isinstance(dim, int)])
-        self._compiled: Compiled | None = None
-        self._is_used = False
+        self._code: _StraightLineCode | None = None  # many tables are never used
 
     def __call__(self, values: Mapping[str, int]) -> Sequence[int]:
         """Return the values of the dims, in order. Raises: ShapeError as `evaluate`."""
         if len(self._fixed) == len(self._dims):
             return self._fixed
-        if self._compiled is None and self._is_used:  # many tables are used once: compiling takes as long as ten times
-            self._compiled = compile_dims(self._dims)
-        self._is_used = True
-        if self._compiled is not None:
-            try:
-                return self._compiled(values)
-            except KeyError:
-                pass  # the error below says which dim is not known
-        known: dict[Dim, int] = {}
-        for dim in self._dims:
-            if dim not in known:
-                known[dim] = evaluate(dim, values)
-        return tuple([known[dim] for dim in self._dims])
+        if self._code is None:
+            self._code = _StraightLineCode(self._dims)
+        try:
+            return self._code.run(values)
+        except KeyError:  # this says which dim is not known
+            return tuple([evaluate(dim, values) for dim in self._dims])
 
 
-def compile_dims(dims: Sequence[Dim]) -> Compiled:
-    """Return a Python function of the symbols' values that gives those of dims. It raises: ShapeError; KeyError."""
-    lines = _Lines()
-    results = [lines.of(dim) for dim in dims]
-    text = "\n    ".join(["def function(values):", *lines.text, f"return ({', '.join(results)},)"])
-    scope: dict[str, Any] = {**BUILDERS, "prod": math.prod}
-    exec(text, scope)  # of numbers, names that are made here, and literals of strings
-    return scope["function"]
+class _StraightLineCode:
+    """A line for each distinct symbol, number, function and dim, after those that it reads.
 
+    Python's own compiler would take three times as long as making these lines does, which is as long as it takes to
+    evaluate the dims one by one.
+    """
 
-class _Lines:
-    """Lines of Python: one for each distinct symbol, function and dim."""
+    def __init__(self, dims: Sequence[Dim]) -> None:
+        self._lines: list[Line] = []
+        self._numbers: dict[object, int] = {}  # of lines, by what they give
+        self._results = [self._line_of(dim) for dim in dims]
 
-    def __init__(self) -> None:
-        self.text: list[str] = []
-        self._names: dict[object, str] = {}
+    def run(self, values: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the values of the dims, in order. Raises: ShapeError; KeyError for a symbol without a value."""
+        known: list[int] = []
+        for line in self._lines:
+            known.append(line(known, values))
+        return tuple([known[number] for number in self._results])
 
-    def of(self, dim: Dim) -> str:
-        """Return the text of a dim's value, once the lines were run."""
-        return str(dim) if isinstance(dim, int) else self._name(dim, lambda: self._sum(dim))
+    def _line_of(self, what: Dim | Symbol | Function) -> int:
+        """Return the number of the line that gives this, written if it is not there."""
+        number = self._numbers.get(what)  # once: what is equal is compared term by term
+        if number is None:
+            line = self._write(what)
+            number = self._numbers[what] = len(self._lines)
+            self._lines.append(line)
+        return number
 
-    def _sum(self, dim: SymbolicDim) -> str:
-        products = [_chain("*", "prod", [str(factor), *map(self._atom, atoms)]) for atoms, factor in dim.terms]
-        return _chain("+", "sum", products)
+    def _write(self, what: Dim | Symbol | Function) -> Line:
+        if isinstance(what, int):
+            return lambda known, values: what
+        if isinstance(what, Symbol):
+            name = what.name
+            return lambda known, values: values[name]
+        if isinstance(what, Function):
+            build, left, right = BUILDERS[what.name], self._line_of(what.left), self._line_of(what.right)
+            return lambda known, values: cast("int", build(known[left], known[right]))
+        return self._write_sum(what)
 
-    def _atom(self, atom: object) -> str:
-        if isinstance(atom, Function):
-            return self._name(atom, lambda: f"{atom.name}({self.of(atom.left)}, {self.of(atom.right)})")
-        assert isinstance(atom, Symbol)
-        return self._name(atom, lambda: f"values[{atom.name!r}]")
-
-    def _name(self, key: object, write: Callable[[], str]) -> str:
-        if key not in self._names:
-            text = write()
-            self._names[key] = f"v{len(self._names)}"
-            self.text.append(f"{self._names[key]} = {text}")
-        return self._names[key]
-
-
-def _chain(operator: str, function: str, items: Sequence[str]) -> str:
-    """Return the text of a sum or product; one of many items would nest too deeply for Python's compiler."""
-    return operator.join(items) if len(items) <= LONG else f"{function}(({', '.join(items)}))"
+    def _write_sum(self, dim: SymbolicDim) -> Line:
+        products = [(factor, [self._line_of(atom) for atom in atoms]) for atoms, factor in dim.terms]
+        return lambda known, values: sum([math.prod([known[at] for at in ats], start=by) for by, ats in products])

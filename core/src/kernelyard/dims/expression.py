@@ -85,7 +85,9 @@ class SymbolicDim:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SymbolicDim) and self.terms == other.terms
+        if self is other or not isinstance(other, SymbolicDim):
+            return self is other
+        return self._hash == other._hash and self.terms == other.terms
 
     def __add__(self, other: Dim) -> Dim:
         return _sum([*self.terms, *_terms(other)])
