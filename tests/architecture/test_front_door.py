@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pydoc
 import re
 from collections.abc import Iterator
 from enum import EnumType
@@ -100,6 +101,10 @@ def test_the_promise_of_a_front_door(door: str, golden: Any) -> None:
 def test_people_at_a_prompt_see_all_of_it(door: str) -> None:
     module = importlib.import_module(door)
     assert set(names_of(module)) <= set(dir(module))
+    text = pydoc.render_doc(module, renderer=pydoc.plaintext)
+    classes = [name for name, value in names_of(module).items() if isinstance(value, type)]
+    assert classes
+    assert not [name for name in classes if not re.search(rf"\b{name}\b", text)]
 
 
 @pytest.mark.parametrize("door", DOORS)

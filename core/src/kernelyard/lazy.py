@@ -8,10 +8,11 @@ from importlib import import_module
 from typing import Any
 
 
-def lazy_names(module: str, names_of: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_names(module: str, names_of: Mapping[str, str], is_all: bool = False) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module that gives names of other modules; its `__dir__` is set to list them.
 
-    names_of: for each module, the names that it has, separated by spaces.
+    names_of: for each module, the names that it has, separated by spaces. is_all: these are all of the module, and
+    `__all__` is set, too, from which help() lists them.
 
     Example:
         >>> get = lazy_names("kernelyard.lazy", {"kernelyard.errors": "KernelyardError PassError"})
@@ -29,7 +30,9 @@ def lazy_names(module: str, names_of: Mapping[str, str]) -> Callable[[str], Any]
         return value
 
     names = vars(sys.modules[module])
-    names["__dir__"] = lambda: sorted({*names, *module_of})  # what completion and help() show
+    names["__dir__"] = lambda: sorted({*names, *module_of})  # what completion shows
+    if is_all:
+        names["__all__"] = sorted(module_of)
     return get
 
 

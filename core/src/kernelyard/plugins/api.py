@@ -193,4 +193,4 @@ _HOME = {
     "kernelyard.transform.quantization.tabulate_quantized": "TabulateQuantized",
 }
 
-__getattr__ = lazy_names(__name__, _HOME)
+__getattr__ = lazy_names(__name__, _HOME, is_all=True)

@@ -103,4 +103,4 @@ _HOME = {
     "kernelyard.tir.visitor": "ExprRewriter rewrite_block substitute_axes",
 }
 
-__getattr__ = lazy_names(__name__, _HOME)
+__getattr__ = lazy_names(__name__, _HOME, is_all=True)

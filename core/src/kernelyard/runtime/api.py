@@ -138,4 +138,4 @@ _HOME = {
     "kernelyard.runtime.program.memory_plan": "Lifetime MemoryPlanner plan_memory",
 }
 
-__getattr__ = lazy_names(__name__, _HOME)
+__getattr__ = lazy_names(__name__, _HOME, is_all=True)
