@@ -52,7 +52,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_stdout_is_json_alone(folder: Path, tmp_path: Path, name: str, trial: str) -> None:
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    variables = {"PYTHONPATH": path, "KERNELYARD_PLUGIN_TRIAL": trial, "KERNELYARD_CACHE_DIR": str(tmp_path / "cache")}
+    variables = {
+        "PYTHONPATH": path,
+        "KERNELYARD_PLUGINS": "loud,native-cpu,llvm",  # each is tried in a process of its own, in every test
+        "KERNELYARD_PLUGIN_TRIAL": trial,
+        "KERNELYARD_CACHE_DIR": str(tmp_path / "cache"),
+    }
     arguments = [str(folder / word) if word.startswith("m.") else word for word in COMMANDS[name]]
     command = [sys.executable, "-W", "ignore", "-m", "kernelyard", *arguments, "--json"]
     environment = {**os.environ, **variables}
