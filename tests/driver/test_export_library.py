@@ -80,6 +80,13 @@ CASES = {
         [(N, 2, 27), (2, 9)],
         [(7, 2, 27), (2, 9)],
     ),
+    "steps of both directions": (
+        lambda b, x, h: tuple(
+            b.get(b.op("nn.rnn", x, constant(9, 9), h, reverse=reverse), 0) for reverse in (False, True)
+        ),
+        [(N, 2, 9), (2, 9)],
+        [(7, 2, 9), (2, 9)],
+    ),
     "rank 0": (lambda b, x: b.op("sum", x, axes=(), keepdims=False), [(3, 4)], [(3, 4)]),
 }  # fmt: skip
 

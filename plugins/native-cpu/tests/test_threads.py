@@ -11,11 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelyard import dims
-from kernelyard.ir import TensorType
+from kernelyard.ir import FunctionBuilder, IRModule, TensorType, Tuple
+from kernelyard.ops.interpreter import run as interpret
 from kernelyard.runtime.api import ALONE_IF_ASLEEP
 from kernelyard.tir.builder import PrimFuncBuilder
 from kernelyard.tir.expr import unary
 from kernelyard_native_cpu import _native
+
+from .conftest import kernels
 
 MEMBER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
@@ -88,6 +91,40 @@ def test_one_thread_does_the_tasks_of_those_that_sleep(softmax, call_kernel, poo
     pool.order = lambda _: (awake,)
     _check(softmax, call_kernel, 1000, 4)
     assert pool.teams == [4]
+
+
+def _two_directions(steps: int, hidden: int) -> tuple[IRModule, list[np.ndarray]]:
+    b = FunctionBuilder()
+    gates, weights = b.input("x", (dims.symbol("t"), 1, hidden)), b.input("w", (hidden, hidden))
+    state = b.input("h", (1, hidden))
+    layers = [b.get(b.op("nn.rnn", gates, weights, state, reverse=reverse), 0) for reverse in (False, True)]
+    rng = np.random.default_rng(steps)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((steps, 1, hidden), (1, hidden))]
+    arrays.insert(1, (rng.standard_normal((hidden, hidden)) / hidden).astype(np.float32))
+    return IRModule({"main": b.function(Tuple(layers))}), arrays
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0,), (1,)], ids=str)
+@pytest.mark.parametrize(("steps", "teams"), [(400, [2]), (2, [])], ids=["long", "short"])
+def test_recurrences_run_at_the_same_time(compile_function, call_kernel, pool, steps, teams, order):
+    """Each of two loops is a task, as long as the steps of one keep no more threads busy, and are worth a thread."""
+    module, arrays = _two_directions(steps, hidden=64)
+    (function,) = kernels(module).values()
+    pool.order = lambda _: order
+    found = call_kernel(compile_function(function), "kernel", arrays, {"t": steps}, threads=4)
+    for result, wanted in zip(found, interpret(module, arrays), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-5)
+    assert pool.teams == teams
+
+
+def test_recurrences_run_in_turn_where_more_threads_share_a_step(compile_function, call_kernel, pool):
+    module, arrays = _two_directions(3, hidden=600)
+    (function,) = kernels(module).values()
+    found = call_kernel(compile_function(function), "kernel", arrays, {"t": 3}, threads=4)
+    for result, wanted in zip(found, interpret(module, arrays), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-5)
+    assert pool.teams
+    assert max(pool.teams) > 2
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from graph_builder import FusedGraph
 from hypothesis import HealthCheck, given, settings
 
 from kernelyard import dims
-from kernelyard.ir import Call, Expr, FunctionBuilder, GlobalVar, IRModule, Var, parse_module, to_text, verify
+from kernelyard.ir import Call, Constant, Expr, FunctionBuilder, GlobalVar, IRModule, Var, parse_module, to_text, verify
 from kernelyard.ops.interpreter import run
 from kernelyard.ops.samples import draw_numbers
 from kernelyard.tir import PrimFunc
@@ -59,6 +59,12 @@ def kernels(module: IRModule) -> list[set[str]]:
 
 def outputs(module: IRModule) -> list[int]:
     return sorted(f.num_outputs for f in module.functions.values() if isinstance(f, PrimFunc))
+
+
+def recurrent(b: FunctionBuilder, gates: Expr, weights: Expr, *, reverse: bool = False) -> Expr:
+    """The hidden states of a recurrent layer at all steps."""
+    state = Constant(np.full((2, 3), 0.25, np.float32))
+    return b.get(b.op("nn.rnn", gates, weights, state, reverse=reverse), 0)
 
 
 # --- put together -------------------------------------------------------------------------------------------------
@@ -112,6 +118,15 @@ def test_small_kernels_that_have_nothing_in_common():
     module = legal(b, *biases)
     assert len(kernels(module)) == 1
     assert outputs(module) == [3]
+
+
+@pytest.mark.parametrize("steps", [5, N])
+def test_both_directions_of_a_recurrent_layer(steps):
+    b = FunctionBuilder()
+    gates, weights = b.input("x", (steps, 2, 3)), b.input("w", (3, 3))
+    module = legal(b, recurrent(b, gates, weights), recurrent(b, gates, weights, reverse=True))
+    (kernel,) = kernels(module)
+    assert kernel == {"nn.rnn"}
 
 
 def test_small_ones_in_an_order_that_keeps_what_each_needs():
@@ -248,6 +263,20 @@ def test_what_runs_in_order():
     b = FunctionBuilder()
     x = b.input("x", (64, 96))
     assert len(kernels(legal(b, b.op("cumsum", x, axis=1), b.op("cumsum", x, axis=1, reverse=True)))) == 2
+
+
+def test_recurrences_one_after_another():
+    b = FunctionBuilder()
+    gates, weights = b.input("x", (5, 2, 3)), b.input("w", (3, 3))
+    module = legal(b, recurrent(b, recurrent(b, gates, weights), weights))
+    assert sum("nn.rnn" in ops for ops in kernels(module)) == 2
+
+
+def test_recurrences_of_other_numbers_of_steps():
+    b = FunctionBuilder()
+    weights = b.input("w", (3, 3))
+    layers = [recurrent(b, b.input(f"x{steps}", (steps, 2, 3)), weights) for steps in (4, 5)]
+    assert sum("nn.rnn" in ops for ops in kernels(legal(b, *layers))) == 2
 
 
 def test_no_cycle_is_made():

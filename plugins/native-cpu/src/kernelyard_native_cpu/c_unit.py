@@ -12,7 +12,14 @@ from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.plugins.codegen_api import C_FUNCTIONS, to_c
 from kernelyard.runtime.api import ALIGNMENT, WRONG_CPU, NativeFunction, NativeUnit, SharedLibrary, Signature, c_name
-from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, Variant, entry_symbol
+from kernelyard_native_cpu.kernel_info import (
+    NANOSECONDS_PER_THREAD,
+    GroupInfo,
+    KernelInfo,
+    LoopsInfo,
+    Variant,
+    entry_symbol,
+)
 from kernelyard_native_cpu.machine import Machine
 
 LIBRARIES = (SharedLibrary("libgomp.so.1", hint="apt install libgomp1"), SharedLibrary("libm.so.6"))
@@ -98,6 +105,7 @@ def _native_function(kernel: KernelInfo) -> NativeFunction:
 def _symbols(kernel: KernelInfo) -> tuple[str, ...]:
     """Return every symbolic dim that the kernel's numbers depend on."""
     used: list[Dim] = [*kernel.numbers, *(local.nbytes for local in kernel.locals)]
+    used += [points for points, _ in kernel.loops.work] if kernel.loops else []
     for group in kernel.groups:
         used += [points for points, _ in group.work]
         used += [dim for variant in group.variants for dim in (variant.tasks, variant.extent)]
@@ -120,20 +128,29 @@ def _text(kernel: KernelInfo, function: NativeFunction) -> str:
     for local in kernel.locals:
         lines.append(f"  *n++ = offset; *n++ = size = ky_aligned({to_c(local.nbytes, names)});")
         lines.append(f"  offset += size{' * widest' if local.per_thread else ''};")
+    lines += _loops(kernel.loops, names) if kernel.loops else []
     lines += [f"  *n++ = {to_c(dim, names)};" for dim in kernel.numbers]
-    count = 2 * len(kernel.groups) + 2 * len(kernel.locals) + len(kernel.numbers)
     entry = entry_symbol(kernel.symbol)
-    return _FUNCTION.format(name=function.name, entry=entry, count=max(count, 1), body="\n".join(lines))
+    return _FUNCTION.format(name=function.name, entry=entry, count=max(kernel.num_numbers, 1), body="\n".join(lines))
 
 
 def _group(group: GroupInfo, names: Mapping[str, str]) -> list[str]:
-    work = " + ".join(f"(double){to_c(points, names)} * {time!r}" for points, time in group.work) or "0.0"
     return [
         f"  tasks = ky_max({_tasks(group.variants, names)}, 0);",
-        f"  threads = ky_threads(most, tasks, {work}, {group.nanoseconds_per_thread});",
+        f"  threads = ky_threads(most, tasks, {_work(group.work, names)}, {group.nanoseconds_per_thread});",
         "  widest = ky_max(widest, threads);",
         "  *n++ = threads; *n++ = tasks;",
     ]
+
+
+def _loops(loops: LoopsInfo, names: Mapping[str, str]) -> list[str]:
+    in_turn = " || ".join(f"numbers[{2 * group}] > {loops.number}" for group in loops.groups)
+    threads = f"ky_threads(most, {loops.number}, {_work(loops.work, names)}, {NANOSECONDS_PER_THREAD})"
+    return [f"  *n++ = {in_turn} ? 1 : {threads};"]
+
+
+def _work(work: Sequence[tuple[Dim, float]], names: Mapping[str, str]) -> str:
+    return " + ".join(f"(double){to_c(points, names)} * {time!r}" for points, time in work) or "0.0"
 
 
 def _tasks(variants: Sequence[Variant], names: Mapping[str, str]) -> str:

@@ -61,6 +61,25 @@ class GroupInfo(NamedTuple):
         return NANOSECONDS_PER_AWAKE_THREAD if self.in_steps or self.is_short else NANOSECONDS_PER_THREAD
 
 
+class LoopsInfo(NamedTuple):
+    """Loops that may run at the same time, `number` of them; groups: all of theirs. work: as in `GroupInfo`, of all
+    their steps."""
+
+    number: int
+    groups: tuple[int, ...]
+    work: tuple[tuple[Dim, float], ...]
+
+    def evaluate(self, values: Iterator[int], pairs: Sequence[tuple[int, int]], most: int) -> int:
+        """Return the number of threads that run the loops; pairs: those of each group, where they run in turn.
+
+        In turn is better where more threads than there are loops share what a step does.
+        """
+        total = sum([next(values) * time for _, time in self.work])
+        if max([pairs[group][0] for group in self.groups]) > self.number:
+            return 1
+        return max(1, min(most, self.number, int(total / NANOSECONDS_PER_THREAD)))
+
+
 class LocalInfo(NamedTuple):
     """A local buffer: one for all threads, or one for each."""
 
@@ -81,7 +100,8 @@ def entry_symbol(kernel: str) -> str:
 
 
 class KernelInfo(NamedTuple):
-    """params: inputs, then `num_outputs` outputs. numbers: dims the code reads, after those of groups and locals."""
+    """params: inputs, then `num_outputs` outputs. numbers: dims the code reads, after those of groups, locals and
+    loops. loops: those that may run at the same time."""
 
     symbol: str
     params: tuple[TensorSpec, ...]
@@ -89,17 +109,19 @@ class KernelInfo(NamedTuple):
     groups: tuple[GroupInfo, ...]
     locals: tuple[LocalInfo, ...]
     numbers: tuple[Dim, ...]
+    loops: LoopsInfo | None = None
 
     @property
     def dims(self) -> tuple[Dim, ...]:
         """Dims whose values `evaluate` takes."""
         groups = [dim for group in self.groups for dim in group.dims]
-        return (*groups, *[local.nbytes for local in self.locals], *self.numbers)
+        loops = [points for points, _ in self.loops.work] if self.loops else []
+        return (*groups, *[local.nbytes for local in self.locals], *loops, *self.numbers)
 
     @property
     def num_numbers(self) -> int:
         """How many numbers `evaluate` returns."""
-        return 2 * len(self.groups) + 2 * len(self.locals) + len(self.numbers)
+        return 2 * len(self.groups) + 2 * len(self.locals) + bool(self.loops) + len(self.numbers)
 
     def evaluate(self, values: Sequence[int], most_threads: int) -> Binding:
         """Return the kernel's numbers for some values of `dims`."""
@@ -111,6 +133,8 @@ class KernelInfo(NamedTuple):
             size = align(max(next(left), 0))
             found += [offset, size]
             offset += size * (max(pairs)[0] if local.per_thread else 1)
+        if self.loops:
+            found.append(self.loops.evaluate(left, pairs, most_threads))
         return Binding((*found, *left), offset)
 
     def to_json(self) -> dict[str, Any]:
@@ -122,6 +146,7 @@ class KernelInfo(NamedTuple):
             "groups": [_group_to_json(group) for group in self.groups],
             "locals": [{"bytes": _dim_to_json(local.nbytes), "per_thread": local.per_thread} for local in self.locals],
             "numbers": [_dim_to_json(dim) for dim in self.numbers],
+            **({"loops": _loops_to_json(self.loops)} if self.loops else {}),
         }
 
 
@@ -134,9 +159,17 @@ def _group_to_json(group: GroupInfo) -> dict[str, Any]:
         "variants": [
             {"tasks": _dim_to_json(v.tasks), "extent": _dim_to_json(v.extent), "least": v.least} for v in group.variants
         ],
-        "work": [[_dim_to_json(points), time] for points, time in group.work],
+        "work": _work_to_json(group.work),
         **({"in_steps": True} if group.in_steps else {}),
     }
+
+
+def _loops_to_json(loops: LoopsInfo) -> dict[str, Any]:
+    return {"number": loops.number, "groups": list(loops.groups), "work": _work_to_json(loops.work)}
+
+
+def _work_to_json(work: Sequence[tuple[Dim, float]]) -> list[list[Any]]:
+    return [[_dim_to_json(points), time] for points, time in work]
 
 
 def read_kernel_info(value: Any, where: str) -> KernelInfo:
@@ -146,13 +179,15 @@ def read_kernel_info(value: Any, where: str) -> KernelInfo:
     """
     fields = Fields(value, where)
     params = fields.each("params", lambda item, place: Fields(item, place).tensor())
+    groups = fields.each("groups", _read_group)
     return KernelInfo(
         fields.text("symbol"),
         params,
         fields.integer("outputs", least=0, most=len(params)),
-        fields.each("groups", _read_group),
+        groups,
         fields.each("locals", _read_local),
         fields.each("numbers", read_dim),
+        _read_loops(fields.any("loops"), f"{where}.loops", len(groups)) if "loops" in fields else None,
     )
 
 
@@ -160,6 +195,14 @@ def _read_group(value: Any, where: str) -> GroupInfo:
     fields = Fields(value, where)
     in_steps = "in_steps" in fields and _read_flag(fields, "in_steps")
     return GroupInfo(fields.each("variants", _read_variant), fields.each("work", _read_work), in_steps)
+
+
+def _read_loops(value: Any, where: str, num_groups: int) -> LoopsInfo:
+    fields = Fields(value, where)
+    groups = fields.indices("groups", limit=num_groups)
+    if not groups:
+        raise corrupted(where, value, "groups of loops")
+    return LoopsInfo(fields.integer("number", least=2), groups, fields.each("work", _read_work))
 
 
 def _read_variant(value: Any, where: str) -> Variant:

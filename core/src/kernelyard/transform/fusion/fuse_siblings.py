@@ -9,8 +9,11 @@ have in common. Two kernels become one where its loops are as good for each as t
 - they read the same elements, or one reads what the other has just written: memory is read once less, at any size;
 - or both are small, so that starting a kernel is a good part of what it takes (`SMALL_BYTES`).
 
-Sums of products stay alone. A map of what they have just made could be stored beside it, but the tiles that are stored
-twice cost as much as, and for convolutions up to a quarter more than, a pass over memory that is still in cache.
+Recurrences of as many steps that do not depend on each other, such as the two directions of a layer, become one kernel
+as well: code generators may give each a thread of its own, where the steps of one keep only one thread busy.
+
+Other sums of products stay alone. A map of what they have just made could be stored beside it, but the tiles that are
+stored twice cost as much as, and for convolutions up to a quarter more than, a pass over memory that is still in cache.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import TypeAlias
 
 from kernelyard import dims
 from kernelyard.cached_property import cached_property
+from kernelyard.dims import Dim
 from kernelyard.errors import ShapeError
 from kernelyard.ir import (
     BaseFunction,
@@ -107,6 +111,16 @@ class _Kernel:
         return frozenset(buffer for buffer in used if buffer.scope == "global")
 
     @cached_property
+    def steps(self) -> Dim | None:
+        """How many steps the recurrence has; None where the blocks are none."""
+        return next((block.step_axis.extent for block in self.blocks if block.step_axis), None)
+
+    def feeds(self, reader: _Kernel) -> bool:
+        """Return True when another kernel reads what this one writes."""
+        written = {block.output for block in self.blocks}
+        return any(not block.reads.isdisjoint(written) for block in reader.blocks)
+
+    @cached_property
     def bytes_moved(self) -> int:
         moved = bytes_moved(self.blocks)
         try:
@@ -156,9 +170,13 @@ class _Steps:
         return None
 
     def _fits(self, first: _Kernel, second: _Kernel) -> bool:
+        if first.steps != second.steps or len(first.tensors | second.tensors) > MOST_TENSORS:
+            return False
+        if first.steps is not None:
+            return not first.feeds(second)
         common = not first.tensors.isdisjoint(second.tensors)
         is_small = max(first.bytes_moved, second.bytes_moved) <= self.small
-        if not (common or is_small) or len(first.tensors | second.tensors) > MOST_TENSORS:
+        if not (common or is_small):
             return False
         one, other = first.loops, second.loops
         if one.points is None or one.points != other.points:
@@ -264,9 +282,9 @@ class _Buffers:
         return _Kernel((function,), tuple(rename_buffers(block, new) for block in blocks))
 
     def _blocks_of(self, function: PrimFunc) -> tuple[ComputeBlock, ...] | None:
-        """Return the blocks with their axes by position; None for contractions and recurrences, which stay alone."""
+        """Return the blocks with their axes by position; None for contractions without steps, which stay alone."""
         if id(function) not in self._blocks:
-            stays_alone = any(block.step_axis or is_contraction(block) for block in function.blocks)
+            stays_alone = any(is_contraction(block) and not block.step_axis for block in function.blocks)
             self._blocks[id(function)] = None if stays_alone else tuple(map(with_common_axes, function.blocks))
         return self._blocks[id(function)]
 

@@ -1,30 +1,32 @@
 """A PrimFunc as LLVM functions: one per group, run over a range of tasks by one thread, and the kernel that calls them.
 
 Kernel ABI: `int32_t f(void** args, int64_t* numbers, int32_t threads, void* workspace)`. `numbers` are, in order: per
-group its threads and its tasks, per local buffer its offset in the workspace and its size per thread, then dims; they
-are worked out when the kernel is bound (see `runtime.py`).
+group its threads and its tasks, per local buffer its offset in the workspace and its size per thread, the threads of
+loops that may run at the same time, if there are some, then dims; they are worked out when the kernel is bound (see
+`runtime.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
+from kernelyard import dims
 from kernelyard.plugins.codegen_api import Buffer, PrimFunc, Stage
 from kernelyard.runtime.api import TensorSpec
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Value
+from kernelyard_native_cpu.codegen.entry import GroupLoop, LoopsTogether, entry_function
 from kernelyard_native_cpu.codegen.group import ARGS, GROUP_PARAMETERS, THREAD, WORKSPACE, GroupWriter
 from kernelyard_native_cpu.codegen.memory import DimTable, Memory
-from kernelyard_native_cpu.codegen.threads import GroupLoop, entry_function
-from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, LocalInfo, entry_symbol
+from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, LocalInfo, LoopsInfo, entry_symbol
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.group import Group
 from kernelyard_native_cpu.schedule.groups import make_groups
 from kernelyard_native_cpu.schedule.interleave_rows import with_interleaved_rows
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules import make_plan
+from kernelyard_native_cpu.schedule.step_loops import StepLoop, order_loops
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class _KernelWriter:
         self.private.update((buffer, 0) for buffer in scratch)
         self.locals = (*self._list_locals(), *scratch)
         self.plans = plans
-        self.table = DimTable(2 * len(self.groups) + 2 * len(self.locals))
+        self.loops = order_loops(self.groups)
+        self.own_numbers = 2 * len(self.groups) + 2 * len(self.locals)
+        self.table = DimTable(self.own_numbers + bool(self.loops.together))
 
     def _plan(self, group: Group, stage: Stage) -> Plan:
         rows = frozenset(axis.name for axis in group.stages[0].spatial[: group.shared])
@@ -76,7 +80,7 @@ class _KernelWriter:
             text, info = self._group_writer(group, plans).write(f"{self.name}.{number}")
             texts.append(text)
             infos.append(info)
-        texts.append(entry_function(self.name, tuple(self._loops(infos))))
+        texts.append(entry_function(self.name, tuple(self._parts(infos))))
         function = self.function
         info = KernelInfo(
             self.symbol,
@@ -85,19 +89,39 @@ class _KernelWriter:
             tuple(infos),
             tuple(self._local_info(buffer) for buffer in self.locals),
             tuple(self.table.dims),
+            self._loops_info(infos),
         )
         return GeneratedKernel("\n".join(texts), info)
 
-    def _loops(self, infos: Sequence[GroupInfo]) -> Iterator[GroupLoop]:
-        """Yield the groups by the step axis that they share, in order."""
-        for step, numbered in groupby(enumerate(self.groups), lambda each: each[1].step):
-            groups = tuple((number, infos[number].is_short) for number, _ in numbered)
-            if step is None:
-                yield GroupLoop(groups)
-            elif isinstance(step.extent, int):
-                yield GroupLoop(groups, step.extent)
-            else:
-                yield GroupLoop(groups, steps_place=self.table.index(step.extent))
+    def _parts(self, infos: Sequence[GroupInfo]) -> Iterator[GroupLoop | LoopsTogether]:
+        """Yield what the kernel runs, in order."""
+        order = self.loops
+        yield from (self._group_loop(loop, infos) for loop in order.before)
+        if order.together:
+            loops = tuple(self._group_loop(loop, infos) for loop in order.together)
+            yield LoopsTogether(loops, self.own_numbers)
+        yield from (self._group_loop(loop, infos) for loop in order.after)
+
+    def _group_loop(self, loop: StepLoop, infos: Sequence[GroupInfo]) -> GroupLoop:
+        groups = tuple((number, infos[number].is_short) for number in loop.groups)
+        if loop.steps is None:
+            return GroupLoop(groups)
+        if isinstance(loop.steps, int):
+            return GroupLoop(groups, loop.steps)
+        return GroupLoop(groups, steps_place=self.table.index(loop.steps))
+
+    def _loops_info(self, infos: Sequence[GroupInfo]) -> LoopsInfo | None:
+        """Return what tells how many threads run loops at the same time; None where none may."""
+        together = self.loops.together
+        work = tuple(
+            (dims.product((points, loop.steps)), time)
+            for loop in together
+            if loop.steps is not None
+            for number in loop.groups
+            for points, time in infos[number].work
+        )
+        groups = tuple(number for loop in together for number in loop.groups)
+        return LoopsInfo(len(together), groups, work) if together else None
 
     def _local_info(self, buffer: Buffer) -> LocalInfo:
         dropped = self.private.get(buffer)

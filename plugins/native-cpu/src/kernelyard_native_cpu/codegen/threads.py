@@ -7,11 +7,6 @@ for one that woke late or was held up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
-from kernelyard.runtime.api import ALONE_IF_ASLEEP
-
 # The smallest piece is this part of a range: smaller ones are shared more evenly, but each has its cost.
 _SMALLEST = 8
 # Where each thread's next task stands: on a cache line of its own.
@@ -29,7 +24,7 @@ FIELDS = {
     "step": "i64",
 }
 
-# What an entry function calls where a group has threads.
+# What an entry function calls where tasks have threads.
 SHARE_OUT = "threads.share_out"
 _PARAMETERS = "ptr, ptr, ptr, ptr, i64, i64, i64, i32"
 DECLARATIONS = {SHARE_OUT: f"declare hidden void @{SHARE_OUT}({_PARAMETERS})"}
@@ -138,75 +133,3 @@ finished:
   ret void
 }}
 """
-
-
-class GroupLoop(NamedTuple):
-    """Groups that are run in turn, for each step of a loop if they share one.
-
-    groups: by number, with `GroupInfo.is_short`. steps: how many, or where that stands in the table of numbers.
-    """
-
-    groups: Sequence[tuple[int, bool]]
-    steps: int = 1
-    steps_place: int | None = None
-
-
-def entry_function(name: str, loops: Sequence[GroupLoop]) -> str:
-    """Return the kernel: each group in turn, by one thread or by the pool."""
-    lines = [f"define i32 @{name}(ptr %args, ptr %dims, i32 %most, ptr %workspace) #0 {{", "entry:"]
-    for number, loop in enumerate(loops):
-        is_single = loop.steps == 1 and loop.steps_place is None
-        lines += _groups(name, loop.groups, "0") if is_single else _steps(name, number, loop)
-    return "\n".join([*lines, "  ret i32 0", "}", ""])
-
-
-def _steps(name: str, number: int, loop: GroupLoop) -> list[str]:
-    """Return the lines of a loop over groups; each is told the step."""
-    step, count = f"%step{number}", str(loop.steps)
-    lines: list[str] = []
-    if loop.steps_place is not None:
-        count = f"%count{number}"
-        lines = [
-            f"  {count}.at = getelementptr i64, ptr %dims, i64 {loop.steps_place}",
-            f"  {count} = load i64, ptr {count}.at",
-        ]
-    return [
-        *lines,
-        f"  br label %enter{number}",
-        f"enter{number}:",
-        f"  br label %head{number}",
-        f"head{number}:",
-        f"  {step} = phi i64 [ 0, %enter{number} ], [ {step}.next, %latch{number} ]",
-        f"  {step}.inside = icmp slt i64 {step}, {count}",
-        f"  br i1 {step}.inside, label %body{number}, label %exit{number}",
-        f"body{number}:",
-        *_groups(name, loop.groups, step),
-        f"  br label %latch{number}",
-        f"latch{number}:",
-        f"  {step}.next = add i64 {step}, 1",
-        f"  br label %head{number}",
-        f"exit{number}:",
-    ]
-
-
-def _groups(name: str, groups: Sequence[tuple[int, bool]], step: str) -> list[str]:
-    lines: list[str] = []
-    for g, is_short in groups:
-        given, flags = "ptr %args, ptr %dims, ptr %workspace", ALONE_IF_ASLEEP if is_short else 0
-        lines += [
-            f"  %pt{g} = getelementptr i64, ptr %dims, i64 {2 * g}",
-            f"  %threads{g} = load i64, ptr %pt{g}",
-            f"  %pk{g} = getelementptr i64, ptr %dims, i64 {2 * g + 1}",
-            f"  %tasks{g} = load i64, ptr %pk{g}",
-            f"  %alone{g} = icmp sle i64 %threads{g}, 1",
-            f"  br i1 %alone{g}, label %one{g}, label %many{g}",
-            f"one{g}:",
-            f"  call void @{name}.{g}({given}, i64 0, i64 %tasks{g}, i64 0, i64 {step})",
-            f"  br label %done{g}",
-            f"many{g}:",
-            f"  call void @{SHARE_OUT}(ptr @{name}.{g}, {given},",
-            f"    i64 %tasks{g}, i64 %threads{g}, i64 {step}, i32 {flags})",
-            f"  br label %done{g}",
-            f"done{g}:",
-        ]
-    return lines
