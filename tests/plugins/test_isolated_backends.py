@@ -166,7 +166,7 @@ def test_a_crash_in_preparing_the_module_and_strict(install_frail) -> None:
 
 def test_an_error_says_what_it_says_without_isolation(install_frail) -> None:
     install_frail(CODEGEN, "raise ValueError('no')")
-    assert_contained(ky.compile(model(), backends=["frail"]), "its codegen failed: ValueError at plugin.py:")
+    assert_contained(ky.compile(model(), backends=["frail"]), "could not compile them: ValueError at plugin.py:")
 
 
 def test_a_sound_plugin_gives_the_same_artifact(install_frail, monkeypatch, told: Told, tmp_path: Path) -> None:

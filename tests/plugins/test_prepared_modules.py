@@ -126,6 +126,7 @@ def test_a_failure_at_compile_is_a_violation_with_fallback(told, monkeypatch):
     np.testing.assert_array_equal(exe(X).numpy(), np.maximum(X, 0))
     (violation,) = exe.report.violations
     assert "plugin 'slow' of kernelyard-slow 3.1" in violation.message
+    assert "slow accepted these ops but could not compile them: RuntimeError at plugin.py" in violation.message
     assert "no such engine" in violation.message
     assert not exe.report.regions
 

@@ -150,7 +150,7 @@ class RunCodegen(Pass):
 
 def _violation(backend: str, regions: Sequence[Region], error: Exception) -> PluginContractError:
     return PluginContractError(
-        f"{backend} accepted these ops but its codegen failed: {describe(error)}",
+        f"{backend} accepted these ops but could not compile them: {describe(error)}",
         where=f"regions {', '.join(region.symbol for region in regions)}",
         found=getattr(error, "found", None),
         expected=getattr(error, "expected", None),
