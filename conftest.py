@@ -69,6 +69,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of slow tests where workers share them out: one that begins such a file last works alone."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)  # a stable sort: those of a file stay together
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Note the generators of random numbers that modules of tests hold, as they are before the first test."""
     for module in list(sys.modules.values()):
