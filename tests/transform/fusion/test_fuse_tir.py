@@ -12,8 +12,9 @@ from kernelyard.ir import Call, FunctionBuilder, GlobalVar, IRModule, parse_modu
 from kernelyard.ops.interpreter import run
 from kernelyard.testing.strategies import RandomProgram, modules
 from kernelyard.tir.primfunc import PrimFunc
+from kernelyard.transform.fusion import fuse_tir
 from kernelyard.transform.fusion.fuse_ops import FuseOps
-from kernelyard.transform.fusion.fuse_tir import FuseTIR
+from kernelyard.transform.fusion.fuse_tir import FuseTIR, fuse
 from kernelyard.transform.fusion.kernel_groups import is_primitive
 from kernelyard.transform.lowering.annotate_tir_op_pattern import AnnotateTIROpPattern
 from kernelyard.transform.lowering.legalize_ops import LegalizeOps
@@ -122,3 +123,22 @@ def test_both_steps_keep_the_meaning(program: RandomProgram):
     for module in (between, FuseTIR()(between)):
         for found, wanted in zip(run(module, program.inputs), expected, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_equal_groups_are_fused_once(monkeypatch):
+    """Networks repeat their layers, and the chains of small operators between them."""
+    b = FunctionBuilder()
+    grouped_module = grouped(b, *(b.op("exp", b.op("negative", b.input(name, (4, 8)))) for name in "xy"))
+    fused: list[object] = []
+
+    def count(group, module):
+        fused.append(group)
+        return fuse(group, module)
+
+    monkeypatch.setattr(fuse_tir, "fuse", count)
+    module = FuseTIR()(grouped_module)
+    assert len(fused) == 1
+    assert [f for f in grouped_module.functions.values() if is_primitive(f)][:1] == fused
+    x, y = np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 4, 8)
+    for found, wanted in zip(run(module, [x, y]), (np.exp(-x), np.exp(-y)), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)

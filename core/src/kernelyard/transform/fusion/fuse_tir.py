@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from kernelyard.ir import (
@@ -23,6 +24,7 @@ from kernelyard.ir import (
     operands,
 )
 from kernelyard.legalize import CUSTOM
+from kernelyard.patterns.composite import structural_key
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.inline import inline_locals
 from kernelyard.tir.op_pattern import KINDS, OPAQUE, classify
@@ -44,7 +46,10 @@ class FuseTIR(Pass):
         if not groups:
             return module
         functions = PrimFuncTable(module.without_functions(set(groups)))
-        names = {name: functions.name_of(fuse(group, module), name) for name, group in groups.items()}
+        names = {
+            name: functions.name_once(structural_key(group), name, partial(fuse, group, module))
+            for name, group in groups.items()
+        }
         changed: dict[str, BaseFunction] = {
             name: _CallFused(names).mutate(function)
             for name, function in module.graph_functions().items()
