@@ -14,6 +14,7 @@ from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 from kernelyard_dnnl import execution, primitive
 from kernelyard_dnnl.execution import GraphPlans
 from kernelyard_dnnl.lowering import Lowering
+from kernelyard_dnnl.primitive import SLOW_TO_DESCRIBE
 from kernelyard_dnnl.speculation import WEIGHTS, Speculation, SpeculativePrimitive
 
 SIZES = ((8, 8), (9, 5), (17, 23), (3, 4), (64, 80), (31, 7))
@@ -111,6 +112,25 @@ def test_what_varies_is_not_assumed_again(network, monkeypatch):
     for height, width in SIZES:
         is_right(exe, network, height, width)
     assert relied_on.count("matmul") == 1
+
+
+def test_what_takes_long_to_ask_is_checked_at_the_end(monkeypatch):
+    """A transposed convolution is described beside the lowering; where that was assumed wrongly, all is done again."""
+    is_as_assumed, blind, again = SpeculativePrimitive.is_as_assumed, Speculation.blind, []
+    assert isinstance(is_as_assumed, property)
+    slow = property(lambda self: self.recipe.kind not in SLOW_TO_DESCRIBE and is_as_assumed.__get__(self))
+    monkeypatch.setattr(SpeculativePrimitive, "is_as_assumed", slow)
+    monkeypatch.setattr(Speculation, "blind", lambda self: again.append(self) or blind(self))
+    b, random = FunctionBuilder(), np.random.default_rng(0)
+    x = b.input("x", (1, 32, dims.symbol("h"), dims.symbol("w")))
+    weight = random.standard_normal((32, 32, 2, 2), dtype=np.float32)
+    module = IRModule({"main": b.function(b.op("nn.conv2d_transpose", x, weight, strides=(2, 2)))})
+    exe = ky.compile(module, backends=["dnnl"])
+    assert_offloaded(exe, "dnnl", pattern="dnnl.conv2d_transpose")
+    for height, width in SIZES:
+        data = random.standard_normal((1, 32, height, width), dtype=np.float32)
+        assert_allclose(exe(data), evaluate(module, [data])[0])
+    assert len(again) == 1
 
 
 def test_deterministic_programs_ask_each_time(network, monkeypatch):

@@ -106,8 +106,9 @@ class GraphPlans:
             speculation = Speculation(earlier)
             with suppress(StatusError):  # a refusal may have been assumed wrongly
                 plan = self._lower_graph(graph, values, threads, is_one_of_many, speculation)
-                self._speculations[key] = speculation.keep()
-                return plan
+                if speculation.has_held():
+                    self._speculations[key] = speculation.keep()
+                    return plan
         speculation = Speculation() if earlier is None else earlier.blind()
         plan = self._lower_graph(graph, values, threads, is_one_of_many, speculation)
         self._speculations[key] = speculation.keep()

@@ -3,7 +3,7 @@
 A lowering mostly asks the library in order to compare: with post-ops or without, the first implementation or the next.
 Each question takes a tenth of a millisecond to ten, and the answers are nearly always the same at other sizes. So the
 earlier answers are assumed. Of the primitives that are left, the library is asked: a node with one that is not as
-assumed is lowered again.
+assumed is lowered again. Where asking takes milliseconds, it is done beside the lowering, and all is lowered again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kernelyard.runtime.api import NamedTuple, cached_property
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor
-from kernelyard_dnnl.primitive import Primitive, Recipe, primitive_of
+from kernelyard_dnnl.primitive import SLOW_TO_DESCRIBE, Primitive, Recipe, primitive_of
 
 # Layouts of constants, whose shapes are those of other sizes: what to ask the library for, by attribute.
 WEIGHTS = {
@@ -108,6 +108,7 @@ class Speculation:
         self._answers: dict[tuple[int, int], tuple[_Question, _Answer]] = {}
         self._asked: dict[tuple[int, int], tuple[_Question, Primitive | tuple[str, int]]] = {}
         self._counts: Counter[int] = Counter()
+        self._unchecked: list[SpeculativePrimitive] = []
 
     def begin_node(self, node: int) -> None:
         """Count the questions of a node anew."""
@@ -140,7 +141,7 @@ class Speculation:
             for key, (question, found) in self._asked.items()
             if key not in self._varying
         }
-        self._asked, self._earlier = {}, {}
+        self._asked, self._earlier, self._unchecked = {}, {}, []
         return self
 
     def blind(self) -> Speculation:
@@ -153,10 +154,18 @@ class Speculation:
         """Return the primitive itself for one that will be run. Raises: WrongAssumptionError."""
         if not isinstance(primitive, SpeculativePrimitive):
             return primitive
-        if not primitive.is_as_assumed:
+        if primitive.recipe.kind in SLOW_TO_DESCRIBE:
+            self._unchecked.append(primitive)
+        elif not primitive.is_as_assumed:
             self._varying.add(primitive.asked)
             raise WrongAssumptionError
         return primitive.actual
+
+    def has_held(self) -> bool:
+        """Tell if the primitives that `rely_on` did not check are as assumed."""
+        wrong = [primitive.asked for primitive in self._unchecked if not primitive.is_as_assumed]
+        self._varying.update(wrong)
+        return not wrong
 
 
 def _answer(found: Primitive | tuple[str, int]) -> _Answer:
