@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernelyard.errors import CodegenError
-from kernelyard_dnnl import _enums, _native
+from kernelyard_dnnl import _enums, _native, primitive
 from kernelyard_dnnl.layout import dense
+from kernelyard_dnnl.primitive_attributes import attributes_of
 from kernelyard_dnnl.primitives import all_kinds
 
 
@@ -132,3 +134,20 @@ def test_a_primitive_that_the_library_lacks_is_unimplemented():
     with pytest.raises(_native.StatusError) as caught:
         _native.load_library().create_descriptor("telepathy")
     assert caught.value.status == "unimplemented"
+
+
+def test_attributes_outlive_the_call_that_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may have the cache let go of them while the library reads them."""
+    library, destroyed = _native.load_library(), list[int]()
+    create, attributes = library.create, attributes_of((), ())
+
+    def call(name: str, *arguments: Any) -> _native.Handle:
+        assert not destroyed
+        return create(name, *arguments)
+
+    monkeypatch.setattr(primitive, "attributes_of", lambda *_: _native.Handle(attributes.address, destroyed.append))
+    monkeypatch.setattr(library, "create", call)
+    primitive.Primitive(
+        primitive.Recipe("reorder", (dense((2, 3), "float32"), dense((2, 3), "float32", (1, 0)))), 1
+    ).describe()
+    assert destroyed

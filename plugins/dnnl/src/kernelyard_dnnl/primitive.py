@@ -286,6 +286,7 @@ def _create_reorder_descriptor(recipe: Recipe, threads: int) -> Handle:
     source, destination = recipe.arguments
     assert isinstance(source, MemoryDescriptor)
     assert isinstance(destination, MemoryDescriptor)
+    attributes = attributes_of(recipe.post_ops, recipe.numbers)  # held: the cache may let go of them meanwhile
     with thread_count(library, threads):
         return library.create(
             "dnnl_reorder_primitive_desc_create",
@@ -294,7 +295,7 @@ def _create_reorder_descriptor(recipe: Recipe, threads: int) -> Handle:
             engine,
             destination.address,
             engine,
-            attributes_of(recipe.post_ops, recipe.numbers).address,
+            attributes.address,
         )
 
 
