@@ -151,3 +151,46 @@ def test_attributes_outlive_the_call_that_reads_them(monkeypatch: pytest.MonkeyP
         primitive.Recipe("reorder", (dense((2, 3), "float32"), dense((2, 3), "float32", (1, 0)))), 1
     ).describe()
     assert destroyed
+
+
+KEPT = """
+import numpy as np
+from kernelyard.runtime.api import address_of
+from kernelyard_dnnl import _enums as enums
+from kernelyard_dnnl.layout import any_layout, channels_last, dense
+from kernelyard_dnnl.packing import memory_object, run_primitive
+from kernelyard_dnnl.primitive import Primitive, Recipe, Vector
+from kernelyard_dnnl.primitive_attributes import Eltwise, attributes_of
+
+def convolution(size):
+    image, result = (channels_last((1, channels, size, size), "float32") for channels in (64, 96))
+    weights, bias = any_layout((96, 64, 1, 1), "float32"), any_layout((96,), "float32")
+    steps = Vector((1, 1)), *[Vector((0, 0))] * 3
+    what = (enums.FORWARD_INFERENCE, 1, image, weights, bias, result, *steps)
+    return Primitive(Recipe("convolution_forward", what, (Eltwise("relu"), Eltwise("tanh"))), 1)
+
+def run(primitive):
+    layouts = {"src": primitive.source, "weights": primitive.weights, "bias": dense((96,), "float32")}
+    arrays = {name: np.full(layout.nbytes // 4, 0.5, np.float32) for name, layout in layouts.items()}
+    arrays["dst"] = np.zeros(primitive.destination.nbytes // 4, np.float32)
+    layouts["dst"] = primitive.destination
+    memories = {enums.ARG[n]: memory_object(layouts[n].native, address_of(array)) for n, array in arrays.items()}
+    run_primitive(primitive, memories)
+    return arrays["dst"]
+
+wanted = run(convolution(14))
+attributes_of.cache_clear()
+again = convolution(14)
+again.describe()
+others = [convolution(size) for size in range(20, 160)]
+for other in others:
+    other.generate()
+print("equal" if np.array_equal(run(again), wanted) else "other numbers")
+"""
+
+
+def test_primitives_are_made_of_descriptors_that_were_asked_for_before():
+    """oneDNN's own cache would give out a descriptor that refers to the first one, which is freed."""
+    overwritten = "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0"  # what is freed
+    result = run_python(KEPT, GLIBC_TUNABLES=overwritten)
+    assert result.stdout.strip() == "equal", result.stderr

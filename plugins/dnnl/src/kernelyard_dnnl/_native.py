@@ -30,9 +30,8 @@ LIBRARY_VARIABLE = EnvironmentVariable(
 LIBRARY_NAME = "libdnnl.so.3"
 DISTRIBUTIONS = ("onednn-cpu-gomp", "paddlepaddle")
 PADDLE = "distribution paddlepaddle"  # it uses the library, too
-# Primitives that are kept beside those in use, by us and by oneDNN: of new sizes all the time, each with its own code.
-CACHED_PRIMITIVES = 64
-CACHE_VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
+# Primitives that are kept beside those in use: of new sizes all the time, each with its own code.
+CACHED_PRIMITIVES = 128
 INSTALL_HINT = "pip install 'onednn-cpu-gomp==2023.2.0', or set KERNELYARD_DNNL_LIBRARY to the path of a libdnnl.so.3"
 
 OPENMP_PAUSE_HARD = 2
@@ -211,6 +210,15 @@ class Library:
                 raise StatusError(name, enums.STATUS.index("unimplemented")) from error
         return self.create(name, "dnnl_primitive_desc_destroy", c_void_p(self.engine.address), *arguments)
 
+    def forget_primitives(self) -> None:
+        """Have the library keep no primitives itself.
+
+        Of a primitive that it keeps, oneDNN 3.2 gives out a descriptor whose kernels (`brgemm_t`) refer to post-ops of
+        the descriptor that the primitive was made of, which may have been destroyed; a primitive that is made of it
+        once the library has let go of the other one reads freed memory.
+        """
+        self.call("dnnl_set_primitive_cache_capacity", 0)
+
     def clone_descriptor(self, descriptor: Handle) -> Handle:
         """Return another handle of a primitive's descriptor, which stays what it is when the first is moved on."""
         return self.create("dnnl_primitive_desc_clone", "dnnl_primitive_desc_destroy", descriptor.address)
@@ -302,8 +310,8 @@ def load_library() -> Library:
     for path, source in candidates():
         try:
             library = Library(path)
-            if source != PADDLE and not any(variable in os.environ for variable in CACHE_VARIABLES):
-                library.call("dnnl_set_primitive_cache_capacity", CACHED_PRIMITIVES)
+            if source != PADDLE:
+                library.forget_primitives()
             return library
         except (OSError, AttributeError, StatusError) as error:
             reasons.append(f"{source}: {error}")
