@@ -200,10 +200,10 @@ def quantized_cases() -> list[Case]:
             cases.append(Case(op, {"x": make(3, 4), **a, "b": make(4), **b, **y}, {}, atol=1.01))
         cases.append(Case("QLinearSigmoid", {"x": make(3, 4), **a, **pair("y", 1 / 256, 0, dtype)}, {}, atol=1.01))
         cases.append(Case("QLinearLeakyRelu", {"x": make(3, 4), **a, **y}, {"alpha": 0.3}, atol=1.01))
-        for opset, axis in ((11, 1), (13, 1), (13, -1)):
-            scale = pair("y", 1 / 256, 0 if dtype is np.uint8 else -128, dtype)
+        for (opset, axis), largest in itertools.product(((11, 1), (13, 1), (13, -1)), (255 / 256, 1.0, 0.8)):
+            scale = pair("y", largest / 255, 0 if dtype is np.uint8 else -128, dtype)
             attrs = {"opset": opset, "axis": axis}
-            cases.append(Case("QLinearSoftmax", {"x": make(2, 3, 4), **a, **scale}, attrs, atol=1.01))
+            cases.append(Case("QLinearSoftmax", {"x": make(2, 30, 4), **a, **scale}, attrs, atol=0))
         cases.append(
             Case("QLinearWhere", {"c": make(3, 4) > 0, "x": make(3, 4), **a, "b": make(4), **b, **y}, {}, atol=1.01)
         )

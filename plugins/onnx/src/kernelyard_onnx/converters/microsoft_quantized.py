@@ -126,13 +126,14 @@ def quantized_mean(node: Node) -> Expr:
 
 @microsoft("QLinearSoftmax")
 def quantized_softmax(node: Node) -> Expr:
-    """Before opset 13 over all axes from one on."""
+    """Before opset 13 over all axes from one on. onnxruntime has a whole number of codes for a probability of 1."""
     x = _real(node, 0)
     axis, shape = node.axis(node.attr("axis", -1), node.rank(x)), node.shape(x)
     if node.require_attr("opset") < 13:
         x = node.reshape(x, (*shape[:axis], product(shape[axis:])))
     y = node.reshape(node.op("nn.softmax", x, axis=axis), shape)
-    return _quantize(node, y, 3, node.dtype(node.input(0)))
+    scale = node.op("reciprocal", node.op("floor", node.op("reciprocal", node.input(3))))
+    return quantize(node, y, scale, node.optional(4), node.dtype(node.input(0)))
 
 
 @microsoft("QLinearAveragePool")
