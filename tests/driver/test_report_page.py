@@ -17,7 +17,8 @@ import pytest
 from kernelyard.driver.report.layered_layout import GAP_X, lay_out_in_layers
 from kernelyard.driver.report.report_graph import MAX_BOXES, MAX_LETTERS, boxes_of
 from kernelyard.driver.report.report_page import LIBRARY_COLOURS, OTHER_COLOURS, VIEW_COLOUR, report_page
-from kernelyard.runtime.report import Node, Placed, PlacedRegion, Reason, Report
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_entries import Node, Placed, PlacedRegion, Reason
 
 
 def report_of(count: int) -> Report:

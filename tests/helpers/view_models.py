@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from kernelyard.ir import FunctionBuilder, IRModule
-from kernelyard.runtime.report import Node, Placed, PlacedRegion, Reason, Report
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_entries import Node, Placed, PlacedRegion, Reason
 
 
 def report_of(count: int) -> Report:

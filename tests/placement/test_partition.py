@@ -20,7 +20,8 @@ from kernelyard.placement.build_report import build_report
 from kernelyard.placement.partition import partition
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.settings import PlacementSettings
-from kernelyard.runtime.report import DeclinedMatch, Report
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_entries import DeclinedMatch
 from kernelyard.target import Target
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
 from kernelyard.testing.reference import assert_same_meaning

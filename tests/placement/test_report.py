@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kernelyard.errors import ArtifactCorruptedError
-from kernelyard.runtime.report import DeclinedMatch, Kernel, Placed, PlacedRegion, Report, Violation
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_entries import DeclinedMatch, Kernel, Placed, PlacedRegion, Violation
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelyard.runtime.report import DeclinedMatch, Placed, PlacedRegion, Report, Violation
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_entries import DeclinedMatch, Placed, PlacedRegion, Violation
 from kernelyard.runtime.text_table import LEAST, align_rows, fold
 
 ROWS = [

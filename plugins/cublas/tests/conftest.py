@@ -6,7 +6,7 @@ import pytest
 
 import kernelyard as ky
 import kernelyard.ops
-from kernelyard.runtime.report import PlacedRegion
+from kernelyard.runtime.report_entries import PlacedRegion
 from kernelyard.testing.offload_bench import OffloadBench, skip_without
 from kernelyard_cublas.emulation import EmulatedLt
 from kernelyard_cublas.runtime import CublasRuntime, api_of

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kernelyard import dtypes
-from kernelyard.runtime.report import DeclinedMatch, PlacedRegion, Report
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_entries import DeclinedMatch, PlacedRegion
 from kernelyard.testing import assert_allclose, assert_declined, assert_offloaded, relative_error
 from kernelyard.testing.assertions import TOLERANCES
 

@@ -10,7 +10,8 @@ from kernelyard.ir import IRModule
 from kernelyard.placement.nodes import nodes_of
 from kernelyard.placement.recorder import Recorder
 from kernelyard.placement.rest import Rest
-from kernelyard.runtime.report import Kernel, Node, Placed, PlacedRegion, Report
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_entries import Kernel, Node, Placed, PlacedRegion
 from kernelyard.runtime.report_words import VIEW
 
 REST = "rest"  # in place of a backend: ops of which nobody said who runs them

@@ -9,7 +9,7 @@ from kernelyard.patterns.matching.matcher import Matcher
 from kernelyard.patterns.matching.near_miss import NearMisses
 from kernelyard.patterns.registry import FusionPattern
 from kernelyard.placement.recorder import Recorder
-from kernelyard.runtime.report import Reason
+from kernelyard.runtime.report_entries import Reason
 from kernelyard.runtime.report_words import EXCLUDED, NO_MATCH
 
 NOT_TOGETHER = "each operand matches by itself, but values or shapes that must be equal differ"

@@ -12,10 +12,9 @@ from kernelyard.patterns.composite import CODEGEN, COMPOSITE, GLOBAL_SYMBOL
 from kernelyard.patterns.matching.match_result import Match
 from kernelyard.placement.recorder import Recorder, node_label
 from kernelyard.plugins.support.roofline import bytes_of, flops_of
-from kernelyard.runtime.report import Node, Reason
-from kernelyard.runtime.report_words import NO_MATCH, VIEW, VM
+from kernelyard.runtime.report_entries import Node, Reason
+from kernelyard.runtime.report_words import NO_MATCH, TAKEN, VIEW, VM
 
-TAKEN = "taken"
 CONTRACT_VIOLATION = "contract-violation"
 
 # Where a value comes from: numbers of nodes and names of the model's inputs; of a tuple, one for each field.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernelyard.ir import Call, Expr, Var
 from kernelyard.patterns.matching.match_result import Match
 from kernelyard.patterns.registry import Decline, FusionPattern
-from kernelyard.runtime.report import DeclinedMatch, Reason, Violation
+from kernelyard.runtime.report_entries import DeclinedMatch, Reason, Violation
 from kernelyard.transform.partition.fuse_ops_by_pattern import FailedCheck
 
 

@@ -12,7 +12,8 @@ from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.placement_decision import ASSIGNED, PlacementDecision
 from kernelyard.runtime.profiling.profile import Profile, StepTime
 from kernelyard.runtime.profiling.profiler import profile
-from kernelyard.runtime.report import Node, Report
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_entries import Node
 from kernelyard.runtime.report_words import VIEW
 from kernelyard_tune.search import Kernel, Problem, search
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kernelyard.runtime.report import Node, Report
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_entries import Node
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from kernelyard.runtime.abi.spec import MAX_ITEMS, Fields, corrupted
-from kernelyard.runtime.report import MAX_COUNT, Node, Report
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_entries import MAX_COUNT, Node
 from kernelyard_view.build import Buffer, Build, MemoryMap, PartRow, StepRow
 from kernelyard_view.names import plain_name
 

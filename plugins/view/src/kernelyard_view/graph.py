@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from kernelyard.driver.report.layered_layout import Layout, lay_out_in_layers
-from kernelyard.runtime.report import Node
+from kernelyard.runtime.report_entries import Node
 from kernelyard_view.names import plain_name
 
 MAX_LETTERS = 30  # of a line in a box

@@ -12,7 +12,7 @@ from string import Template
 from typing import Any
 
 from kernelyard.driver.report.report_page import colours_of, page_data
-from kernelyard.runtime.report import SYMBOL_SIZE
+from kernelyard.runtime.report_words import SYMBOL_SIZE
 from kernelyard_view.build import Build, errors_of_nodes, shares_of_nodes
 from kernelyard_view.graph import graph_data
 from kernelyard_view.names import model_ops, plain_name

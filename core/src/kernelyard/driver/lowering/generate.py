@@ -16,7 +16,7 @@ from kernelyard.legalize import CUSTOM, op_of
 from kernelyard.plugins.interfaces.code_generator import CodeGenerator
 from kernelyard.plugins.sandbox.guard import within_time
 from kernelyard.runtime.abi.module import RuntimeModule
-from kernelyard.runtime.report import Kernel
+from kernelyard.runtime.report_entries import Kernel
 from kernelyard.runtime.report_words import EXTERN
 from kernelyard.target import Target
 from kernelyard.tir import PrimFunc

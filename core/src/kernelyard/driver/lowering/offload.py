@@ -22,7 +22,7 @@ from kernelyard.plugins.sandbox.guard import progress, within_time
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.abi.threads import threads_of_a_run
 from kernelyard.runtime.device.device import CPU
-from kernelyard.runtime.report import Reason, Violation
+from kernelyard.runtime.report_entries import Reason, Violation
 from kernelyard.target import Target
 from kernelyard.transform.interprocedural.inline_functions import inline_functions
 from kernelyard.transform.layout.border_agreement import BorderLayouts

@@ -9,7 +9,7 @@ from html import escape
 from itertools import groupby
 
 from kernelyard.driver.report.layered_layout import Layout, lay_out_in_layers
-from kernelyard.runtime.report import Node
+from kernelyard.runtime.report_entries import Node
 from kernelyard.runtime.report_words import VIEW
 
 MAX_BOXES = 400

@@ -9,8 +9,8 @@ from importlib.resources import files
 from string import Template
 
 from kernelyard.driver.report.report_graph import boxes_of, draw
-from kernelyard.runtime.report import SYMBOL_SIZE, Report
-from kernelyard.runtime.report_words import VIEW
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_words import SYMBOL_SIZE, VIEW
 
 # White text is readable on each (a contrast of 4.5 at least).
 LIBRARY_COLOURS = ("#2f6fde", "#a85a0c", "#1c7a4f", "#8b45b0", "#b1346e", "#0b7186")

@@ -22,7 +22,7 @@ from kernelyard.plugins.interfaces.code_generator import CodeGenerator
 from kernelyard.plugins.sandbox.guard import within_time
 from kernelyard.runtime.device.device import CPU, device_kinds
 from kernelyard.runtime.installed.distributions import install_line
-from kernelyard.runtime.report import Reason
+from kernelyard.runtime.report_entries import Reason
 from kernelyard.runtime.report_words import ON_HOST
 from kernelyard.target import Target
 

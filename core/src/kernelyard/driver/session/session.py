@@ -27,7 +27,8 @@ from kernelyard.plugins.discovery.manager import PluginManager, get_manager
 from kernelyard.plugins.interfaces.backend import Backend
 from kernelyard.plugins.interfaces.code_generator import CodeGenerator
 from kernelyard.runtime.placement_decision import ASSIGNED, LEAST_COST, PlacementDecision
-from kernelyard.runtime.report import Kernel, Report
+from kernelyard.runtime.report import Report
+from kernelyard.runtime.report_entries import Kernel
 from kernelyard.target import Target
 from kernelyard.transform.compile_pipeline import CompilePipeline
 from kernelyard.transform.pass_infra.pass_base import Pass

@@ -10,7 +10,7 @@ from kernelyard.errors import ShapeError
 from kernelyard.ir import Call, Op, TensorType
 from kernelyard.ir.types import tensors_of
 from kernelyard.patterns.matching.match_result import Match
-from kernelyard.runtime.report import SYMBOL_SIZE
+from kernelyard.runtime.report_words import SYMBOL_SIZE
 from kernelyard.transform.partition.region import Region
 
 # Of one core: every plugin states its costs at these rates and by its own efficiency, so that costs have one scale

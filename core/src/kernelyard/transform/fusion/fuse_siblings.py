@@ -44,7 +44,7 @@ from kernelyard.ir import (
 from kernelyard.ir.purity import Purity
 from kernelyard.ir.types import symbols_of
 from kernelyard.ir.visitor import result_vars
-from kernelyard.runtime.report import SYMBOL_SIZE
+from kernelyard.runtime.report_words import SYMBOL_SIZE
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.common_loops import (
     ElementwiseLoops,
