@@ -135,6 +135,14 @@ def test_refusals_of_others_and_who_came_first() -> None:
     assert reasons(report, "nn.relu") == {"second": ("taken", "first comes first")}
 
 
+def test_the_text_names_backends_that_run_nothing() -> None:
+    first, second = InterpretedBackend("first", ["nn.relu"]), InterpretedBackend("second", ["nn.relu"])
+    line = 'second runs nothing: first comes first for nn.relu×3; backends=["second"] or tune= would let it'
+    assert line in str(report_of(network(3), first, second)).splitlines()
+    of_both = InterpretedBackend("second", ["nn.relu", "matmul"])
+    assert "runs nothing" not in str(report_of(network(3), first, of_both))
+
+
 def test_a_group_that_leaks() -> None:
     b = FunctionBuilder()
     y = b.op("exp", b.input("x", (2, 4)))

@@ -21,7 +21,7 @@ from kernelyard.runtime.report_entries import (
     Reason,
     Violation,
 )
-from kernelyard.runtime.report_words import EXCLUDED, NO_MATCH, ON_HOST, SYMBOL_SIZE, explain_words
+from kernelyard.runtime.report_words import EXCLUDED, NO_MATCH, ON_HOST, SYMBOL_SIZE, TAKEN, explain_words
 from kernelyard.runtime.text_table import align_rows, amount, fold
 
 MAX_NAMED = 8  # functions of a violation that the table names; `violations` has all
@@ -95,7 +95,7 @@ class Report:
 
     def text(self, width: int | None = None) -> str:
         """Format the summary and the tables as text, folded at `width`."""
-        head = (_setting_lines, _coverage_lines, _word_lines, _host_lines)
+        head = (_setting_lines, _coverage_lines, _word_lines, _host_lines, _idle_lines)
         parts = [lines(self, width) for lines in (*head, _region_lines, _declined_lines, _unmatched_lines)]
         return "\n".join([*fold(self.summary, width), *(line for part in parts for line in part)])
 
@@ -203,6 +203,20 @@ def _host_lines(report: Report, width: int | None) -> list[str]:
     why = Counter(reason.message for node in report.nodes for reason in node.reasons if reason.code == ON_HOST)
     lines = [fold(f"{_count(count, 'op')} on the host: {message}", width) for message, count in why.items()]
     return ["", *(part for line in lines for part in line)] if lines else []
+
+
+def _idle_lines(report: Report, width: int | None) -> list[str]:
+    """Name the backends that run nothing, as others are asked before them, and what would let them."""
+    counts: dict[str, Counter[str]] = {}
+    for node in report.nodes:
+        for reason in node.reasons:
+            if reason.code == TAKEN and reason.backend not in report.coverage:
+                counts.setdefault(reason.backend, Counter())[f"{reason.message} for {node.op}"] += 1
+    lines: list[str] = []
+    for backend, ops in counts.items():
+        why = ", ".join(f"{text}×{count}" for text, count in ops.most_common(MAX_NODES))
+        lines += fold(f'{backend} runs nothing: {why}; backends=["{backend}"] or tune= would let it', width)
+    return ["", *lines] if lines else []
 
 
 def _region_lines(report: Report, width: int | None) -> list[str]:
