@@ -24,9 +24,12 @@ from kernelyard.driver.session.requirements import check_coverage
 from kernelyard.driver.session.session import CompileSession, Options, open_session
 from kernelyard.errors import PerformanceWarning, PluginContractError, UnsupportedOperatorError
 from kernelyard.ir import Call, IRModule
+from kernelyard.ir.hash_ahead import hash_ahead
 from kernelyard.ir.scopes import introduces_symbols
 from kernelyard.ops.size_checks import size_checks
+from kernelyard.placement.build_report import add_fallbacks
 from kernelyard.placement.partition import partition
+from kernelyard.runtime.abi.memory import HEAP_TRIMMER
 from kernelyard.runtime.abi.module import RuntimeModule
 from kernelyard.runtime.execute.executable import Executable
 from kernelyard.runtime.program.program import SizeCheck
@@ -173,19 +176,32 @@ def _compile_for_all_sizes(
 def _run_phases(session: CompileSession, read: Callable[[], IRModule], instruments: Sequence[Instrument]) -> Executable:
     """Run all phases on the module that `read` imports, which nobody else holds: its weights are freed once packed."""
     with watch_passes(session, instruments):
-        with collector_paused():
-            module = simplify(session, read())
-            placed = place(session, module)
-        if session.required:  # known before the work is done
-            check_coverage(session.report(placed, session.generator), session.required)
-        placed, offloaded = offload(session, placed)
-        generated = generate(session, offloaded)
-    exe = link(session, generated, {name: size_checks(module, name) for name in module.entry_functions()})
+        generated, checks, report = _generate_code(session, read)
+    exe = link(session, generated, checks)
     fallbacks = {symbol: tuple(step.symbol for step in each.steps) for symbol, each in exe.fallbacks.items()}
-    exe.report = session.report(placed, generated.generator, generated.kernels, fallbacks)
-    check_coverage(exe.report, session.required)
+    exe.report = add_fallbacks(report, fallbacks)
     log.info("%s", exe.report.summary)
     return exe
+
+
+def _generate_code(
+    session: CompileSession, read: Callable[[], IRModule]
+) -> tuple[Generated, dict[str, tuple[SizeCheck, ...]], Report]:
+    """Return what `link` puts together, and the report, which nothing of the modules up to there outlives.
+
+    Raises: as `read` and the phases, CoverageError.
+    """
+    with collector_paused():
+        module = simplify(session, read())
+        placed = place(session, module)
+    if session.required:  # known before the work is done
+        check_coverage(session.report(placed, session.generator), session.required)
+    placed, offloaded = offload(session, placed)
+    generated = generate(session, offloaded)
+    report = session.report(placed, generated.generator, generated.kernels)
+    check_coverage(report, session.required)
+    session.recorder.matches.clear()  # they refer to the whole module, and this was the last that reads them
+    return generated, {name: size_checks(module, name) for name in module.entry_functions()}, report
 
 
 def explain(
@@ -272,8 +288,12 @@ def place(session: CompileSession, module: IRModule) -> IRModule:
 def link(session: CompileSession, generated: Generated, checks: Mapping[str, tuple[SizeCheck, ...]]) -> Executable:
     """Put programs, kernels, external modules and constants together; `checks` are those of each entry function.
 
+    Constants are packed now, when nothing else holds what they are packed from; the threads that do so take new memory,
+    so that what passes have freed goes back to the system first.
     Raises: PluginContractError when two modules define one symbol.
     """
+    HEAP_TRIMMER.trim()
+    hash_ahead(generated.module)
     module = remove_fallbacks(generated.module)
     modules: list[RuntimeModule] = [*module.attrs.get(EXTERNAL_MODULES, ()), *generated.kernel_modules]
     module_of, reference = _module_indices(modules), len(modules)  # the number that the reference module will have

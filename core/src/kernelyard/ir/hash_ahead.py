@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from kernelyard import dims
 from kernelyard.ir.expr import Constant, operands
 from kernelyard.ir.module import IRModule
 from kernelyard.runtime.abi.threads import processors
@@ -14,7 +15,8 @@ LARGE = 1 << 18  # bytes: what is smaller is hashed sooner than a thread takes i
 def hash_ahead(module: IRModule) -> None:
     """Start to compute the digests of a module's large constants; `Constant.digest` waits for its own.
 
-    SHA-256 takes a second for a gigabyte, and the interpreter lock is free meanwhile.
+    The elements of a `DeferredConstant` are computed for it. SHA-256 takes a second for a gigabyte, and the interpreter
+    lock is free meanwhile.
     """
     read = (
         operand
@@ -22,10 +24,15 @@ def hash_ahead(module: IRModule) -> None:
         for binding in function.bindings
         for operand in operands(binding.value)
     )
-    large = dict.fromkeys(each for each in read if isinstance(each, Constant) and each.data.nbytes >= LARGE)
+    large = dict.fromkeys(each for each in read if isinstance(each, Constant) and _nbytes(each) >= LARGE)
     if not large:
         return
     executor = ThreadPoolExecutor(processors(), "kernelyard-digest")
     for constant in large:
         constant.hash_ahead(executor)
     executor.shutdown(wait=False)
+
+
+def _nbytes(constant: Constant) -> int:
+    """Return the size of the elements, which may not be computed yet."""
+    return dims.evaluate(constant.tensor_type.nbytes, {})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
-from types import MappingProxyType
 
 from kernelyard.ir import IRModule
 from kernelyard.placement.nodes import nodes_of
@@ -24,24 +24,29 @@ def build_report(
     rest: Rest | None = None,
     kernels: Sequence[Kernel] = (),
     precision: str = "float32",
-    fallbacks: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Report:
     """Return the report of a module after partitioning, before `RunCodegen`.
 
     rest: who runs the ops that no backend took; without it they are of `REST`. Regions whose codegen failed (recorded
-    violations) count among them. fallbacks: kernels that run where a backend refuses a region, by the region's symbol.
+    violations) count among them.
     """
     nodes = nodes_of(module, recorder, rest.owner if rest is not None else lambda _: REST)
     return Report(
         target,
         placed=tuple(_rows(nodes)),
-        regions=tuple(_regions(nodes, fallbacks)),
+        regions=tuple(_regions(nodes)),
         declined=recorder.list_declined_matches(),
         kernels=tuple(kernels),
         violations=tuple(recorder.violations),
         nodes=nodes,
         precision=precision,
     )
+
+
+def add_fallbacks(report: Report, fallbacks: Mapping[str, tuple[str, ...]]) -> Report:
+    """Return the report with the kernels that run where a backend refuses a region, by the region's symbol."""
+    regions = tuple(replace(each, fallback=fallbacks.get(each.function, ())) for each in report.regions)
+    return replace(report, regions=regions)
 
 
 def _rows(nodes: Sequence[Node]) -> Iterator[Placed]:
@@ -58,12 +63,11 @@ def _rows(nodes: Sequence[Node]) -> Iterator[Placed]:
         yield from (Placed(owner, op, *work) for (owner, op), work in table.items() if owner == backend)
 
 
-def _regions(nodes: Sequence[Node], fallbacks: Mapping[str, tuple[str, ...]]) -> Iterator[PlacedRegion]:
+def _regions(nodes: Sequence[Node]) -> Iterator[PlacedRegion]:
     """Yield one for each group that a backend took; it is called what its last op is."""
     for _, members in groupby(nodes, key=lambda node: node.group):
         group = list(members)
         last = group[-1]
         if last.pattern:
             ops = tuple(node.op for node in group)
-            fallback = fallbacks.get(last.function, ())
-            yield PlacedRegion(last.backend, last.pattern, ops, last.function, last.name, fallback)
+            yield PlacedRegion(last.backend, last.pattern, ops, last.function, last.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from kernelyard.dims import Bounds
@@ -81,14 +80,10 @@ class CompileSession:
         placed: IRModule,
         generator: CodeGenerator | None,
         kernels: Sequence[Kernel] = (),
-        fallbacks: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> Report:
-        """Return the report of a placed module, whose rest `generator` runs.
-
-        fallbacks: kernels that run where a backend refuses a region, by the region's symbol.
-        """
+        """Return the report of a placed module, whose rest `generator` runs."""
         rest = Rest(generator.name if generator is not None else None)
-        report = build_report(placed, self.recorder, str(self.target), rest, kernels, self.precision.name, fallbacks)
+        report = build_report(placed, self.recorder, str(self.target), rest, kernels, self.precision.name)
         return replace(report, pipeline=self.pipeline.changes, decision=self.decision)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
-from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, GlobalVar, IRModule, Var
-from kernelyard.ir.hash_ahead import hash_ahead
+from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, GlobalVar, IRModule, TensorType, Var
+from kernelyard.ir.deferred_constant import DeferredConstant
 from kernelyard.runtime.abi.memory import give_back_pages
-from kernelyard.runtime.abi.threads import processors
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Load
 from kernelyard.tir.packing import Packing, pack_inputs
@@ -34,6 +33,8 @@ class PackConstants(Pass):
     A constant that several functions read, as one for any number of rows and one for a single row, is packed as the
     first of them wants it, where all cut the same axis: it is stored once. So do functions read it that look elements
     up at indices which they read, as embeddings do: these lie apart from each other in any order.
+    The elements are packed when they are first read (`DeferredConstant`): as long as the module from before is in use,
+    they would be in memory twice.
     Run it after FuseTIR; the code generator of the target knows what to choose (`CodeGenerator.packings`).
     """
 
@@ -44,27 +45,22 @@ class PackConstants(Pass):
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         changed: dict[str, Function] = {}
-        with ThreadPoolExecutor(processors(), "kernelyard-packing") as executor:
-            packer = _Packer(module, self.choose, executor)
-            entries = module.entry_functions()
-            for function in entries.values():
-                packer.choose_all(function)
-            for name, function in entries.items():
-                new = packer.mutate(function)
-                if new is not function:
-                    changed[name] = new
-            packer.wait()
+        packer = _Packer(module, self.choose)
+        entries = module.entry_functions()
+        for function in entries.values():
+            packer.choose_all(function)
+        for name, function in entries.items():
+            new = packer.mutate(function)
+            if new is not function:
+                changed[name] = new
         if not changed:
             return module
-        packed = remove_unused_kernels(module.with_functions({**changed, **packer.functions.added}))
-        hash_ahead(packed)
-        return packed
+        return remove_unused_kernels(module.with_functions({**changed, **packer.functions.added}))
 
 
 class _Packer(FunctionMutator):
-    def __init__(self, module: IRModule, choose: ChoosePackings, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, module: IRModule, choose: ChoosePackings) -> None:
         super().__init__()
-        self.executor = executor
         self.module = module
         self.choose = choose
         self.functions = PrimFuncTable(module)
@@ -73,7 +69,6 @@ class _Packer(FunctionMutator):
         self.shared: dict[tuple[str, int], Packing] = {}
         self.first: dict[str, Packing] = {}
         self.packed: dict[tuple[str, Packing], Constant] = {}
-        self.copies: list[Future[None]] = []
 
     def choose_all(self, function: Function) -> None:
         """Choose how the constants of a function's calls are packed, before any is."""
@@ -128,15 +123,9 @@ class _Packer(FunctionMutator):
         assert isinstance(constant, Constant)
         key = (constant.digest, packing)
         if key not in self.packed:
-            source, packed = constant.data, packing.empty(constant.data)
-            self.packed[key] = Constant(packed)
-            self.copies.append(self.executor.submit(_copy, packing, source, packed))
+            type_ = TensorType(packing.shape(constant.tensor_type.shape), constant.tensor_type.dtype)
+            self.packed[key] = DeferredConstant(type_, partial(_copy, packing, constant.data))
         return self.packed[key]
-
-    def wait(self) -> None:
-        """Wait until all packed constants have their values."""
-        for copy in self.copies:
-            copy.result()
 
 
 def _target(value: Expr) -> tuple[str, tuple[Expr, ...]]:
@@ -153,6 +142,7 @@ def _is_looked_up(function: PrimFunc, buffer: Buffer) -> bool:
     return all(any(isinstance(part, Load) for part in walk(*load.indices)) for load in loads)
 
 
-def _copy(packing: Packing, source: np.ndarray, packed: np.ndarray) -> None:
-    packing.apply(source, packed)
+def _copy(packing: Packing, source: np.ndarray) -> np.ndarray:
+    packed = packing.apply(source)
     give_back_pages(source)
+    return packed
