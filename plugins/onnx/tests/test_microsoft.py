@@ -198,6 +198,10 @@ def quantized_cases() -> list[Case]:
         y = pair("y", 0.05, zero - 1, dtype)
         for op in ("QLinearAdd", "QLinearMul"):
             cases.append(Case(op, {"x": make(3, 4), **a, "b": make(4), **b, **y}, {}, atol=1.01))
+        erf, unit = pair("a", 2 / 255, 128 if dtype is np.uint8 else 0, dtype), pair("b", 1 / 255, 0, dtype)
+        total = pair("y", 2 / 255, 0 if dtype is np.uint8 else -128, dtype)
+        ones = {"wb": number(255 if dtype is np.uint8 else 127, dtype)}
+        cases.append(Case("QLinearAdd", {"x": make(16, 30), **erf, **ones, **unit, **total}, {}, atol=0))
         cases.append(Case("QLinearSigmoid", {"x": make(3, 4), **a, **pair("y", 1 / 256, 0, dtype)}, {}, atol=1.01))
         cases.append(Case("QLinearLeakyRelu", {"x": make(3, 4), **a, **y}, {"alpha": 0.3}, atol=1.01))
         for (opset, axis), largest in itertools.product(((11, 1), (13, 1), (13, -1)), (255 / 256, 1.0, 0.8)):

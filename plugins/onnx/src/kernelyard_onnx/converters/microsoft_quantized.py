@@ -51,8 +51,13 @@ def _quantize(node: Node, x: Expr, scale: int, dtype: str) -> Expr:
 
 @microsoft("QLinearAdd")
 def quantized_add(node: Node) -> Expr:
-    total = node.broadcast("add", _real(node, 0), _real(node, 3))
-    return _quantize(node, total, 6, node.dtype(node.input(0)))
+    """Add in units of the result, as onnxruntime does: halves, as all of erf(x) + 1 in GELU are, are exact there."""
+    operands: list[Expr] = []
+    for first in (0, 3):
+        scale = node.broadcast("divide", node.input(first + 1), node.input(6))
+        operands.append(dequantize(node, node.input(first), scale, node.optional(first + 2)))
+    one = node.full(1, (), "float32")
+    return quantize(node, node.broadcast("add", *operands), one, node.optional(7), node.dtype(node.input(0)))
 
 
 @microsoft("QLinearMul")
