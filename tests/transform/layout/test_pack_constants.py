@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -105,6 +107,24 @@ def test_every_element_is_where_its_index_says(shape, packing):
         place = at[packing.axis]
         rest = at[: packing.axis] + at[packing.axis + 1 :]
         assert packed[(place // packing.block, *rest, place % packing.block)] == data[at]
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("block", [16, 24])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_packing_needs_no_memory_beside_the_result(axis, block, is_transposed):
+    """A vocabulary, which blocks seldom divide, is the largest weight of a language model."""
+    data = np.arange(64**3, dtype=np.float32).reshape(64, 64, 64)
+    data = data.T if is_transposed else data
+    tracemalloc.start()
+    try:
+        packed = Packing(axis, block).apply(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.1 * packed.nbytes
+    padded = np.pad(data, [(0, -64 % block if each == axis else 0) for each in range(3)])
+    np.testing.assert_array_equal(np.moveaxis(packed, -1, 1).reshape(-1, 64, 64), np.moveaxis(padded, axis, 0))
 
 
 @pytest.mark.parametrize(("shape", "stored"), [((6, 8), 1), ((6, 9), 2)])

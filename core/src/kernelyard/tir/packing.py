@@ -56,13 +56,13 @@ class Packing:
     def apply(self, array: np.ndarray, packed: np.ndarray | None = None) -> np.ndarray:
         """Return the tensor packed, in `packed` or else in an array of its own."""
         packed = self.empty(array) if packed is None else packed
-        before, after = array.shape[: self.axis], array.shape[self.axis + 1 :]
-        missing = -array.shape[self.axis] % self.block
-        if missing:
-            array = np.concatenate([array, np.zeros((*before, missing, *after), array.dtype)], self.axis)
-        blocks = array.reshape(*before, -1, self.block, *after)
-        moved = np.moveaxis(blocks, (self.axis, self.axis + 1), (0, -1))
-        packed[...] = moved
+        whole, rest = divmod(array.shape[self.axis], self.block)
+        places = np.moveaxis(array, self.axis, -1)
+        blocks = places[..., : whole * self.block].reshape(*places.shape[:-1], whole, self.block)  # a view
+        packed[:whole] = np.moveaxis(blocks, -2, 0)
+        if rest:
+            packed[whole, ..., :rest] = places[..., whole * self.block :]
+            packed[whole, ..., rest:] = 0
         return packed
 
 
