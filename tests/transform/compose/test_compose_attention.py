@@ -70,6 +70,25 @@ def attention_of(calls: list[Call]) -> Call:
     return found
 
 
+def merged_heads(rows: Dim, columns: Dim, group: int) -> Function:
+    """Attention whose products have three axes, as PyTorch's `bmm` does: (B, rows or columns, heads, H) -> alike."""
+    b = FunctionBuilder()
+    q = b.input("q", (B, rows, N, H))
+    k, v = (b.input(name, (B, columns, N // group, H)) for name in "kv")
+    if group > 1:
+        k, v = (b.op("reshape", x, shape=(B, columns, N // group, 1, H)) for x in (k, v))
+        k, v = (b.op("broadcast_to", x, shape=(B, columns, N // group, group, H)) for x in (k, v))
+        k, v = (b.op("reshape", x, shape=(B, columns, N, H)) for x in (k, v))
+
+    def flat(x: Var, length: Dim) -> Var:
+        return b.op("reshape", b.op("permute_dims", x, axes=(0, 2, 1, 3)), shape=(B * N, length, H))
+
+    scores = b.op("matmul", flat(q, rows), b.op("permute_dims", flat(k, columns), axes=(0, 2, 1)))
+    weights = b.op("nn.softmax", b.op("multiply", scores, 0.4), axis=2)
+    result = b.op("reshape", b.op("matmul", weights, flat(v, columns)), shape=(B, N, rows, H))
+    return b.function(b.op("permute_dims", result, axes=(0, 2, 1, 3)))
+
+
 def visible(b: FunctionBuilder, scores: Var) -> Var:
     return b.op("where", b.input("mask", (B, 1, 1, T), "bool"), scores, HIDDEN)
 
@@ -85,6 +104,15 @@ def added(b: FunctionBuilder, scores: Var) -> Var:
 def with_positions(mask: Mask) -> Mask:
     """Relative positions are added before scores are hidden, as MPNet, T5 and windowed transformers do."""
     return lambda b, scores: mask(b, b.op("add", scores, b.input("positions", (1, N, S, T))))
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("columns", [T, LENGTH])
+@pytest.mark.parametrize("rows", [S, LENGTH])
+def test_heads_merged_with_the_batch(rows: Dim, columns: Dim, group: int) -> None:
+    attention = attention_of(composed(merged_heads(rows, columns, group), {"n": 6}))
+    assert attention.op_name == "nn.attention"
+    assert attention.attrs["scale"] == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("mask", [visible, hidden, added])

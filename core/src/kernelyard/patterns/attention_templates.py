@@ -28,6 +28,7 @@ BIASES = ("bias", "second_bias")
 VAR_LEN = ("seqstart_q", "seqstart_k", "max_seqlen_q", "max_seqlen_k")
 _MOVES = ("broadcast_to", "permute_dims", "reshape")
 TURN_KEYS = (0, 3, 1, 2)  # (B, N, H, T) -> (B, T, N, H)
+TRANSPOSE_KEYS = (0, 2, 3, 1)  # and back
 SWAP_BATCH = (1, 0, 2, 3)  # (S, B, N, H) <-> (B, S, N, H)
 
 
@@ -147,8 +148,8 @@ class _Parts:
         self.with_kv_repeat = with_kv_repeat
 
     def pattern(self, query: Pattern, key: Pattern, value: Pattern, bias: Pattern | None) -> Pattern:
-        keys = op.permute_dims(self._flat(self._repeat_heads(key, "key"), "key"), axes=(0, 2, 1))
-        scores = self._scale(op.matmul(self._flat(query, "query"), keys).capture("products"))
+        products = op.matmul(self._flat(query, "query"), self._transpose_keys(key)).capture("products")
+        scores = self._scale(products)
         scores = scores if bias is None else op.add(scores, bias)
         weights = self._cast(op.nn.softmax(self._cast(scores), axis=2))
         result = op.matmul(weights, self._flat(self._repeat_heads(value, "value"), "value"))
@@ -160,6 +161,14 @@ class _Parts:
         if self.layout == "BSH":
             return x
         return op.reshape(op.permute_dims(x, axes=SWAP_HEADS)).capture(f"{role}_flat")
+
+    def _transpose_keys(self, key: Pattern) -> Pattern:
+        repeated = self._repeat_heads(key, "key")
+        transposed = op.permute_dims(self._flat(repeated, "key"), axes=(0, 2, 1))
+        if self.layout == "BSH":
+            return transposed
+        # What canonicalize makes of it.
+        return transposed | op.reshape(op.permute_dims(repeated, axes=TRANSPOSE_KEYS)).capture("key_transposed")
 
     def _repeat_heads(self, x: Pattern, role: str) -> Pattern:
         if not self.with_kv_repeat:
@@ -258,7 +267,9 @@ def _is_many_heads(match: Match) -> bool:
         if match[role].tensor_type.rank != 4 or not repeats_heads(match, role, 2):
             return False
         batch, rows, heads, size = _shape(match.get(f"{role}_repeated") or match[role])
-        if _shape(match[f"{role}_flat"]) != (batch * heads, rows, size):
+        is_transposed = f"{role}_transposed" in match
+        merged = (batch * heads, size, rows) if is_transposed else (batch * heads, rows, size)
+        if _shape(match[f"{role}_transposed" if is_transposed else f"{role}_flat"]) != merged:
             return False
     batch, rows, heads, _ = _shape(match["query"])
     result = _shape(match["heads"])
