@@ -96,8 +96,9 @@ def test_new_shapes_compile_nothing(backends: list[str], monkeypatch: pytest.Mon
     shapes = (1, 3, 5, 8, 13, 64, 100)
     results = {n: exe.run(feeds_of(perceptron("n"), n))["y"].numpy() for n in shapes}
     assert compilations == []
-    ky.compile(perceptron(11), backends=[]).run(feeds_of(perceptron(11)))
-    assert compilations or backends, "the counter counts nothing"
+    if not backends:  # once: kernels that were compiled before are found in the cache
+        ky.compile(perceptron(11), backends=[]).run(feeds_of(perceptron(11)))
+        assert compilations, "the counter counts nothing"
     for n, found in results.items():
         fixed = ky.compile(perceptron(n), backends=backends)
         assert_allclose(found, fixed.run(feeds_of(perceptron(n)))["y"])
