@@ -89,6 +89,20 @@ def test_halves_are_rounded_before_an_odd_zero_point_is_added(offloading):
         np.testing.assert_array_equal(codes, evaluate(module, [halves])[0])
 
 
+@pytest.mark.parametrize("zero", [127, 128])
+def test_images_around_zero_are_divided_by_their_scale(offloading, zero):
+    """All of them lie halfway between codes of 2 / 255, which a product with the reciprocal moves to either side."""
+    image = ((np.arange(256, dtype=np.float32) - 127.5) / 127.5).reshape(1, 1, 16, 16)
+
+    def build(b, x):
+        return encoded(b, x, scale=2 / 255, zero=zero)
+
+    offloading.taken("dnnl.quantize", "quantize", lambda b, x: encoded(b, x, scale=0.01, zero=zero), image.shape)
+    offloading.declined("numbers", "dnnl.quantize", build, image.shape)
+    module = offloading.module(build, image.shape)
+    np.testing.assert_array_equal(ky.compile(module)(image).numpy(), evaluate(module, [image])[0])
+
+
 def test_conversions_beside_generated_kernels_are_theirs(offloading):
     def build(b, x):
         return encoded(b, b.op("floor", x))

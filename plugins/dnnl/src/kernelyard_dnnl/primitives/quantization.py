@@ -15,9 +15,10 @@ from kernelyard_dnnl.primitives.affine import dequantize_operand, quantize_resul
 from kernelyard_dnnl.values import Node, Value
 
 if TYPE_CHECKING:
-    from kernelyard.plugins.api import Call
+    from kernelyard.plugins.api import Call, Expr
     from kernelyard_dnnl.candidate import Candidate
 
+FLOAT_ERROR = 1e-6
 PER_TENSOR = "oneDNN's reorders are used with one scale and one zero point"
 
 
@@ -36,14 +37,23 @@ def check(conversion: Candidate) -> Refusal | None:
         return Refusal("rank", f"{conversion.op_name} of a scalar")
     if any(parameter.tensor_type.rank for parameter in conversion.call.args[1:]):
         return Refusal("attribute", PER_TENSOR)
-    if conversion.op_name == "quantize" and _can_move_halves(conversion.call):
-        return Refusal("numbers", "oneDNN adds an odd zero point before it rounds, so that halves go to the other side")
+    if conversion.op_name == "quantize" and (reason := _why_halves_move(conversion)):
+        return Refusal("numbers", reason)
     maker, *_ = conversion.makers
     if not (conversion.is_unmade(maker) or conversion.may_be_ours(maker)):
         return Refusal("neighbours", f"a generated kernel computes the operand, and fuses the {conversion.op_name}")
     if not all(map(conversion.may_be_ours, conversion.users)):
         return Refusal("neighbours", f"a generated kernel reads the result, and fuses the {conversion.op_name}")
     return None
+
+
+def _why_halves_move(conversion: Candidate) -> str:
+    """Return why numbers halfway between two codes may get the other one, "" where they cannot."""
+    if _can_move_halves(conversion.call):
+        return "oneDNN adds an odd zero point before it rounds, so that halves go to the other side"
+    if conversion.is_unmade(conversion.makers[0]) and _is_scale_of_images(conversion.call.args[1]):
+        return "oneDNN multiplies by the reciprocal, which moves halves: images in [-1, 1] are such"
+    return ""
 
 
 def _can_move_halves(quantize: Call) -> bool:
@@ -55,6 +65,16 @@ def _can_move_halves(quantize: Call) -> bool:
     is_exact = isinstance(scale, Constant) and math.frexp(float(scale.data))[0] == 0.5
     is_even = isinstance(zero, Constant) and int(zero.data) % 2 == 0
     return is_exact and not is_even
+
+
+def _is_scale_of_images(scale: Expr) -> bool:
+    """Return True for 2 / 255, also by powers of two: (k - 127.5) / 127.5 for bytes k lies halfway between codes."""
+    from kernelyard.plugins.api import Constant
+
+    if not isinstance(scale, Constant) or not 0 < float(scale.data) < math.inf:
+        return False
+    exponent = math.log2(255 * float(scale.data))
+    return abs(exponent - round(exponent)) < FLOAT_ERROR
 
 
 def lower_quantize(node: Node, graph: Lowering) -> Value:
