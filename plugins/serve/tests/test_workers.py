@@ -282,10 +282,13 @@ def test_grpc_goes_on_where_workers_are_killed(folder: Path) -> None:
         server.client() as http,
         types.InferenceServerClient(f"127.0.0.1:{server.ports['grpc']}") as client,
     ):
+        killed: list[int] = []
         for number in range(100):
             if number in (20, 60):
+                wait_for(lambda: killed[-1:] != workers_of(server)[:1])  # the front has noticed
                 wait_for(lambda: value(http("/metrics")[1], "kernelyard_workers_ready") == 2)
-                os.kill(workers_of(server)[number // 60], signal.SIGKILL)
+                killed.append(workers_of(server)[0])
+                os.kill(killed[-1], signal.SIGKILL)
             result = client.infer("net", [tensor], client_timeout=30).as_numpy("output_0")
             np.testing.assert_array_equal(result, np.maximum(2 * X, 0))
         narrow = types.InferInput("x", [1, 4], "FP32")
