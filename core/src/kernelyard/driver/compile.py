@@ -15,7 +15,7 @@ from kernelyard.collector import collector_paused
 from kernelyard.dims import Bounds
 from kernelyard.driver.lowering.fallbacks import lower_fallbacks, remove_fallbacks
 from kernelyard.driver.lowering.generate import Generated, generate, plan_kernels
-from kernelyard.driver.lowering.lower import Lowered, lower
+from kernelyard.driver.lowering.lower import Lowered, check_names, lower
 from kernelyard.driver.lowering.lower_vm_function import lower_vm_function, vm_function_names
 from kernelyard.driver.lowering.offload import offload
 from kernelyard.driver.refused_sizes import compiler_for_refused_sizes
@@ -193,6 +193,7 @@ def _generate_code(
     """
     with collector_paused():
         module = simplify(session, read())
+        check_names(module)
         placed = place(session, module)
     if session.required:  # known before the work is done
         check_coverage(session.report(placed, session.generator), session.required)

@@ -14,7 +14,7 @@ import numpy as np
 
 from kernelyard.driver.lowering.operand_table import OperandTable
 from kernelyard.errors import CodegenError, IRError
-from kernelyard.ir import Call, Constant, Expr, ExternFunc, Function, GlobalVar, Op, TupleGetItem, Var
+from kernelyard.ir import Call, Constant, Expr, ExternFunc, Function, GlobalVar, IRModule, Op, TupleGetItem, Var
 from kernelyard.ir.types import symbols_of, tensors_of
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.program.program import Program, Register, SizeCheck, Step
@@ -87,6 +87,16 @@ def entry_specs(name: str, function: Function) -> tuple[list[TensorSpec], Callab
         return _names(given, count, name, "output")
 
     return inputs, output_names
+
+
+def check_names(module: IRModule) -> None:
+    """Check that the entry functions name their inputs and results as callers use them.
+
+    Raises: IRError.
+    """
+    for name, function in module.entry_functions().items():
+        _, output_names = entry_specs(name, function)
+        output_names(len(list(tensors_of(function.result_type))))
 
 
 def _names(names: Sequence[str], count: int, function: str, side: str) -> Sequence[str]:
