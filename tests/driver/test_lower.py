@@ -7,7 +7,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard import dims, errors
-from kernelyard.driver.lowering.lower import lower
+from kernelyard.driver.lowering.lower import check_names, lower
 from kernelyard.ir import Call, Constant, Function, FunctionBuilder, GlobalVar, IRModule, Tuple
 from kernelyard.testing import assert_allclose, evaluate
 
@@ -134,6 +134,16 @@ def test_names_that_do_not_fit_are_refused(attrs: dict, fact: str) -> None:
     with pytest.raises(errors.IRError, match="KY100") as caught:
         ky.compile(IRModule({"main": function}))
     assert fact in str(caught.value)
+
+
+def test_functions_that_users_do_not_call_need_no_names() -> None:
+    """What runs once a size is known takes values of the model, which may have the same names."""
+    b, x = builder()
+    attrs = {"input_names": ("lv", "lv")}
+    function = b.function(b.op("exp", x), attrs=attrs)
+    with pytest.raises(errors.IRError, match="1 distinct names"):
+        check_names(IRModule({"main": function}))
+    check_names(IRModule({"main": function.with_attrs(private=True)}))
 
 
 def test_a_function_that_nothing_compiled_is_refused() -> None:

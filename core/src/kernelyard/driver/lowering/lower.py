@@ -90,11 +90,11 @@ def entry_specs(name: str, function: Function) -> tuple[list[TensorSpec], Callab
 
 
 def check_names(module: IRModule) -> None:
-    """Check that the entry functions name their inputs and results as callers use them.
+    """Check that the functions that users call name their inputs and results.
 
     Raises: IRError.
     """
-    for name, function in module.entry_functions().items():
+    for name, function in module.public_functions().items():
         _, output_names = entry_specs(name, function)
         output_names(len(list(tensors_of(function.result_type))))
 
