@@ -14,9 +14,9 @@ from kernelyard.plugins.codegen_api import C_FUNCTIONS, to_c
 from kernelyard.runtime.api import ALIGNMENT, WRONG_CPU, NativeFunction, NativeUnit, SharedLibrary, Signature, c_name
 from kernelyard_native_cpu.kernel_info import (
     NANOSECONDS_PER_THREAD,
+    ConcurrentLoopsInfo,
     GroupInfo,
     KernelInfo,
-    LoopsInfo,
     Variant,
     entry_symbol,
 )
@@ -143,7 +143,7 @@ def _group(group: GroupInfo, names: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _loops(loops: LoopsInfo, names: Mapping[str, str]) -> list[str]:
+def _loops(loops: ConcurrentLoopsInfo, names: Mapping[str, str]) -> list[str]:
     in_turn = " || ".join(f"numbers[{2 * group}] > {loops.number}" for group in loops.groups)
     threads = f"ky_threads(most, {loops.number}, {_work(loops.work, names)}, {NANOSECONDS_PER_THREAD})"
     return [f"  *n++ = {in_turn} ? 1 : {threads};"]

@@ -61,7 +61,7 @@ class GroupInfo(NamedTuple):
         return NANOSECONDS_PER_AWAKE_THREAD if self.in_steps or self.is_short else NANOSECONDS_PER_THREAD
 
 
-class LoopsInfo(NamedTuple):
+class ConcurrentLoopsInfo(NamedTuple):
     """Loops that may run at the same time, `number` of them; groups: all of theirs. work: as in `GroupInfo`, of all
     their steps."""
 
@@ -109,7 +109,7 @@ class KernelInfo(NamedTuple):
     groups: tuple[GroupInfo, ...]
     locals: tuple[LocalInfo, ...]
     numbers: tuple[Dim, ...]
-    loops: LoopsInfo | None = None
+    loops: ConcurrentLoopsInfo | None = None
 
     @property
     def dims(self) -> tuple[Dim, ...]:
@@ -164,7 +164,7 @@ def _group_to_json(group: GroupInfo) -> dict[str, Any]:
     }
 
 
-def _loops_to_json(loops: LoopsInfo) -> dict[str, Any]:
+def _loops_to_json(loops: ConcurrentLoopsInfo) -> dict[str, Any]:
     return {"number": loops.number, "groups": list(loops.groups), "work": _work_to_json(loops.work)}
 
 
@@ -197,12 +197,12 @@ def _read_group(value: Any, where: str) -> GroupInfo:
     return GroupInfo(fields.each("variants", _read_variant), fields.each("work", _read_work), in_steps)
 
 
-def _read_loops(value: Any, where: str, num_groups: int) -> LoopsInfo:
+def _read_loops(value: Any, where: str, num_groups: int) -> ConcurrentLoopsInfo:
     fields = Fields(value, where)
     groups = fields.indices("groups", limit=num_groups)
     if not groups:
         raise corrupted(where, value, "groups of loops")
-    return LoopsInfo(fields.integer("number", least=2), groups, fields.each("work", _read_work))
+    return ConcurrentLoopsInfo(fields.integer("number", least=2), groups, fields.each("work", _read_work))
 
 
 def _read_variant(value: Any, where: str) -> Variant:

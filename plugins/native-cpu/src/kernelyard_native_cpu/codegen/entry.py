@@ -22,7 +22,7 @@ class GroupLoop(NamedTuple):
     steps_place: int | None = None
 
 
-class LoopsTogether(NamedTuple):
+class ConcurrentLoops(NamedTuple):
     """Loops that do not depend on each other, and may be run at the same time, one by a thread.
 
     place: where in the table of numbers it stands how many threads run them; with one, they are run in turn.
@@ -32,24 +32,23 @@ class LoopsTogether(NamedTuple):
     place: int
 
 
-def entry_function(name: str, parts: Sequence[GroupLoop | LoopsTogether]) -> str:
+def entry_function(name: str, parts: Sequence[GroupLoop | ConcurrentLoops]) -> str:
     """Return the kernel: each part in turn, its groups by one thread or by the pool."""
     tasks = ""
     lines = [f"define i32 @{name}(ptr %args, ptr %dims, i32 %most, ptr %workspace) #0 {{", "entry:"]
     for part in parts:
-        if isinstance(part, LoopsTogether):
+        if isinstance(part, ConcurrentLoops):
             tasks = _loops_as_tasks(f"{name}.loops", name, part.loops)
-            lines += _run_together(f"{name}.loops", name, part)
+            lines += _run_concurrently(f"{name}.loops", name, part)
         else:
             lines += _loop(name, part)
     return "\n".join([tasks, *lines, "  ret i32 0", "}", ""])
 
 
-def _run_together(tasks: str, name: str, part: LoopsTogether) -> list[str]:
+def _run_concurrently(tasks: str, name: str, part: ConcurrentLoops) -> list[str]:
     """Return the lines that run loops at the same time where threads are given, and else in turn."""
     return [
-        f"  %together.at = getelementptr i64, ptr %dims, i64 {part.place}",
-        "  %together = load i64, ptr %together.at",
+        *_load_number("%together", part.place),
         "  %apart = icmp sle i64 %together, 1",
         "  br i1 %apart, label %in_turn, label %at_once",
         "at_once:",
@@ -93,10 +92,7 @@ def _loop(name: str, loop: GroupLoop, is_alone: bool = False) -> list[str]:
     lines: list[str] = []
     if loop.steps_place is not None:
         count = f"%count{number}"
-        lines = [
-            f"  {count}.at = getelementptr i64, ptr %dims, i64 {loop.steps_place}",
-            f"  {count} = load i64, ptr {count}.at",
-        ]
+        lines = _load_number(count, loop.steps_place)
     return [
         *lines,
         f"  br label %enter{number}",
@@ -116,14 +112,18 @@ def _loop(name: str, loop: GroupLoop, is_alone: bool = False) -> list[str]:
     ]
 
 
+def _load_number(register: str, place: int) -> list[str]:
+    """Return the lines that load a number from the kernel's table."""
+    return [
+        f"  {register}.at = getelementptr i64, ptr %dims, i64 {place}",
+        f"  {register} = load i64, ptr {register}.at",
+    ]
+
+
 def _groups_of_one_thread(name: str, groups: Sequence[tuple[int, bool]], step: str) -> list[str]:
     lines: list[str] = []
     for g, _ in groups:
-        lines += [
-            f"  %tasks{g}.at = getelementptr i64, ptr %dims, i64 {2 * g + 1}",
-            f"  %tasks{g} = load i64, ptr %tasks{g}.at",
-            _call_alone(name, g, step),
-        ]
+        lines += [*_load_number(f"%tasks{g}", 2 * g + 1), _call_alone(name, g, step)]
     return lines
 
 
@@ -135,10 +135,8 @@ def _groups(name: str, groups: Sequence[tuple[int, bool]], step: str) -> list[st
     lines: list[str] = []
     for g, is_short in groups:
         lines += [
-            f"  %threads{g}.at = getelementptr i64, ptr %dims, i64 {2 * g}",
-            f"  %threads{g} = load i64, ptr %threads{g}.at",
-            f"  %tasks{g}.at = getelementptr i64, ptr %dims, i64 {2 * g + 1}",
-            f"  %tasks{g} = load i64, ptr %tasks{g}.at",
+            *_load_number(f"%threads{g}", 2 * g),
+            *_load_number(f"%tasks{g}", 2 * g + 1),
             f"  %alone{g} = icmp sle i64 %threads{g}, 1",
             f"  br i1 %alone{g}, label %one{g}, label %many{g}",
             f"one{g}:",

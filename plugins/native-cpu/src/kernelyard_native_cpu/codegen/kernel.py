@@ -16,10 +16,10 @@ from kernelyard.plugins.codegen_api import Buffer, PrimFunc, Stage
 from kernelyard.runtime.api import TensorSpec
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Value
-from kernelyard_native_cpu.codegen.entry import GroupLoop, LoopsTogether, entry_function
+from kernelyard_native_cpu.codegen.entry import ConcurrentLoops, GroupLoop, entry_function
 from kernelyard_native_cpu.codegen.group import ARGS, GROUP_PARAMETERS, THREAD, WORKSPACE, GroupWriter
 from kernelyard_native_cpu.codegen.memory import DimTable, Memory
-from kernelyard_native_cpu.kernel_info import GroupInfo, KernelInfo, LocalInfo, LoopsInfo, entry_symbol
+from kernelyard_native_cpu.kernel_info import ConcurrentLoopsInfo, GroupInfo, KernelInfo, LocalInfo, entry_symbol
 from kernelyard_native_cpu.machine import Machine
 from kernelyard_native_cpu.schedule.group import Group
 from kernelyard_native_cpu.schedule.groups import make_groups
@@ -93,13 +93,13 @@ class _KernelWriter:
         )
         return GeneratedKernel("\n".join(texts), info)
 
-    def _parts(self, infos: Sequence[GroupInfo]) -> Iterator[GroupLoop | LoopsTogether]:
+    def _parts(self, infos: Sequence[GroupInfo]) -> Iterator[GroupLoop | ConcurrentLoops]:
         """Yield what the kernel runs, in order."""
         order = self.loops
         yield from (self._group_loop(loop, infos) for loop in order.before)
         if order.together:
             loops = tuple(self._group_loop(loop, infos) for loop in order.together)
-            yield LoopsTogether(loops, self.own_numbers)
+            yield ConcurrentLoops(loops, self.own_numbers)
         yield from (self._group_loop(loop, infos) for loop in order.after)
 
     def _group_loop(self, loop: StepLoop, infos: Sequence[GroupInfo]) -> GroupLoop:
@@ -110,7 +110,7 @@ class _KernelWriter:
             return GroupLoop(groups, loop.steps)
         return GroupLoop(groups, steps_place=self.table.index(loop.steps))
 
-    def _loops_info(self, infos: Sequence[GroupInfo]) -> LoopsInfo | None:
+    def _loops_info(self, infos: Sequence[GroupInfo]) -> ConcurrentLoopsInfo | None:
         """Return what tells how many threads run loops at the same time; None where none may."""
         together = self.loops.together
         work = tuple(
@@ -121,7 +121,7 @@ class _KernelWriter:
             for points, time in infos[number].work
         )
         groups = tuple(number for loop in together for number in loop.groups)
-        return LoopsInfo(len(together), groups, work) if together else None
+        return ConcurrentLoopsInfo(len(together), groups, work) if together else None
 
     def _local_info(self, buffer: Buffer) -> LocalInfo:
         dropped = self.private.get(buffer)
