@@ -210,8 +210,8 @@ class Library:
                 raise StatusError(name, enums.STATUS.index("unimplemented")) from error
         return self.create(name, "dnnl_primitive_desc_destroy", c_void_p(self.engine.address), *arguments)
 
-    def forget_primitives(self) -> None:
-        """Have the library keep no primitives itself.
+    def disable_primitive_cache(self) -> None:
+        """Disable the cache in which the library keeps primitives.
 
         Of a primitive that it keeps, oneDNN 3.2 gives out a descriptor whose kernels (`brgemm_t`) refer to post-ops of
         the descriptor that the primitive was made of, which may have been destroyed; a primitive that is made of it
@@ -311,7 +311,7 @@ def load_library() -> Library:
         try:
             library = Library(path)
             if source != PADDLE:
-                library.forget_primitives()
+                library.disable_primitive_cache()
             return library
         except (OSError, AttributeError, StatusError) as error:
             reasons.append(f"{source}: {error}")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kernelyard.plugins.api import Call, Expr
     from kernelyard_dnnl.candidate import Candidate
 
-FLOAT_ERROR = 1e-6
+FLOAT_ERROR = 1e-6  # by which the logarithm of a float32 scale may be off
 PER_TENSOR = "oneDNN's reorders are used with one scale and one zero point"
 
 
