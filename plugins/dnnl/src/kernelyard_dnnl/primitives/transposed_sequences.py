@@ -48,7 +48,7 @@ def lower_phases(node: Node, graph: Lowering) -> Value:
     phases = math.ceil(weight.shape[2] / stride)
     operands = {"data": data, "weight": _weight_of_phases(weight, stride, graph)}
     if bias is not None:
-        operands["bias"] = _repeat_vector(bias, stride, graph)
+        operands["bias"] = repeat_vector(bias, stride, graph)
     padding = (phases - 1,)
     attrs = {**node.attrs, "strides": (1,), "padding_begin": padding, "padding_end": padding}
     steps = data.shape[2] + phases - 1
@@ -83,7 +83,7 @@ def _weight_of_phases(weight: Value, stride: int, graph: Lowering) -> Value:
     return graph.reshape(transposed, shape)
 
 
-def _repeat_vector(bias: Value, times: int, graph: Lowering) -> Value:
+def repeat_vector(bias: Value, times: int, graph: Lowering) -> Value:
     """Return a vector so many times after itself."""
     count = math.prod(bias.shape)
 
