@@ -11,7 +11,13 @@ from kernelyard_dnnl._native import load_library
 # Zen4 Microarchitecture", on the floating-point unit.
 HALVING = ("AuthenticAMD", "25")
 
-VNNI_512 = 0x67  # bits of `dnnl_cpu_isa_t`: AVX-512 with VNNI
+# Bits of `dnnl_cpu_isa_t`: AVX-512, and with VNNI.
+VECTORS_512, VNNI_512 = 0x27, 0x67
+
+
+def has_wide_vectors() -> bool:
+    """Return whether oneDNN may use AVX-512 here."""
+    return load_library().call("dnnl_get_effective_cpu_isa") & VECTORS_512 == VECTORS_512
 
 
 def has_wide_integers() -> bool:

@@ -63,10 +63,10 @@ def lower(node: Node, graph: Lowering) -> Value:
 
         if is_convolution_of_phases(node):
             return lower_phases(node, graph)
-    from kernelyard_dnnl.primitives.disjoint_windows import are_windows_disjoint, lower_disjoint_windows  # few graphs
+    from kernelyard_dnnl.primitives.transposed_images import are_better_as_convolutions, lower_images
 
-    if are_windows_disjoint(node):
-        return lower_disjoint_windows(node, graph)
+    if are_better_as_convolutions(node):
+        return lower_images(node, graph)
     weight, data = _weight(node, graph), node.operands["data"]
     if node.post_ops or "bias" in node.operands:
         convolution = Convolution(graph, geometry, any_layout(weight.shape, weight.descriptor.dtype), None)
