@@ -307,18 +307,18 @@ def speed(implementation: str) -> int:
     return 1 if PLAIN.search(implementation) else 2
 
 
+# C types of arguments; an int, or NULL, is what it is.
+CONVERSIONS: dict[type, Callable[[Any], Any]] = {
+    float: c_float,
+    MemoryDescriptor: lambda argument: c_void_p(argument.address),
+    Size: lambda argument: c_int64(argument.value),
+    Vector: lambda argument: c_dims(argument.values),
+    Factors: lambda argument: (c_float * len(argument.values))(*argument.values),
+    Descriptors: lambda argument: (c_void_p * len(argument.values))(*(each.address for each in argument.values)),
+}
+
+
 def _convert_argument(argument: Argument) -> Any:
     """Convert an argument to its C type."""
-    if isinstance(argument, float):
-        return c_float(argument)
-    if isinstance(argument, MemoryDescriptor):
-        return c_void_p(argument.address)
-    if isinstance(argument, Size):
-        return c_int64(argument.value)
-    if isinstance(argument, Vector):
-        return c_dims(argument.values)
-    if isinstance(argument, Factors):
-        return (c_float * len(argument.values))(*argument.values)
-    if isinstance(argument, Descriptors):
-        return (c_void_p * len(argument.values))(*(descriptor.address for descriptor in argument.values))
-    return argument  # an int, or NULL
+    convert = CONVERSIONS.get(type(argument))
+    return argument if convert is None else convert(argument)

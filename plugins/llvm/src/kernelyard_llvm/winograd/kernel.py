@@ -88,10 +88,13 @@ def convolution_kernel(convolution: Convolution, lanes: int, threads: int, team:
     }
     for number, layout in convolution.operands.items():
         numbers |= _strides([layout], 2 + number)
+    record = [0] * Field.LENGTH
+    for place, value in numbers.items():
+        record[place] = value
     return Kernel(
         implementation=f"winograd:{m}x{m}",
         function=run,
-        record=tuple(int(numbers.get(place, 0)) for place in range(Field.LENGTH)),
+        record=tuple(record),
         scratch_nbytes=FLOAT * (memory[Field.COPY] + threads * memory[Field.COPY_STRIDE]),
         flops=2 * algorithm.size_of_tile(m) ** 2 * numbers[Field.TILES] * shape.reduced * shape.filters,
         keep=functions,
