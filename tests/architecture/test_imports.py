@@ -120,22 +120,24 @@ def artifact(tmp_path: Path) -> Path:
     return tmp_path / "m.kyar"
 
 
-# Nodes of a model, the backend that is to take it, and how many modules of ours its artifact may import.
+# Nodes of a model, the backend that is to take it, and how many modules of ours its artifact may import when it is first
+# run on a machine, which keeps what was found out, and from then on.
 RUN = {
-    "generated": ("h = MatMul(x, w) k = Add(h, x) y = Relu(k)", "float[n,4] x", "float[4,4] w", "native_cpu", 70),
+    "generated": ("h = MatMul(x, w) k = Add(h, x) y = Relu(k)", "float[n,4] x", "float[4,4] w", "native_cpu", 70, 70),
     "library": (
         "h = Conv(x, w) k = Relu(h) y = GlobalAveragePool(k)",
         "float[n,3,8,8] x",
         "float[16,3,3,3] w",
         "dnnl",
-        95,
+        97,
+        82,
     ),
 }
 
 
 @pytest.mark.parametrize("name", RUN)
 def test_an_artifact_of_three_nodes_loads_few_modules_of_ours(name: str, tmp_path: Path) -> None:
-    nodes, x, w, backend, most = RUN[name]
+    nodes, x, w, backend, *most = RUN[name]
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g ({x}, {w}) => (y) {{ {nodes} }}')
     inputs = {each.name: [d.dim_value or 1 for d in each.type.tensor_type.shape.dim] for each in model.graph.input}
     weight = np.linspace(-1, 1, int(np.prod(inputs["w"])), dtype=np.float32).reshape(inputs["w"])
@@ -144,11 +146,13 @@ def test_an_artifact_of_three_nodes_loads_few_modules_of_ours(name: str, tmp_pat
     ky.compile(model).save(tmp_path / "m.kyar")
     shape = tuple(inputs["x"])
     code = "import sys, numpy, kernelyard; exe = kernelyard.load(sys.argv[1]); "
-    loaded = loaded_by(f"{code} exe.run({{'x': numpy.ones({shape}, numpy.float32)}})", str(tmp_path / "m.kyar"))
-    assert f"kernelyard_{backend}.runtime" in loaded
-    assert not compiler_modules(loaded)
-    assert not (loaded - loaded_by("import numpy")).intersection({"pathlib", "glob", "logging"})
-    assert len([each for each in loaded if each.startswith("kernelyard")]) <= most
+    code += f"exe.run({{'x': numpy.ones({shape}, numpy.float32)}})"
+    for limit in most:
+        loaded = loaded_by(code, str(tmp_path / "m.kyar"))
+        assert f"kernelyard_{backend}.runtime" in loaded
+        assert not compiler_modules(loaded)
+        assert not (loaded - loaded_by("import numpy")).intersection({"pathlib", "glob", "logging"})
+        assert len([each for each in loaded if each.startswith("kernelyard")]) <= limit
 
 
 def test_an_artifact_runs_with_the_runtime_alone(artifact: Path) -> None:

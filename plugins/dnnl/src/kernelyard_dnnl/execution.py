@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,13 +36,16 @@ from kernelyard.runtime.api import (
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, Library, StatusError, load_library
 from kernelyard_dnnl.layout import MemoryDescriptor
-from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.packing import PackedConstants, execution_arguments, memory_object
 from kernelyard_dnnl.plan import Plan, make_plan
+from kernelyard_dnnl.plan_cache import recall_plan, remember_plan
 from kernelyard_dnnl.primitive import Primitive, primitives_info
-from kernelyard_dnnl.speculation import Speculation
 from kernelyard_dnnl.thread_scope import scope_steps
 from kernelyard_dnnl.values import Buffer, NativeKernel, Operation, Value
+
+if TYPE_CHECKING:
+    from kernelyard_dnnl.lowering import Lowering
+    from kernelyard_dnnl.speculation import Speculation
 
 # Sets of sizes of one graph: beyond these, primitives are preferred that leave nothing behind, for all graphs but those
 # of few sizes. A branch that is seldom taken would get there much later, and leave as much.
@@ -55,11 +59,12 @@ MANY_NODES = 32
 class GraphPlans:
     """The plans of a module's graphs, and its packed constants; safe to use from many threads.
 
-    constants: by digest.
+    constants: by digest. module: the digest of a saved module, whose plans are kept on disk.
     """
 
-    def __init__(self, constants: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, constants: Mapping[str, np.ndarray], module: str | None = None) -> None:
         self._constants = constants
+        self._module = module
         self.packed = PackedConstants()
         # One for all graphs: plans of a branch that is seldom taken would stay, and add up, in a cache of its own.
         self._kept: LRU[object, Plan] = LRU(0)
@@ -96,7 +101,23 @@ class GraphPlans:
         }
 
     def _make_plan(self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_deterministic: bool) -> Plan:
+        """Return the plan for sizes that there is none for; what a saved module begins with is found on disk."""
         self._sets[graph.symbol] += 1
+        if self._module is None or self._sets[graph.symbol] > 1:
+            return self._plan_anew(graph, values, threads, is_deterministic)
+        key = f"{self._module} {graph.symbol} {sorted(values.items())} {threads}"
+        try:
+            plan = recall_plan(key, self.packed, self._constants, threads)
+        except StatusError:  # the library answers otherwise than it did
+            self.packed, plan = PackedConstants(), None
+        if plan is None:
+            plan = self._plan_anew(graph, values, threads, is_deterministic)
+            remember_plan(key, plan, self._constants, threads)
+        return plan
+
+    def _plan_anew(self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_deterministic: bool) -> Plan:
+        from kernelyard_dnnl.speculation import Speculation  # inside: what is found on disk needs no lowering
+
         if is_deterministic:  # whatever was run before
             return self._lower_graph(graph, values, threads, False, Speculation())
         is_one_of_many = self._sets[graph.symbol] > FEW_SIZES and max(self._sets.values()) > MANY_SIZES
@@ -117,6 +138,8 @@ class GraphPlans:
     def _lower_graph(
         self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_one_of_many: bool, speculation: Speculation
     ) -> Plan:
+        from kernelyard_dnnl.lowering import Lowering  # inside: as above
+
         begin = self.packed.preparation.begin
         lowering = Lowering(
             graph,
@@ -275,5 +298,7 @@ def implementations(
 
     Raises: StatusError or CodegenError where oneDNN has nothing.
     """
+    from kernelyard_dnnl.lowering import Lowering  # inside: as above
+
     lowering = Lowering(graph, values, constants, PackedConstants(), threads)
     return _prepare_plan(lowering, MemoryPlanner()).implementations

@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kernelyard import dtypes
 from kernelyard.errors import CodegenError, ShapeError
 from kernelyard.runtime.api import DimValues, JSONGraph, JSONNode, NodeEntry
 from kernelyard_dnnl import _enums as enums
@@ -23,7 +22,7 @@ from kernelyard_dnnl.packing import PackedConstants
 from kernelyard_dnnl.primitive import Argument, Primitive, Recipe, create_reorder
 from kernelyard_dnnl.primitive_attributes import PostOps, Runtime, RuntimeNumbers
 from kernelyard_dnnl.speculation import Speculation, WrongAssumptionError
-from kernelyard_dnnl.values import Buffer, NativeKernel, Node, Operation, Value
+from kernelyard_dnnl.values import Buffer, NativeKernel, Node, Operation, Value, constant_value
 from kernelyard_dnnl.work import fitting_threads
 
 SOURCE, DESTINATION = enums.ARG["src"], enums.ARG["dst"]
@@ -160,9 +159,7 @@ class Lowering:
 
     def constant(self, array: np.ndarray, key: str) -> Value:
         """Return a constant tensor; `key` identifies its contents in this process."""
-        descriptor = dense(_at_least_rank_1(array.shape), dtypes.from_numpy(array.dtype))
-        data = np.ascontiguousarray(array)
-        return Value(Buffer(data.nbytes, constant=data, key=key), descriptor)
+        return constant_value(array, key)
 
     def reorder(self, value: Value, descriptor: MemoryDescriptor) -> Value:
         """Return the tensor in that layout: itself, a packed constant, or a copy that all who ask for it share."""

@@ -77,7 +77,9 @@ class PackedConstants:
         """
         create_reorder(value.descriptor, descriptor, threads=1)  # what cannot be packed fails here and now
         data = aligned_bytes(descriptor.nbytes)
-        return self.fill_constant(value, descriptor, data, key, lambda: copy_constant(value, descriptor, data))
+        packed = self.fill_constant(value, descriptor, data, key, lambda: copy_constant(value, descriptor, data))
+        packed.buffer.packed_from = value, descriptor
+        return packed
 
     def fill_constant(
         self, value: Value, descriptor: MemoryDescriptor, data: np.ndarray, key: str, fill: Callable[[], None]

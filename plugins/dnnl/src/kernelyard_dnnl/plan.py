@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from kernelyard.runtime.api import Lifetime, MemoryPlanner, NamedTuple, align
 from kernelyard_dnnl.layout import dense
-from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.values import Buffer, Operation, Value
+
+if TYPE_CHECKING:
+    from kernelyard_dnnl.lowering import Lowering
 
 
 class Plan(NamedTuple):

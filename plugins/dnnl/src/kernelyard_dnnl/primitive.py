@@ -160,20 +160,20 @@ class Primitive:
     def source(self) -> MemoryDescriptor:
         """The layout of the first source."""
         asked = self._asked[0]
-        return self._layout("src_md") if asked.is_open else asked
+        return self.layout("src_md") if asked.is_open else asked
 
     @cached_property
     def weights(self) -> MemoryDescriptor:
         """The layout of the weights."""
         asked = self._asked[1]
-        return self._layout("weights_md") if asked.is_open else asked
+        return self.layout("weights_md") if asked.is_open else asked
 
     @cached_property
     def destination(self) -> MemoryDescriptor:
         """The layout of the destination."""
         asked = self._asked[-1]
         if asked.is_open or any(isinstance(post_op, Depthwise) for post_op in self.recipe.post_ops):
-            return self._layout("dst_md")
+            return self.layout("dst_md")
         return asked
 
     @property
@@ -184,7 +184,7 @@ class Primitive:
     @cached_property
     def depthwise_weights(self) -> MemoryDescriptor:
         """The layout of the weights of the post-op that is a depthwise convolution."""
-        return self._layout("exec_arg_md", enums.ARG["depthwise"] | enums.ARG["weights"])
+        return self.layout("exec_arg_md", enums.ARG["depthwise"] | enums.ARG["weights"])
 
     @cached_property
     def scratchpad(self) -> Handle | None:
@@ -202,7 +202,8 @@ class Primitive:
         lent = self._borrow_layout(what, index)
         return bool(lent) and bool(load_library().call("dnnl_memory_desc_equal", lent, layout.address))
 
-    def _layout(self, what: str, index: int = 0) -> MemoryDescriptor:
+    def layout(self, what: str, index: int = 0) -> MemoryDescriptor:
+        """Return a layout that the library chose, such as "weights_md"."""
         handle = self._clone(what, index)
         assert handle is not None, f"{self.implementation} has no {what}"
         return from_native(handle)

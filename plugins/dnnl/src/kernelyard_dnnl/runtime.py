@@ -5,8 +5,9 @@ The schema of each node is in `kernelyard_dnnl.primitives`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -35,15 +36,24 @@ class DnnlRuntime(JSONRuntime):
     kind = "dnnl"
     native_hint = 'compile it for known sizes with options={"dnnl": {"codegen": "c"}}, or without this backend'
 
+    _digest: str | None = None  # of what the module was loaded from
+
     def __init__(self, graphs: Sequence[JSONGraph], constants: Mapping[str, np.ndarray]) -> None:
         super().__init__(graphs, constants)
         load_library()
+
+    @classmethod
+    def load_from_bytes(cls, data: bytes, constants: Mapping[str, np.ndarray]) -> Self:
+        """See `JSONRuntime.load_from_bytes`."""
+        module = super().load_from_bytes(data, constants)
+        module._digest = hashlib.sha256(data).hexdigest()
+        return module
 
     @cached_property
     def _plans(self) -> GraphPlans:
         from kernelyard_dnnl.execution import GraphPlans  # loading an artifact is to be quick
 
-        return GraphPlans(self._constants)
+        return GraphPlans(self._constants, self._digest)
 
     def plan(self, symbol: str, values: Mapping[str, int], threads: int) -> Plan:
         """Return the plan of a graph for these values of its symbolic dims. Raises: StatusError, CodegenError."""

@@ -11,7 +11,7 @@ import numpy as np
 from kernelyard import dims, dtypes
 from kernelyard.runtime.api import NamedTuple, Part
 from kernelyard_dnnl._native import Handle
-from kernelyard_dnnl.layout import MemoryDescriptor, Shape
+from kernelyard_dnnl.layout import MemoryDescriptor, Shape, dense
 from kernelyard_dnnl.primitive import Primitive
 from kernelyard_dnnl.work import flops, layouts_of
 
@@ -22,7 +22,8 @@ class Buffer:
 
     nbytes: its size. argument: the number of the call's argument it is, or None. constant: the bytes of a constant,
     or None; `key` then identifies them, and they are there once `fill` was called. A buffer that is neither is planned
-    memory. memories: the library's objects for a constant, by offset in bytes and layout; all plans share them.
+    memory. packed_from: what a packed constant is a copy of, and in which layout. memories: the library's objects for a
+    constant, by offset in bytes and layout; all plans share them.
     """
 
     nbytes: int
@@ -30,6 +31,7 @@ class Buffer:
     constant: np.ndarray | None = None
     key: str = ""
     fill: Callable[[], None] | None = None
+    packed_from: tuple[Value, MemoryDescriptor] | None = None
     memories: dict[tuple[int, MemoryDescriptor], Handle] = field(default_factory=dict)
 
     @property
@@ -100,6 +102,13 @@ class Value:
         found = np.ndarray(self.shape, dtype, data, self.offset * dtype.itemsize, strides)
         found.flags.writeable = False
         return found
+
+
+def constant_value(array: np.ndarray, key: str) -> Value:
+    """Return a constant tensor; `key` identifies its contents in this process."""
+    descriptor = dense(array.shape or (1,), dtypes.from_numpy(array.dtype))
+    data = np.ascontiguousarray(array)
+    return Value(Buffer(data.nbytes, constant=data, key=key), descriptor)
 
 
 @dataclass(eq=False, repr=False)
