@@ -2,7 +2,8 @@
 
 Layouts, recipes of primitives and buffers are tables, whose entries name each other by number. A blocked layout is the
 one that the library chooses for a recipe, and is asked for again; so are the sizes of scratch memory. Packed constants
-are named by what they are made of. Not everything can be written: code of ours, and constants that were computed.
+are named by what they are made of, and so are kernels of Winograd's. Other code of ours cannot be written, nor can
+constants that were computed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kernelyard_dnnl.packing import PackedConstants
 from kernelyard_dnnl.plan import Plan
 from kernelyard_dnnl.primitive import ChosenLayout, Descriptors, Factors, Primitive, Recipe, Size, Vector, primitive_of
 from kernelyard_dnnl.primitive_attributes import Binary, Depthwise, Eltwise, Prelu, Runtime, Sum
-from kernelyard_dnnl.values import Buffer, Operation, Value, constant_value
+from kernelyard_dnnl.values import Buffer, NativeKernel, Operation, Value, constant_value
 from kernelyard_dnnl.work import fitting_threads
 
 WRITTEN_NBYTES = 4096  # of a constant that is no constant of the graph: vectors of scales, say
@@ -86,12 +87,19 @@ class _Writer:
         return {**self._tables, "operations": operations, "nbytes": self._plan.scratch}
 
     def _operation(self, operation: Operation) -> list[Any]:
-        code = operation.code
-        if not isinstance(code, Primitive) or code.threads != _threads_of(code.recipe, self._threads):
-            raise _NotWritableError
         arguments = [[index, *self._value(value)] for index, value in operation.arguments.items()]
         made_for = operation.label, operation.group, operation.groups
-        return [self._recipe(code.recipe), arguments, self._buffer(operation.writes), *made_for]
+        return [self._code(operation.code), arguments, self._buffer(operation.writes), *made_for]
+
+    def _code(self, code: Primitive | NativeKernel) -> Any:
+        """Return the number of a primitive's recipe, or the parts of a kernel of ours."""
+        if isinstance(code, NativeKernel):
+            if code.parts is None:
+                raise _NotWritableError
+            return code.parts
+        if code.threads != _threads_of(code.recipe, self._threads):
+            raise _NotWritableError
+        return self._recipe(code.recipe)
 
     def _value(self, value: Value) -> list[int]:
         return [self._buffer(value.buffer), self._layout(value.descriptor), value.offset]
@@ -133,6 +141,9 @@ class _Writer:
         if buffer.packed_from is not None:
             value, layout = buffer.packed_from
             return ["packed", *self._value(value), self._layout(layout)]
+        if buffer.panels_of is not None:
+            value, *how = buffer.panels_of
+            return ["panels", *self._value(value), *how]
         if buffer.key in self._constants:
             return ["constant", buffer.key]
         if buffer.fill is not None or buffer.nbytes > WRITTEN_NBYTES:
@@ -170,14 +181,23 @@ class _Reader:
         return Plan(operations, self._offsets, nbytes, nbytes + align(scratch))
 
     def _operation(
-        self, recipe: int, arguments: list[list[int]], writes: int, label: str, group: int | None, groups: int
+        self, code: Any, arguments: list[list[int]], writes: int, label: str, group: int | None, groups: int
     ) -> Operation:
-        primitive = self._primitive(recipe)
+        made = self._kernel(code) if isinstance(code, list) else self._begun(self._primitive(code))
+        values = {index: self._value(*value) for index, *value in arguments}
+        return Operation(made, values, self._buffer(writes), label, group, groups)
+
+    def _kernel(self, parts: list[Any]) -> NativeKernel:
+        from kernelyard_dnnl.primitives.winograd_kernel import read_kernel  # inside: many plans have none
+
+        return read_kernel(parts, self._threads)
+
+    def _begun(self, primitive: Primitive) -> Primitive:
+        """Begin to generate the code of a primitive."""
         primitive.describe()
         if not primitive.is_generated:
             self._packed.preparation.begin(primitive.generate)
-        values = {index: self._value(*value) for index, *value in arguments}
-        return Operation(primitive, values, self._buffer(writes), label, group, groups)
+        return primitive
 
     def _primitive(self, number: int) -> Primitive:
         recipe = self._recipe(number)
@@ -231,6 +251,11 @@ class _Reader:
 
     def _read_packed(self, buffer: int, layout: int, offset: int, packed: int) -> Buffer:
         return self._packed.pack(self._value(buffer, layout, offset), self._layout(packed)).buffer
+
+    def _read_panels(self, buffer: int, layout: int, offset: int, m: int, lanes: int) -> Buffer:
+        from kernelyard_dnnl.primitives.winograd_weights import pack_weights  # inside: as above
+
+        return pack_weights(self._packed, self._value(buffer, layout, offset), m, lanes).buffer
 
     def _read_constant(self, digest: str) -> Buffer:
         return self._packed.plain(digest, lambda: constant_value(self._constants[digest], digest)).buffer

@@ -22,8 +22,9 @@ class Buffer:
 
     nbytes: its size. argument: the number of the call's argument it is, or None. constant: the bytes of a constant,
     or None; `key` then identifies them, and they are there once `fill` was called. A buffer that is neither is planned
-    memory. packed_from: what a packed constant is a copy of, and in which layout. memories: the library's objects for a
-    constant, by offset in bytes and layout; all plans share them.
+    memory. packed_from: what a packed constant is a copy of, and in which layout. panels_of: the weights, the tile and
+    the floats in a vector that Winograd's are made of. memories: the library's objects for a constant, by offset in
+    bytes and layout; all plans share them.
     """
 
     nbytes: int
@@ -32,6 +33,7 @@ class Buffer:
     key: str = ""
     fill: Callable[[], None] | None = None
     packed_from: tuple[Value, MemoryDescriptor] | None = None
+    panels_of: tuple[Value, int, int] | None = None
     memories: dict[tuple[int, MemoryDescriptor], Handle] = field(default_factory=dict)
 
     @property
@@ -150,7 +152,8 @@ class NativeKernel(NamedTuple):
     function: a C function `int32_t f(int64_t* record, _, int32_t threads, _)`.
     record: what the function reads; addresses are 0 until the operation is bound. places: where in the record the
     address of each argument goes, by the library's argument numbers. scratch_place: where that of the scratch memory
-    goes. flops: additions and multiplications. keep: what must live as long as the function is called.
+    goes. flops: additions and multiplications. keep: what must live as long as the function is called. parts: what a
+    kernel of Winograd's is made of.
     """
 
     implementation: str
@@ -162,6 +165,7 @@ class NativeKernel(NamedTuple):
     threads: int
     flops: int
     keep: object = None
+    parts: tuple[Any, ...] | None = None
 
 
 @dataclass(eq=False, repr=False)

@@ -8,28 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelyard_dnnl import _enums as enums
-from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last
 from kernelyard_dnnl.lowering import DESTINATION, SOURCE, Lowering
 from kernelyard_dnnl.primitives import winograd_choice
 from kernelyard_dnnl.primitives.post_ops import Step, apply_steps, broadcast_operand, pad_shape, steps_of
+from kernelyard_dnnl.primitives.winograd_kernel import BIAS, WEIGHTS, make_kernel
 from kernelyard_dnnl.primitives.winograd_weights import pack_weights
-from kernelyard_dnnl.values import NativeKernel, Node, Value
-from kernelyard_dnnl.work import WORTHWHILE_SECONDS
-from kernelyard_llvm.winograd.choice import seconds
+from kernelyard_dnnl.values import Node, Value
 from kernelyard_llvm.winograd.epilogue import BINARY, ELTWISE, Stage
-from kernelyard_llvm.winograd.kernel import Convolution, Depth, Layout, convolution_kernel
-from kernelyard_llvm.winograd.record import MAX_OPERANDS, Field
-
-WEIGHTS, BIAS = enums.ARG["weights"], enums.ARG["bias"]
-# Where a kernel's record has the addresses of a convolution's arguments.
-PLACES = {
-    SOURCE: Field.SOURCE,
-    WEIGHTS: Field.WEIGHTS,
-    BIAS: Field.BIAS,
-    DESTINATION: Field.RESULT,
-    **{enums.post_op_argument(number): Field.OPERANDS + number for number in range(MAX_OPERANDS)},
-}
+from kernelyard_llvm.winograd.kernel import Convolution, Depth, Layout
+from kernelyard_llvm.winograd.record import MAX_OPERANDS
 
 
 def lower_winograd(node: Node, graph: Lowering, m: int) -> Value:
@@ -48,7 +36,6 @@ def lower_winograd(node: Node, graph: Lowering, m: int) -> Value:
         if step.operand is not None
     }
     result = _destination(graph, layout, operands, [data])
-    threads = graph.threads if seconds(shape, m, lanes) >= WORTHWHILE_SECONDS else 1
     *front, top, left = node.sizes("padding_begin")
     convolution = Convolution(
         m,
@@ -62,25 +49,8 @@ def lower_winograd(node: Node, graph: Lowering, m: int) -> Value:
         Depth(data.shape[2], node.shape[2], front[0]) if front else Depth(),
     )
     arguments |= {enums.post_op_argument(number): operand for number, operand in operands.items()}
-    graph.emit(_native_kernel(convolution, lanes, threads), arguments | {DESTINATION: result})
+    graph.emit(make_kernel(convolution, lanes, graph.threads), arguments | {DESTINATION: result})
     return apply_steps(graph, after, result)
-
-
-def _native_kernel(convolution: Convolution, lanes: int, threads: int) -> NativeKernel:
-    team = load_library().team_functions
-    assert team is not None, "without it there are no lanes"
-    kernel = convolution_kernel(convolution, lanes, threads, tuple(team.items()))
-    return NativeKernel(
-        implementation=kernel.implementation,
-        function=kernel.function,
-        record=kernel.record,
-        places=PLACES,
-        scratch_place=Field.SCRATCH,
-        scratchpad_nbytes=kernel.scratch_nbytes,
-        threads=threads,
-        flops=kernel.flops,
-        keep=kernel.keep,
-    )
 
 
 def _layout(descriptor: MemoryDescriptor) -> Layout:

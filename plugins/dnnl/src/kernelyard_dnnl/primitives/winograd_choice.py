@@ -10,10 +10,10 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from kernelyard_dnnl._native import load_library
-from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.values import Node
 
 if TYPE_CHECKING:
+    from kernelyard_dnnl.lowering import Lowering
     from kernelyard_llvm.winograd.choice import Shape
 
 WINDOW = 3

@@ -34,7 +34,9 @@ def pack_weights(constants: PackedConstants, weight: Value, m: int, lanes: int) 
         places, columns = algorithm.size_of_tile(m) ** 2, pad_to_vectors(filters, lanes)
         data = aligned_bytes(FLOAT * places * channels * columns)
         layout = dense((places, channels, columns), "float32")
-        return constants.fill_constant(weight, layout, data, key, lambda: _transform(weight, m, lanes, data))
+        panels = constants.fill_constant(weight, layout, data, key, lambda: _transform(weight, m, lanes, data))
+        panels.buffer.panels_of = weight, m, lanes
+        return panels
 
     return constants.derive(weight, f"winograd {m} {lanes}", make)
 
