@@ -101,9 +101,9 @@ def offload(library, install):
     Runtime.library = library
     install(CeeBackend())
 
-    def compiled(build, *shape):
+    def compiled(build, *shape, dtype="float32"):
         b = FunctionBuilder()
-        function = b.function(build(b, b.input("x", shape)))
+        function = b.function(build(b, b.input("x", shape, dtype)))
         exe = ky.compile(IRModule({"main": function}), backends=["cee"])
         assert exe.report.summary.startswith("cee ")
         assert len(exe.modules) == 1
@@ -153,6 +153,34 @@ def test_what_would_crash_is_not_called(offload, monkeypatch, row):
     with pytest.raises(ExecutionError, match="cannot prepare cee_0") as caught:
         exe(np.ones((2, 4), np.float32))
     assert found in str(caught.value.found)
+
+
+FLOATS = ("float32", "float32")
+REFUSED = {
+    "another dtype": (FLOATS, "float64", "float64, float64"),
+    "another result": (("float32", "int32"), "float32", "float32, float32"),
+    "another number of operands": (("float32", *FLOATS), "float32", "float32, float32"),
+}
+
+
+@pytest.mark.parametrize("row", REFUSED)
+def test_arguments_of_other_dtypes_than_a_kernel_declares_are_refused(offload, monkeypatch, row):
+    declared, given, found = REFUSED[row]
+    monkeypatch.setattr(Runtime, "kernel", lambda self, node, *args: CKernel(self.library[node.op], dtypes=declared))
+    exe = offload(lambda b, x: b.op("nn.silu", x), 3, 5, dtype=given)
+    with pytest.raises(ExecutionError, match="the C function for fold does not take these") as caught:
+        exe(np.ones((3, 5), given))
+    assert (caught.value.found, caught.value.expected) == (found, ", ".join(declared))
+    assert "cee_0, run by cee" in str(caught.value.where)
+    assert "check should decline" in str(caught.value.hint)
+
+
+def test_declared_dtypes_are_taken(offload, monkeypatch):
+    of_node = Runtime.kernel
+    monkeypatch.setattr(Runtime, "kernel", lambda self, *args: of_node(self, *args)._replace(dtypes=FLOATS))
+    exe = offload(lambda b, x: b.op("nn.silu", x), 3, 5)
+    x = np.arange(15, dtype=np.float32).reshape(3, 5)
+    np.testing.assert_array_equal(exe(x).numpy(), x + x[:, ::-1])
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (symbol("n"), 4)], ids=str)

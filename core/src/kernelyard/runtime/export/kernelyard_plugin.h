@@ -47,7 +47,8 @@ typedef struct ky_context {
 #define KY_HAS(context, field) \
   ((context)->nbytes >= offsetof(ky_context, field) + sizeof((context)->field))
 
-/* A kernel: 0 for success. state: what the runtime half gave. args: the operands, then the results. */
+/* A kernel: 0 for success. state: what the runtime half gave. args: the operands, then the results; of the dtypes that
+   the runtime half declared (CKernel(dtypes=...)), or of any. */
 typedef int32_t (*ky_kernel)(void* state, DLTensor* const* args, int32_t num_args, const ky_context* context);
 
 /* --- parallel loops -------------------------------------------------------------------------------------------------

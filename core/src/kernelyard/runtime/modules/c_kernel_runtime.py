@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernelyard import dtypes
+from kernelyard.errors import ExecutionError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor, NativeCall, Step
 from kernelyard.runtime.abi.spec import corrupted
@@ -34,12 +35,15 @@ class CKernel(NamedTuple):
     function: a `ky_kernel` of `kernelyard_plugin.h`: a function of ctypes, or an address. The first of its `argtypes`,
     where it has any, is what the state has to be. state: what it gets beside tensors: a structure or array of ctypes,
     a NumPy array, or the address of something that `keep` holds. workspace_nbytes: scratch memory that a call needs.
+    dtypes: those that the function reads and writes, operands in order and then results; others are refused before it
+    is called, while with `None` it has to look at each argument's `dtype` itself.
     """
 
     function: Any
     state: Any = 0
     workspace_nbytes: int = 0
     keep: object = None
+    dtypes: Sequence[str] | None = None
 
 
 class _Context(ctypes.Structure):
@@ -85,7 +89,9 @@ class CKernelRuntime(JSONRuntime):
             results = [(number, i) for i in range(len(node.outputs))]
             operands = {role: tensors[entry] for role, entry in node.inputs}
             kernel = _check_kernel(self.kernel(node, operands, [tensors[entry] for entry in results], context), node)
-            given = [arguments[entry].address for entry in (*(entry for _, entry in node.inputs), *results)]
+            taken = [*(entry for _, entry in node.inputs), *results]
+            _check_dtypes(kernel, node, [tensors[entry].dtype for entry in taken])
+            given = [arguments[entry].address for entry in taken]
             pointers = (ctypes.c_void_p * len(given))(*given)
             resources = _resources(kernel.workspace_nbytes, context)
             places = ctypes.addressof(pointers), len(given), ctypes.addressof(resources)
@@ -148,6 +154,18 @@ def _check_state(kernel: CKernel, node: JSONNode) -> None:
     if is_missing or is_other:
         found = "missing" if is_missing else f"of {type(state).__name__}"
         raise TypeError(f"the state for {node.op} is {found}, and its function takes a pointer to {expected.__name__}")
+
+
+def _check_dtypes(kernel: CKernel, node: JSONNode, found: Sequence[str]) -> None:
+    """Refuse arguments that the function would take for others, with wrong numbers. Raises: ExecutionError."""
+    if kernel.dtypes is not None and tuple(kernel.dtypes) != tuple(found):
+        raise ExecutionError(
+            f"the C function for {node.op} does not take these operands and results",
+            found=", ".join(found),
+            expected=", ".join(kernel.dtypes),
+            hint="the backend's check should decline these dtypes, or its runtime half choose a function for them: "
+            "report it to the plugin's vendor, and compile without it until then (backends=[...])",
+        )
 
 
 def _entries(graph: JSONGraph) -> list[NodeEntry]:
