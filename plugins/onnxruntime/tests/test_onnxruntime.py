@@ -73,6 +73,17 @@ def test_callers_at_the_same_time_have_memory_of_their_own() -> None:
         assert_allclose(result, evaluate(module, [x])[0])
 
 
+def test_a_group_norm_of_float64_is_computed_in_float64() -> None:
+    b = FunctionBuilder()
+    weights = (np.linspace(lo, 2, 4) for lo in (-1, 0.5))
+    y = b.op("nn.group_norm", b.input("x", (2, 4, 5), "float64"), *weights, num_groups=2)
+    module = IRModule({"main": b.function(y)})
+    exe = ky.compile(module, backends=["onnxruntime"], strict=True)
+    assert_offloaded(exe, "onnxruntime", "onnxruntime.nn.group_norm")
+    x = np.random.default_rng(0).standard_normal((2, 4, 5))
+    assert_allclose(exe(x).numpy(), evaluate(module, [x])[0])
+
+
 def explained(op: str, *operands: tuple[tuple[int, ...], str], **attributes: object) -> ky.Report:
     b = FunctionBuilder()
     y = b.op(op, *(b.input(f"x{i}", *operand) for i, operand in enumerate(operands)), **attributes)

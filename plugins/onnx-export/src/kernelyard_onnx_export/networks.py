@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from kernelyard.plugins.api import Call, scaled_size
 from kernelyard_onnx_export.attention import attention
@@ -103,8 +104,10 @@ def _broadcast_over(writer: GraphWriter, call: Call, place: int) -> str:
 @converter("nn.group_norm")
 def _group_norm(writer: GraphWriter, call: Call) -> str:
     writer.opset = WIDER_OPSET
-    groups, epsilon = call.attrs["num_groups"], call.attrs["epsilon"]
-    return writer.node("GroupNormalization", *inputs_of(writer, call), num_groups=groups, epsilon=epsilon)
+    attrs = {"num_groups": call.attrs["num_groups"], "epsilon": call.attrs["epsilon"]}
+    if call.tensor_type.dtype == "float64":
+        attrs["stash_type"] = TensorProto.DOUBLE  # mean and variance are float32 by default
+    return writer.node("GroupNormalization", *inputs_of(writer, call), **attrs)
 
 
 @converter("nn.batch_norm")
