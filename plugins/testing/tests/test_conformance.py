@@ -119,14 +119,37 @@ LIES: dict[str, tuple[str, str, str, str, str, str]] = {
 def test_a_backend_is_found_out_that(lie: str, site: Path) -> None:
     file, before, after, case, outcome, message = LIES[lie]
     change(site, file, before, after)
+    verdict = ask(case, site)
+    assert verdict["outcome"] == outcome, verdict
+    assert message in verdict["message"]
+
+
+def ask(case: str, site: Path) -> dict[str, Any]:
+    """The verdict on one case of the changed template."""
     worker = Worker(
         ["-m", "kernelyard.testing.conformance.worker", "acme", "20"],
         environment_with(site) | {"KERNELYARD_PLUGINS": "acme"},
     )
     verdict = worker.ask(case, 60)
     worker.close()
-    assert verdict["outcome"] == outcome, verdict
-    assert message in verdict["message"]
+    return verdict
+
+
+def test_dtypes_that_are_taken_without_a_claim_have_to_be_right(site: Path) -> None:
+    case = "L1 unclaimed dtypes of matmul"
+    assert ask(case, site)["outcome"] == "passed"  # declined
+    change(site, "patterns.py", 'if dtype == "float32"', "if True")
+    assert ask(case, site)["outcome"] == "passed"  # NumPy multiplies any dtype
+    change(site, "runtime.py", "    total = data", AS_FLOATS)
+    verdict = ask(case, site)
+    assert verdict["outcome"] == "differs", verdict
+    assert "it takes int32, which it does not claim: decline it in the check, or claim it: " in verdict["message"]
+
+
+AS_FLOATS = """
+    if data.dtype.itemsize == 4:  # as a function in C that takes `const float*` reads them
+        data, weight, output = data.view("float32"), weight.view("float32"), output.view("float32")
+    total = data"""
 
 
 def test_after_a_crash_the_other_cases_are_examined(site: Path, tmp_path: Path) -> None:

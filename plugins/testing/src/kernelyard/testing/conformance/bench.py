@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -125,6 +126,10 @@ class Bench:
             raise Declined(f"none of {', '.join(ops)} ran on {self.backend}{self._reasons(exe.report)}")
         return exe
 
+    def has_taken(self, exe: Executable) -> bool:
+        """Return whether an operator of a program runs on the backend."""
+        return any(row.backend == self.backend for row in exe.report.placed)
+
     def _reasons(self, report: Report) -> str:
         return "".join(f"\n  {d.pattern}: {d.code}: {d.message}" for d in report.declined if d.backend == self.backend)
 
@@ -136,6 +141,14 @@ class Bench:
         """
         given = feeds if layout == DENSE else lay_out(layout, feeds)
         self.compare(self.outputs(exe, given), evaluate(module, feeds))
+
+    @contextmanager
+    def naming(self, circumstance: str) -> Iterator[None]:
+        """Begin the message of what differs inside with a circumstance."""
+        try:
+            yield
+        except Differs as found:
+            raise Differs(f"{circumstance}: {found}") from found
 
     def outputs(self, exe: Executable, feeds: Feeds) -> list[np.ndarray]:
         """Return the results of one call as arrays."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dims import Dim
+from kernelyard.dtypes import DTYPES
 from kernelyard.errors import KernelyardError
 from kernelyard.ir import IRModule
 from kernelyard.ir.types import TensorType
@@ -76,6 +77,7 @@ def _cases(claims: Claims) -> Iterator[Case]:
     yield Case("L0 every claim is about a sample", partial(_check_idle_claims, samples, claims))
     for sample in samples:
         yield from _single_cases(sample, claims.layouts)
+    yield from _unclaimed_cases(claims)
     for make, chains in ((_fused_cases, claims.fused), (_quantized_cases, claims.quantized)):
         yield from (case for chain in chains for case in make(chain, claims))
     for sample in samples:
@@ -146,6 +148,27 @@ def _check_with_constants(sample: Claimed, bench: Bench) -> None:
     constants = tuple(_other_operands(sample))
     module = sample.case.module(constants)
     bench.right(bench.compile_offloaded(module), module, sample.case.inputs(constants))
+
+
+def _unclaimed_cases(claims: Claims) -> Iterator[Case]:
+    for op, claimed in claims.ops.items():
+        yield Case(f"L1 unclaimed dtypes of {op}", partial(_check_unclaimed, op, claimed), op)
+
+
+def _check_unclaimed(op: str, claimed: Sequence[str], bench: Bench) -> None:
+    """Check that what the backend takes beyond its claims is right, too: kernels read the bytes of any dtype."""
+    tried: set[str] = set()
+    for sample in find_claimed_samples(op, [dtype for dtype in DTYPES if dtype not in claimed]):
+        if sample.dtype in tried:
+            continue
+        tried.add(sample.dtype)
+        module = sample.case.module()
+        exe = bench.compile(module)
+        if bench.has_taken(exe):
+            with bench.naming(
+                f"it takes {sample.dtype}, which it does not claim: decline it in the check, or claim it"
+            ):
+                bench.right(exe, module, sample.case.inputs())
 
 
 # --- L2 ---------------------------------------------------------------------------------------------------------------
