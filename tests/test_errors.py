@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from functools import partial
 
 import pytest
 
 from kernelyard import errors
 from kernelyard.dtypes import UnknownDtypeError
-from kernelyard.errors import KernelyardError
+from kernelyard.errors import KernelyardError, PerformanceWarning, warn_caller
 
 EXCEPTIONS = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Exception)]
 CLASSES = [c for c in EXCEPTIONS if not issubclass(c, Warning)] + [UnknownDtypeError]
@@ -58,3 +59,28 @@ def test_json_has_the_same_facts():
         "expected": None,
         "hint": "pad",
     }
+
+
+def in_module(name, function):
+    """A function that calls another, as one of the module of that name would."""
+    names = {"__name__": name, "called": function}
+    exec(compile("def call(): called()", name, "exec"), names)
+    return names["call"]
+
+
+def test_a_warning_is_about_the_line_that_calls_kernelyard():
+    called = partial(warn_caller, "it is slow", PerformanceWarning)
+    for module in (
+        "kernelyard.driver",
+        "torch._dynamo.eval_frame",
+        "contextlib",
+        "kernelyard_acme.runtime",
+        "kernelyard",
+    ):
+        called = in_module(module, called)
+        with pytest.warns(PerformanceWarning, match="it is slow") as caught:
+            called()
+        assert caught[0].filename == __file__
+    with pytest.warns(PerformanceWarning) as caught:
+        in_module("kernelyardstick", called)()  # a user's package
+    assert caught[0].filename == "kernelyardstick"

@@ -120,8 +120,9 @@ def test_blobs_of_another_engine_are_told(artifact, monkeypatch, engine, fit, re
 
 def test_blobs_that_cannot_be_read_are_left(artifact, monkeypatch):
     monkeypatch.setenv("BROKEN", "1")
-    with pytest.warns(PerformanceWarning, match="no such format"):
+    with pytest.warns(PerformanceWarning, match="no such format") as caught:
         exe = ky.load(artifact)
+    assert caught[0].filename == __file__
     np.testing.assert_array_equal(exe(X).numpy(), np.maximum(X, 0))
 
 

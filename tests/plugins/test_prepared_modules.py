@@ -139,8 +139,9 @@ def test_a_refusal_at_compile_is_as_it_is_at_load_no_violation(told, monkeypatch
     assert region.fallback
     exe.save(tmp_path / "model.kyar")
     for program in (exe, ky.load(tmp_path / "model.kyar")):
-        with pytest.warns(PerformanceWarning, match="no engine for these sizes"):
+        with pytest.warns(PerformanceWarning, match="no engine for these sizes") as caught:
             np.testing.assert_array_equal(program(X).numpy(), np.maximum(X, 0))
+        assert caught[0].filename == __file__
 
 
 def test_a_failure_at_load_names_the_plugin_and_a_way_out(told, tmp_path, monkeypatch):

@@ -7,9 +7,13 @@ these gives the parts by keyword, so that the command line and `--json` show the
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Iterable
 
 _CORE = os.path.dirname(__file__)
+# Packages whose lines a user did not write: a warning there would say nothing about what to change.
+_CALLED = ("kernelyard", "torch", "contextlib", "functools")
 
 
 class KernelyardError(Exception):
@@ -97,6 +101,25 @@ def describe(error: BaseException) -> str:
 
 
 # --- the compiler's own representation -------------------------------------------------------------------------------
+def warn_caller(message: str, category: type[Warning]) -> None:
+    """Warn of the line that called Kernelyard, or a plugin of it, from outside, however deep the code is that warns.
+
+    A warning is then shown once for each such line, and filters by module are about the user's modules.
+    """
+    frame = found = sys._getframe(1)
+    while frame is not None and _is_called(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    found = frame or found  # a thread of ours has no caller
+    registry = found.f_globals.setdefault("__warningregistry__", {})
+    module = found.f_globals.get("__name__", "")
+    warnings.warn_explicit(message, category, found.f_code.co_filename, found.f_lineno, module, registry)
+
+
+def _is_called(module: str) -> bool:
+    package = module.partition(".")[0]
+    return package in _CALLED or package.startswith("kernelyard_")
+
+
 class IRError(KernelyardError):
     """A module, function or expression is malformed."""
 

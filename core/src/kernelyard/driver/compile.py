@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,7 +21,7 @@ from kernelyard.driver.refused_sizes import compiler_for_refused_sizes
 from kernelyard.driver.session.precision import DEFAULT
 from kernelyard.driver.session.requirements import check_coverage
 from kernelyard.driver.session.session import CompileSession, Options, open_session
-from kernelyard.errors import PerformanceWarning, PluginContractError, UnsupportedOperatorError
+from kernelyard.errors import PerformanceWarning, PluginContractError, UnsupportedOperatorError, warn_caller
 from kernelyard.ir import Call, IRModule
 from kernelyard.ir.hash_ahead import hash_ahead
 from kernelyard.ir.scopes import introduces_symbols
@@ -333,7 +332,7 @@ def _warn_of_interpreted(lowered: Iterable[Lowered]) -> None:
     names = ", ".join(sorted({call.op_name for call in calls if _is_slow(call)}))
     if names:
         message = f"these ops run on the slow reference interpreter: {names}"
-        warnings.warn(message, PerformanceWarning, stacklevel=6)
+        warn_caller(message, PerformanceWarning)
 
 
 def _is_slow(call: Call) -> bool:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from kernelyard.driver.session.session import CompileSession
-from kernelyard.errors import ArtifactError, OptionError, PlacementWarning
+from kernelyard.errors import ArtifactError, OptionError, PlacementWarning, warn_caller
 from kernelyard.ir import IRModule, to_text
 from kernelyard.runtime.abi.spec import read_json
 from kernelyard.runtime.execute.executable import Executable
@@ -209,7 +208,7 @@ def _digest(text: str) -> str:
 def _warn(given: Sequence[PlacementDecision], facts: Mapping[str, str]) -> None:
     nearest = min((each.misfits(facts) for each in given), key=len, default=("no placement is given",))
     message = f"the default placement is taken, as no measured one fits: {'; '.join(nearest)}"
-    warnings.warn(message, PlacementWarning, stacklevel=5)
+    warn_caller(message, PlacementWarning)
 
 
 def _tuner() -> Tuner:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,6 +16,7 @@ from kernelyard.errors import (
     InputNameError,
     PerformanceWarning,
     UnsupportedOperatorError,
+    warn_caller,
 )
 from kernelyard.ir import IRModule
 from kernelyard.runtime.execute.executable import Executable, TensorInfo
@@ -54,7 +54,7 @@ def specialize_at_first_call(
     if specializer is None:
         raise error
     message = f"the model is compiled for each combination of sizes that comes, when it comes: {error.where}"
-    warnings.warn(message, PerformanceWarning, stacklevel=3)
+    warn_caller(message, PerformanceWarning)
 
     def compile_for(fixed: Mapping[str, Any]) -> Executable:
         return compile_with({**session.options, frontend.name: {**given, **fixed}})

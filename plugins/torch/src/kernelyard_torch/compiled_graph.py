@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -15,7 +14,7 @@ from torch.fx import Node as FxNode
 
 from kernelyard import IRModule
 from kernelyard.dims import Shape
-from kernelyard.errors import KernelyardError, OptionError, PerformanceWarning, UnknownBackendError
+from kernelyard.errors import KernelyardError, OptionError, PerformanceWarning, UnknownBackendError, warn_caller
 from kernelyard.plugins.api import Expr, Function, RejectedError, TensorType
 from kernelyard.runtime.api import Executable
 from kernelyard_torch.compile_options import CompileOptions
@@ -105,7 +104,7 @@ class CompiledGraph:
         except KernelyardError as error:
             if not self._has_warned:
                 message = f"calls fall back to eager PyTorch where sizes are as in this one: {error}"
-                warnings.warn(message, PerformanceWarning, stacklevel=3)
+                warn_caller(message, PerformanceWarning)
             self._has_warned = True
         return self._graph.forward(*arguments)
 

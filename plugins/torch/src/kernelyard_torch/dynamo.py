@@ -6,7 +6,6 @@ says why.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch._dynamo import trace_rules
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 
-from kernelyard.errors import KernelyardError, PerformanceWarning
+from kernelyard.errors import KernelyardError, PerformanceWarning, warn_caller
 from kernelyard_torch.compile_options import CompileOptions
 from kernelyard_torch.compiled_graph import CompiledGraph, find_rejected_nodes
 from kernelyard_torch.decompositions import inference_decompositions
@@ -84,4 +83,4 @@ def _box(function: Compiled) -> Compiled:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, PerformanceWarning, stacklevel=3)
+    warn_caller(message, PerformanceWarning)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import platform
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernelyard.errors import OptionError, PerformanceWarning, did_you_mean
+from kernelyard.errors import OptionError, PerformanceWarning, did_you_mean, warn_caller
 from kernelyard.ir import IRModule
 from kernelyard.runtime.installed.processor import processor
 from kernelyard.target import Target
@@ -40,7 +39,7 @@ class Precision:
             return
         names = " or ".join(self.instructions)
         message = f"precision {self.name!r} is slow without {names}, which {target} is not known to have"
-        warnings.warn(message, PerformanceWarning, stacklevel=4)
+        warn_caller(message, PerformanceWarning)
 
 
 def cpu_flags(target: Target) -> frozenset[str]:

@@ -5,11 +5,10 @@ In a module's entry of the manifest: `blobs` (member by name) and `compatibility
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernelyard.errors import PerformanceWarning, describe
+from kernelyard.errors import PerformanceWarning, describe, warn_caller
 from kernelyard.runtime.abi.spec import Fields, corrupted
 from kernelyard.runtime.artifact.container import Contents, Member
 
@@ -47,14 +46,14 @@ def restore_blobs(module: RuntimeModule, fields: Fields, contents: Contents, own
         fit = verdict(module, token)
         found = f"{owner}: blobs for {token!r} are {fit} here ({module.compatibility()!r})"
         if fit == UNUSABLE:
-            warnings.warn(f"{found}; it compiles again", PerformanceWarning, stacklevel=2)
+            warn_caller(f"{found}; it compiles again", PerformanceWarning)
             return
         module.restore(_members(fields, contents))
     except (Exception, SystemExit) as error:  # a vendor's code; all that it needs is in the artifact without them
-        warnings.warn(f"{owner}: blobs cannot be used, it compiles again: {describe(error)}", PerformanceWarning, 2)
+        warn_caller(f"{owner}: blobs cannot be used, it compiles again: {describe(error)}", PerformanceWarning)
     else:
         if fit == USABLE:
-            warnings.warn(f"{found}; compile again to run as quickly as can be", PerformanceWarning, stacklevel=2)
+            warn_caller(f"{found}; compile again to run as quickly as can be", PerformanceWarning)
 
 
 def verdict(module: RuntimeModule, token: str) -> str:

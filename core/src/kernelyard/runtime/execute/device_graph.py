@@ -5,13 +5,12 @@ Source: CUDA C++ Programming Guide, "CUDA Graphs".
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from kernelyard.errors import ExecutionError, PerformanceWarning
+from kernelyard.errors import ExecutionError, PerformanceWarning, warn_caller
 from kernelyard.runtime.abi.module import Step
 from kernelyard.runtime.device.driver import DeviceDriver
 from kernelyard.runtime.execute.call_table import CallTable
@@ -44,11 +43,8 @@ class _Part:
             replay = self._driver.capture(self.table.run)
         except ExecutionError as error:
             replay = None
-            warnings.warn(
-                f"steps on {self._driver.device} run one by one, as they cannot be captured: {error}",
-                PerformanceWarning,
-                stacklevel=2,
-            )
+            message = f"steps on {self._driver.device} run one by one, as they cannot be captured: {error}"
+            warn_caller(message, PerformanceWarning)
         self.may_capture = replay is not None
         return replay or self.table.run
 

@@ -7,10 +7,9 @@ profiles see its steps as they see all others.
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
-from kernelyard.errors import NoImplementationError, PerformanceWarning
+from kernelyard.errors import NoImplementationError, PerformanceWarning, warn_caller
 from kernelyard.runtime.execute.step_errors import RefusedError, label_of
 from kernelyard.runtime.program.execution_plan import ExecutionPlan
 from kernelyard.runtime.program.program import Step
@@ -36,7 +35,7 @@ def fall_back(plan: ExecutionPlan, refused: RefusedError, executable: CompiledMo
         if step.symbol in new:
             new.discard(step.symbol)
             message = _message(plan, step, refused.reasons[step.symbol], executable)
-            warnings.warn(message, PerformanceWarning, stacklevel=2)
+            warn_caller(message, PerformanceWarning)
     return ExecutionPlan(replace_steps(plan.program, chosen), plan.input_shapes, plan.values)
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelyard.dims.c_text import C_FUNCTIONS
-from kernelyard.errors import ArtifactError, KernelyardError, LibraryWarning, describe
+from kernelyard.errors import ArtifactError, KernelyardError, LibraryWarning, describe, warn_caller
 from kernelyard.runtime.abi.native_unit import NativeUnit
 from kernelyard.runtime.abi.runtime_halves import requirement
 from kernelyard.runtime.artifact import kyar
@@ -49,7 +48,7 @@ def export_library(
     if executable.alternatives:
         near = " or ".join(map(sizes_text, executable.sizes))
         message = f"a library has one placement for all sizes: that which was measured at {near}"
-        warnings.warn(message, LibraryWarning, stacklevel=3)
+        warn_caller(message, LibraryWarning)
         executable = executable.alone()
     units = {number: _unit(module) for number, module in enumerate(executable.modules)}
     native = {number: unit for number, unit in units.items() if unit is not None}
@@ -70,7 +69,7 @@ def export_library(
         )
     if standalone is None and reasons:
         found = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        warnings.warn(f"C programs cannot call all of {os.fspath(path)}. {found}", LibraryWarning, stacklevel=3)
+        warn_caller(f"C programs cannot call all of {os.fspath(path)}. {found}", LibraryWarning)
 
 
 def _unit(module: RuntimeModule) -> NativeUnit | None:

@@ -16,14 +16,13 @@ import re
 import threading
 import time
 import urllib.request
-import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 
-from kernelyard.errors import RemoteCacheWarning
+from kernelyard.errors import RemoteCacheWarning, warn_caller
 from kernelyard.runtime.installed.server_url import read_server_url
 
 SECONDS = 5.0  # that one answer may take as a whole
@@ -105,7 +104,7 @@ class RemoteCache:
         if not self._has_warned:
             self._has_warned = True
             message = f"the remote cache {self.url} is of no use: {what}; this machine's own cache is used"
-            warnings.warn(message, RemoteCacheWarning, stacklevel=2)
+            warn_caller(message, RemoteCacheWarning)
 
 
 def run_within(seconds: float, call: Callable[[], bytes]) -> bytes:

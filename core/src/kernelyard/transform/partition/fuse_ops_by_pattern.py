@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from kernelyard.errors import PatternError, PerformanceWarning, describe
+from kernelyard.errors import PatternError, PerformanceWarning, describe, warn_caller
 from kernelyard.ir import Binding, Call, Expr, Function, GlobalVar, IRModule, Op, TupleGetItem, Var
 from kernelyard.ir.printer import attribute_text
 from kernelyard.ir.size_bounds import bounds_attribute
@@ -113,7 +112,7 @@ class FuseOpsByPattern(Pass):
         hidden = sorted({op for function in functions for op in function.attrs.get("ops", ())} & set(self._by_root))
         if hidden:
             message = f"no pattern matches, and {', '.join(hidden)} are loop-level functions already"
-            warnings.warn(f"{message}: partition before legalize", PerformanceWarning, stacklevel=2)
+            warn_caller(f"{message}: partition before legalize", PerformanceWarning)
 
     def _groups(self, function: Function, name: str, module: IRModule, context: PassContext) -> dict[Var, Group]:
         """Return the accepted matches by root, in order of the roots."""
