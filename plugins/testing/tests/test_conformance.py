@@ -20,6 +20,7 @@ from kernelyard.plugins.sandbox.worker_process import Worker
 from kernelyard.testing import assert_offloaded
 from kernelyard.testing.conformance.bench import Bench, Differs
 from kernelyard.testing.conformance.cases import LEVELS, all_cases
+from kernelyard.testing.conformance.causes import ALIKE, PRINTED, cause_of
 from kernelyard.testing.conformance.claims import Gap, parse_claims, read_claims
 from kernelyard.testing.conformance.gaps import drop_idle, gap_tables, gaps_of
 from kernelyard.testing.conformance.place import device_for, plugins_for
@@ -150,6 +151,35 @@ AS_FLOATS = """
     if data.dtype.itemsize == 4:  # as a function in C that takes `const float*` reads them
         data, weight, output = data.view("float32"), weight.view("float32"), output.view("float32")
     total = data"""
+
+
+def test_failures_of_one_cause_are_printed_a_few_times_and_listed(site: Path, tmp_path: Path) -> None:
+    raising = "    raise ValueError(f'no kernel for {data.shape[0]} rows')\n    total = data"
+    change(site, "runtime.py", "    total = data", raising)
+    card, shown = examine("acme", tmp_path, "-k", "L1 and parameters", site=site)
+    failed = [case["case"] for case in card["cases"] if case["result"] == "failed"]
+    assert len(failed) > PRINTED
+    assert f"{PRINTED} failed" in shown
+    assert f"{len(failed) - PRINTED} {ALIKE}" in shown
+    assert shown.count("no kernel for") >= PRINTED
+    _, listed = shown.split("failures by cause")
+    assert f"{len(failed)} cases: error: ExecutionError: [KY#] a step failed, found: ValueError" in listed
+    assert all(case in listed for case in failed[PRINTED:])
+    whole = shown.split("failures by cause")[0]
+    assert [case in whole for case in failed] == [True] * PRINTED + [False] * (len(failed) - PRINTED)
+
+
+def test_causes_leave_out_what_varies() -> None:
+    reason = {
+        "outcome": "declined",
+        "op": "abs",
+        "dtype": "int8",
+        "message": "abs ran elsewhere\n  acme: rank: 3 is 1 more",
+    }
+    assert cause_of(reason, "") == "declined: acme: rank: # is # more"
+    assert cause_of({**reason, "outcome": "differs"}, "") == "differs: the numbers of abs (int8)"
+    closed = {**reason, "outcome": "passed", "message": ""}
+    assert cause_of(closed, "the gap 'L1 *' has closed") == "passed: the gap 'L# *' has closed"
 
 
 def test_after_a_crash_the_other_cases_are_examined(site: Path, tmp_path: Path) -> None:

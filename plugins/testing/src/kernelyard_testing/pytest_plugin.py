@@ -33,7 +33,11 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep score, where a scorecard is asked for; with pytest-xdist in the process that hears of all tests."""
+    """Group failures, and keep score where that is asked for; with pytest-xdist in the process that hears of all."""
+    if getattr(config.option, "kernelyard_backend", None) and not hasattr(config, "workerinput"):
+        from kernelyard.testing.conformance.causes import CausesPlugin
+
+        config.pluginmanager.register(CausesPlugin())
     file = getattr(config.option, "kernelyard_scorecard", None)
     if file and not hasattr(config, "workerinput"):
         from kernelyard.testing.conformance.scorecard import ScorecardPlugin
