@@ -15,6 +15,7 @@ from kernelyard.dims import symbol
 from kernelyard.errors import ExecutionError, PerformanceWarning
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.plugins.discovery.manager import get_manager
+from kernelyard.testing import assert_offloaded
 
 PLUGIN = """
 import os, json
@@ -33,11 +34,15 @@ class Runtime(JSONRuntime):
 
     def prepare(self, symbol, values, threads):
         with open(os.environ["TOLD"], "a") as told:
-            print(json.dumps([symbol, dict(values), threads]), file=told)
+            print(json.dumps([symbol, dict(values), threads, self.rows_of(symbol)]), file=told)
         if "FAILS" in os.environ:
             raise RuntimeError("no such engine")
         if "REFUSES" in os.environ:
             raise NoImplementationError("no engine for these sizes")
+
+    def rows_of(self, symbol):
+        graph = self.graph(symbol)
+        return graph.bounds(graph.inputs[0].shape[0])
 
     def build(self, graph, args, values, context):
         if "REFUSES" in os.environ:
@@ -103,7 +108,7 @@ def test_modules_are_prepared_at_compile_and_at_load(told, tmp_path, rows):
     told()
     for count in (1, 2):
         loaded = ky.load(tmp_path / "model.kyar", threads=count)
-        ((name, values, threads),) = told()
+        ((name, values, threads, _),) = told()
         assert (name, values) == ("slow_0", {})
         assert 1 <= threads <= count
         np.testing.assert_array_equal(loaded(X).numpy(), np.maximum(X, 0))
@@ -129,6 +134,23 @@ def test_a_failure_at_compile_is_a_violation_with_fallback(told, monkeypatch):
     assert "slow accepted these ops but could not compile them: RuntimeError at plugin.py" in violation.message
     assert "no such engine" in violation.message
     assert not exe.report.regions
+
+
+@pytest.mark.parametrize(("rows", "bounds", "told_of"), [
+    (symbol("n"), {"n": (1, 8)}, [1, 8]),
+    (symbol("n") * 2, {"n": (2, 8)}, [4, 16]),
+    (symbol("n"), {"n": (3, None)}, [3, None]),
+    (symbol("n"), None, [1, None]),
+    (2, None, [2, 2]),
+], ids=str)  # fmt: skip
+def test_modules_know_the_bounds_of_sizes(told, tmp_path, rows, bounds, told_of):
+    exe = ky.compile(model(rows), backends=["slow"], bounds=bounds)
+    assert_offloaded(exe, "slow", "slow.relu")
+    assert [call[3] for call in told()] == [told_of]
+    exe.save(tmp_path / "model.kyar")
+    told()
+    ky.load(tmp_path / "model.kyar")
+    assert [call[3] for call in told()] == [told_of]
 
 
 def test_a_refusal_at_compile_is_as_it_is_at_load_no_violation(told, monkeypatch, tmp_path):

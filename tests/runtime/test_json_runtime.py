@@ -107,6 +107,9 @@ MALFORMED = [
     (("outputs",), {}),
     (("inputs",), None),
     (("symbol",), ["x"]),
+    (("bounds",), [1, 8]),
+    (("bounds",), {"n": [8, 1]}),
+    (("bounds",), {"n": 8}),
     (("schema",), "1"),
     (("schema",), 0),
 ]

@@ -11,7 +11,8 @@ import numpy as np
 from kernelyard.dims import SymbolicDim
 from kernelyard.errors import CodegenError
 from kernelyard.ir import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, Type, Var
-from kernelyard.ir.types import tensors_of
+from kernelyard.ir.size_bounds import size_bounds
+from kernelyard.ir.types import symbols_of, tensors_of
 from kernelyard.patterns.composite import COMPOSITE, SINGLE_OP
 from kernelyard.runtime.abi.spec import TensorSpec
 from kernelyard.runtime.modules.json_runtime import JSONGraph, JSONNode, NodeEntry
@@ -93,7 +94,9 @@ class _GraphWriter:
             self._entries[param] = (self._add(JSONNode("input", (inputs[index],), index=index)),)
         for binding in function.bindings:
             self._entries[binding.var] = self._value(binding.value)
-        return JSONGraph(self.region.symbol, inputs, tuple(self.nodes), self._operand(function.result))
+        symbols = symbols_of([param.type for param in function.params])
+        bounds = {name: pair for name, pair in size_bounds(function).items() if name in symbols}
+        return JSONGraph(self.region.symbol, inputs, tuple(self.nodes), self._operand(function.result), bounds)
 
     def _value(self, value: Expr) -> tuple[NodeEntry, ...]:
         if isinstance(value, TupleGetItem):

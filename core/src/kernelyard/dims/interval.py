@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kernelyard.dims.expression import Atom, Bounds, Dim, Function, Symbol
+from kernelyard.errors import OptionError
 
 Interval: TypeAlias = "tuple[float, float]"  # ints, and infinities where it is open
 
@@ -25,6 +26,34 @@ def bounds_of(dim: Dim, symbols: Mapping[str, Bounds]) -> Bounds:
     """
     low, high = _of_dim(dim, symbols)
     return int(max(low, 0)), None if high == math.inf else int(max(high, 0))
+
+
+def check_bounds(bounds: Any) -> dict[str, Bounds]:
+    """Return bounds of symbols as they are kept; none for None.
+
+    Raises: OptionError.
+
+    Example:
+        >>> check_bounds({"n": (1, 512)})
+        {'n': (1, 512)}
+    """
+    if bounds is not None and not isinstance(bounds, Mapping):
+        raise OptionError("bounds must be a dictionary", found=repr(bounds), expected='{"n": (1, 512)}')
+    return {name: _pair(name, pair) for name, pair in (bounds or {}).items()}
+
+
+def _pair(name: object, pair: Any) -> Bounds:
+    if isinstance(name, str) and isinstance(pair, (tuple, list)) and len(pair) == 2:
+        low, high = pair
+        if _is_size(low) and (high is None or (_is_size(high) and low <= high)):
+            return low, high
+    raise OptionError(
+        f"the bounds of {name!r} are none", found=repr(pair), expected="(least, largest or None), such as (1, 512)"
+    )
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _of_dim(dim: Dim, symbols: Mapping[str, Bounds]) -> Interval:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelyard.dims import Bounds
+from kernelyard.dims.interval import check_bounds
 from kernelyard.errors import OptionError
 from kernelyard.ir.expr import Function
 from kernelyard.ir.module import IRModule
@@ -22,34 +23,6 @@ def size_bounds(function: Function) -> dict[str, Bounds]:
 def bounds_attribute(bounds: Mapping[str, Bounds]) -> dict[str, Any]:
     """Return the attribute that keeps bounds, for a function that is made of parts of another; empty without bounds."""
     return {BOUNDS: dict(bounds)} if bounds else {}
-
-
-def check_bounds(bounds: Any) -> dict[str, Bounds]:
-    """Return bounds of symbols as they are kept; none for None.
-
-    Raises: OptionError.
-
-    Example:
-        >>> check_bounds({"n": (1, 512)})
-        {'n': (1, 512)}
-    """
-    if bounds is not None and not isinstance(bounds, Mapping):
-        raise OptionError("bounds must be a dictionary", found=repr(bounds), expected='{"n": (1, 512)}')
-    return {name: _pair(name, pair) for name, pair in (bounds or {}).items()}
-
-
-def _pair(name: object, pair: Any) -> Bounds:
-    if isinstance(name, str) and isinstance(pair, (tuple, list)) and len(pair) == 2:
-        low, high = pair
-        if _is_size(low) and (high is None or (_is_size(high) and low <= high)):
-            return low, high
-    raise OptionError(
-        f"the bounds of {name!r} are none", found=repr(pair), expected="(least, largest or None), such as (1, 512)"
-    )
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def with_bounds(module: IRModule, bounds: Mapping[str, Bounds]) -> IRModule:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kernelyard.dims import Bounds
+from kernelyard.dims.interval import check_bounds
 from kernelyard.driver.session.choose_backends import GeneratorChoice, choose_backends, choose_code_generator
 from kernelyard.driver.session.choose_pipeline import choose_pipeline, pipeline_for
 from kernelyard.driver.session.choose_target import choose_target
@@ -16,7 +17,6 @@ from kernelyard.driver.session.precision import DEFAULT, Precision, get_precisio
 from kernelyard.driver.session.requirements import check_requirements
 from kernelyard.errors import OptionError
 from kernelyard.ir import IRModule
-from kernelyard.ir.size_bounds import check_bounds
 from kernelyard.placement.build_report import build_report
 from kernelyard.placement.policy import Assigned, LeastCost, Policy, TakeAll
 from kernelyard.placement.recorder import Recorder

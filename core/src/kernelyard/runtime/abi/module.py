@@ -204,7 +204,8 @@ class RuntimeModule(ABC):
     def prepare(self, symbol: str, values: Mapping[str, int], threads: int) -> None:  # noqa: B027  most have nothing to do
         """Do what takes long before a function can be bound and follows from the sizes: compile, load, pack weights.
 
-        values: of the symbolic dims, as far as they are known; none are where the sizes come with the inputs.
+        values: of the symbolic dims, as far as they are known; none are where the sizes come with the inputs. What the
+        user allows for these is in the module: `JSONGraph.bounds`, or what codegen took of `Region.bounds`.
         Asked at compile, where what it raises breaks the backend's contract and the region runs elsewhere, and at load,
         where that is an error. It must not need the device, which may not be where a model is compiled. Not asked of
         modules for the CPU where another kind of machine is compiled for.

@@ -15,7 +15,8 @@ from typing import Any, Self
 import numpy as np
 
 from kernelyard import dtypes
-from kernelyard.errors import ArtifactVersionError
+from kernelyard.dims import Bounds, Dim
+from kernelyard.errors import ArtifactVersionError, OptionError
 from kernelyard.records import NamedTuple, record
 from kernelyard.runtime.abi.module import BindContext, BoundCall, BoundTensor
 from kernelyard.runtime.abi.spec import Fields, Signature, TensorSpec, corrupted, is_int, read_json, write_json
@@ -23,6 +24,8 @@ from kernelyard.runtime.modules.bindable import BindableModule
 
 SCHEMA = 1
 MAX_ATTRIBUTE_DEPTH = 8
+
+_NO_BOUNDS: Mapping[str, Bounds] = {}
 
 NodeEntry = tuple[int, int]
 """Node number and output number."""
@@ -64,12 +67,24 @@ class JSONNode:
 
 
 class JSONGraph(NamedTuple):
-    """One function: nodes in an order in which they can run."""
+    """One function: nodes in an order in which they can run.
+
+    size_bounds: of symbolic dims of the inputs, as far as the user gave them; the runtime refuses other sizes.
+    """
 
     symbol: str
     inputs: tuple[TensorSpec, ...]
     nodes: tuple[JSONNode, ...]
     outputs: tuple[NodeEntry, ...]
+    size_bounds: Mapping[str, Bounds] = _NO_BOUNDS
+
+    def bounds(self, dim: Dim) -> Bounds:
+        """Return the least and the largest value that a size may have, as `Region.bounds` does for codegen: of use to
+        `prepare`, which has to provide for the largest.
+        """
+        from kernelyard.dims.interval import bounds_of
+
+        return bounds_of(dim, self.size_bounds)
 
     def spec(self, entry: NodeEntry) -> TensorSpec:
         """Return the shape and dtype of a value."""
@@ -91,6 +106,7 @@ class JSONGraph(NamedTuple):
             "inputs": [spec.to_json() for spec in self.inputs],
             "nodes": [node.to_json() for node in self.nodes],
             "outputs": [list(entry) for entry in self.outputs],
+            **({"bounds": {name: list(pair) for name, pair in self.size_bounds.items()}} if self.size_bounds else {}),
         }
 
     @staticmethod
@@ -106,7 +122,8 @@ class JSONGraph(NamedTuple):
         for item, place in fields.items("nodes"):
             nodes.append(_read_node(Fields(item, place), inputs, nodes))
         outputs = fields.each("outputs", lambda item, place: _read_entry(item, place, nodes))
-        return JSONGraph(fields.text("symbol"), inputs, tuple(nodes), outputs)
+        bounds = _read_bounds(Fields(fields.any("bounds"), f"{where}.bounds")) if "bounds" in fields else _NO_BOUNDS
+        return JSONGraph(fields.text("symbol"), inputs, tuple(nodes), outputs, bounds)
 
     def __str__(self) -> str:
         lines = [f"{self.symbol}({', '.join(map(repr, self.inputs))})"]
@@ -153,6 +170,15 @@ def _read_node(fields: Fields, inputs: Sequence[TensorSpec], before: Sequence[JS
     operands = fields.each("inputs", lambda item, place: _read_operand(Fields(item, place), before))
     outputs = fields.each("outputs", lambda item, place: Fields(item, place).tensor())
     return JSONNode("kernel", outputs, fields.text("op"), operands, MappingProxyType(attrs))
+
+
+def _read_bounds(fields: Fields) -> Mapping[str, Bounds]:
+    from kernelyard.dims.interval import check_bounds
+
+    try:
+        return check_bounds(fields.value)
+    except OptionError as error:
+        raise corrupted(fields.where, error.found, f"{error.expected}") from error
 
 
 def _read_operand(fields: Fields, before: Sequence[JSONNode]) -> tuple[str, NodeEntry]:
