@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kernelyard import dims
 from kernelyard.errors import ExecutionError, ParseError, ShapeError, VerifyError
 from kernelyard.ir import IRModule, TensorType, parse_module, to_text
+from kernelyard.testing.strategies import RandomProgram, modules
 from kernelyard.tir import PrimFunc, interpreter, parse_primfunc, print_primfunc
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
@@ -18,6 +21,8 @@ from kernelyard.tir.expr import Axis, Const, select
 from kernelyard.tir.interpreter import evaluate
 from kernelyard.tir.primfunc import ComputeBlock, IterVar
 from kernelyard.tir.verify import verify
+from kernelyard.transform import LegalizeOps
+from kernelyard.transform.pipelines import get_pipeline
 
 N = dims.symbol("n")
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -156,6 +161,30 @@ def test_reduce_axis_outside_the_body():
 def test_text_is_read_back():
     function = normalized_rows().with_attrs(ops=("a", "b"))
     assert parse_primfunc(print_primfunc(function)) == function
+
+
+def test_a_function_is_read_back_as_it_is_printed():
+    function = normalized_rows()
+    assert str(function).startswith("primfunc @main {\n")
+    assert parse_primfunc(str(function)) == parse_primfunc(f"\n  {function}\n") == function
+    (text,) = [f"primfunc{part}" for part in to_text(IRModule({"some rows": function})).split("primfunc")[1:]]
+    assert parse_primfunc(text) == function
+
+
+@pytest.mark.parametrize("after", ["}", "primfunc @other {\n}"])
+def test_a_text_is_one_function(after: str):
+    with pytest.raises(ParseError, match="goes on after the function"):
+        parse_primfunc(f"{normalized_rows()}{after}")
+
+
+@settings(deadline=None)
+@given(modules(), st.booleans())
+def test_every_function_of_a_lowered_program_is_read_back(program: RandomProgram, is_fused: bool):
+    lower = get_pipeline("legalize") if is_fused else LegalizeOps()
+    for function in lower(get_pipeline("simplify")(program.module)).functions.values():
+        if isinstance(function, PrimFunc):
+            assert parse_primfunc(str(function)) == parse_primfunc(print_primfunc(function)) == function
+            assert str(parse_primfunc(str(function))) == str(function)
 
 
 def test_module_with_a_primfunc_is_read_back():

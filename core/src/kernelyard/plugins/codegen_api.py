@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from kernelyard.tir.packing import Packing as Packing
     from kernelyard.tir.packing import pack_inputs as pack_inputs
     from kernelyard.tir.padding import paddable_axis as paddable_axis
+    from kernelyard.tir.parser import parse_primfunc as parse_primfunc
     from kernelyard.tir.primfunc import REDUCE as REDUCE
     from kernelyard.tir.primfunc import REDUCERS as REDUCERS
     from kernelyard.tir.primfunc import SPATIAL as SPATIAL
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from kernelyard.tir.primfunc import PrimFunc as PrimFunc
     from kernelyard.tir.primfunc import neutral_element as neutral_element
     from kernelyard.tir.primfunc import walk as walk
+    from kernelyard.tir.printer import print_primfunc as print_primfunc
     from kernelyard.tir.scans import Recurrence as Recurrence
     from kernelyard.tir.scans import recurrence_of as recurrence_of
     from kernelyard.tir.schedule import Declined as Declined
@@ -94,7 +96,9 @@ _HOME = {
     "kernelyard.tir.op_pattern": "cost",
     "kernelyard.tir.packing": "Packing pack_inputs",
     "kernelyard.tir.padding": "paddable_axis",
+    "kernelyard.tir.parser": "parse_primfunc",
     "kernelyard.tir.primfunc": "ComputeBlock IterVar PrimFunc REDUCE REDUCERS SPATIAL STEP neutral_element walk",
+    "kernelyard.tir.printer": "print_primfunc",
     "kernelyard.tir.scans": "Recurrence recurrence_of",
     "kernelyard.tir.schedule": "Declined Reasons first_that_applies",
     "kernelyard.tir.simplify": "Simplifier simplify_block",

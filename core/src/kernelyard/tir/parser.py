@@ -32,11 +32,12 @@ MAX_DEPTH = 110
 
 
 def parse_primfunc(text: str) -> PrimFunc:
-    """Return the PrimFunc that a text describes, verified.
+    """Return the PrimFunc that a text describes, verified: what `print_primfunc` returns, or the whole of a function as
+    `to_text` prints it, `primfunc @name { ... }`.
 
     Raises: ParseError with the line, VerifyError.
     """
-    function = _Parser(text).function()
+    function = _Parser(text).whole()
     verify(function)
     return function
 
@@ -48,13 +49,27 @@ class _Parser(ValueParser):
         self.axes: set[str] = set()
         self.states: dict[str, State] = {}
 
+    def whole(self) -> PrimFunc:
+        """Return the only function of the text, with its name and braces around it or without."""
+        is_named = self.scanner.accept("primfunc")
+        if is_named:
+            self.scanner.expect("@")
+            self.scanner.name()
+            self.scanner.expect("{")
+        function = self.function()
+        if is_named:
+            self.scanner.expect("}")
+        if self.scanner.peek().kind != "end":
+            raise self.scanner.error("the text goes on after the function; parse_module reads several")
+        return function
+
     def function(self) -> PrimFunc:
         attrs = self.attributes() if self.scanner.accept("attrs") else {}
         inputs = self.declarations("input", "global")
         outputs = self.declarations("output", "global")
         locals_ = self.declarations("local", "local")
         blocks: list[ComputeBlock] = []
-        while self.scanner.peek().kind != "end":
+        while self.scanner.peek().kind != "end" and not self.scanner.at("}"):
             self.scanner.expect("block")
             blocks.append(self.block())
         return PrimFunc((*inputs, *outputs), tuple(blocks), len(outputs), locals_, attrs)

@@ -18,6 +18,7 @@ from kernelyard.cached_property import cached_property
 from kernelyard.dims import Dim
 from kernelyard.errors import IRError
 from kernelyard.ir.expr import BaseFunction
+from kernelyard.ir.printer import to_text
 from kernelyard.ir.types import TensorType, TupleType, Type
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.expr import Axis, Const, DimValue, Expr, Load
@@ -129,6 +130,10 @@ class PrimFunc(BaseFunction):
         self.num_outputs = num_outputs
         self.locals = tuple(locals_)
         self.attrs = MappingProxyType(dict(attrs))
+
+    def __str__(self) -> str:
+        """Return the text form, which `parse_primfunc` reads."""
+        return to_text(self)
 
     @property
     def inputs(self) -> tuple[Buffer, ...]:
