@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +85,38 @@ def test_work_that_fails_on_the_device_is_not_blamed_on_the_host(
     assert "runs on the host, or work on npu:0 before it" in str(caught.value)
     assert "native-cpu" not in str(caught.value)
     np.testing.assert_array_equal(exe(X).numpy(), want)
+
+
+@pytest.mark.parametrize("failure", [DeviceError, RuntimeError])
+@pytest.mark.parametrize("waits", ["numpy", "wait", "each step"])
+def test_work_that_fails_on_a_queue_says_where_and_how_to_go_on(
+    network: IRModule, monkeypatch: pytest.MonkeyPatch, waits: str, failure: type[Exception]
+) -> None:
+    exe = ky.compile(network, target="npu", strict=True)
+    machine = ky.VirtualMachine(exe)
+    want = machine["main"](X)
+
+    def fail(self: object, *arguments: object) -> None:
+        raise failure("the queue stopped")
+
+    def run_each_step() -> None:
+        machine.set_instrument(lambda *step: None)
+        machine["main"](X)
+
+    waiting: dict[str, tuple[str, Callable[[], object], str]] = {
+        "numpy": ("download", want.numpy, "download of a result of (3, 2), or work on npu:0 before it"),
+        "wait": ("synchronize", machine.wait, "work on npu:0 until here"),
+        "each step": ("synchronize", run_each_step, "npu_0, run by npu of kernelyard-npu"),
+    }
+    method, call, where = waiting[waits]
+    with monkeypatch.context() as patch:
+        patch.setattr(f"kernelyard_npu.driver.NpuDriver.{method}", fail)
+        with pytest.raises(DeviceError, match="the queue stopped") as caught:
+            call()
+    assert where in str(caught.value.where)
+    assert "set_instrument" in str(caught.value.hint)
+    machine.set_instrument(None)
+    assert_allclose(machine["main"](X).numpy(), evaluate(network, [X])[0])
 
 
 def test_the_report_says_what_runs_on_the_host_and_why(network: IRModule) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from kernelyard import dtypes
 from kernelyard.runtime.device import dlpack
 from kernelyard.runtime.device.dlpack_exchange import Exchange, exchange_of, shape_and_dtype
-from kernelyard.runtime.device.driver import DeviceDriver, DeviceMemory
+from kernelyard.runtime.device.driver import DeviceDriver, DeviceMemory, raise_queue_error
 
 LEGACY_STREAM = 1  # the default stream of CUDA, as DLPack numbers it
 
@@ -58,9 +58,16 @@ class DeviceArray:
         return found
 
     def numpy(self) -> np.ndarray:
-        """Return a copy in host memory, once the call that gives this array is done."""
+        """Return a copy in host memory, once the call that gives this array is done.
+
+        Raises: DeviceError where that call failed on the device, or what it was given before.
+        """
         array = np.empty(self.shape, self.dtype)
-        self.driver.download(self.address, array)
+        try:
+            self.driver.download(self.address, array)
+        except Exception as error:  # a vendor's code
+            where = f"download of a result of {self.shape}, or work on {self.driver.device} before it"
+            raise_queue_error(self.driver, where, error)
         return array
 
     def item(self) -> Any:

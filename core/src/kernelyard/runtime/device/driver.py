@@ -5,10 +5,11 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from typing import NoReturn
 
 import numpy as np
 
-from kernelyard.errors import DeviceError
+from kernelyard.errors import DeviceError, KernelyardError, describe
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.device.device import Device
 
@@ -124,3 +125,21 @@ class DeviceWorkspace:
         if nbytes > largest or not self._buffers:
             self._buffers.append(DeviceMemory(self._driver, max(nbytes, 2 * largest)))
         return self._buffers[-1].address
+
+
+_QUEUE_HINT = (
+    "run it again with VirtualMachine.set_instrument(lambda *step: None), which waits after each step, so that the "
+    'error names the step that fails; a program compiled for the target "cpu" runs without the device'
+)
+
+
+def raise_queue_error(driver: DeviceDriver, where: str, error: Exception) -> NoReturn:
+    """Raise the error where waiting for a device failed: a driver's own keeps what it says.
+
+    where: what was waited for; the work that failed came before. Raises: DeviceError, or the driver's own of the tree.
+    """
+    if not isinstance(error, KernelyardError):
+        raise DeviceError(f"{driver.device} failed", where=where, found=describe(error), hint=_QUEUE_HINT) from error
+    error.where = error.where or where
+    error.hint = error.hint or _QUEUE_HINT
+    raise error

@@ -14,7 +14,7 @@ from kernelyard.cached_property import cached_property
 from kernelyard.errors import KernelyardError
 from kernelyard.runtime.abi.module import BoundCall, BoundTensor, Part
 from kernelyard.runtime.device.array import AnyArray, Borrowed, DeviceArray, write
-from kernelyard.runtime.device.driver import DeviceMemory
+from kernelyard.runtime.device.driver import DeviceMemory, raise_queue_error
 from kernelyard.runtime.device.tensor import Tensor
 from kernelyard.runtime.execute.bound_program import REBIND_BYTES, Outputs, StepHook
 from kernelyard.runtime.execute.call_table import CallTable, TimedStep
@@ -184,11 +184,11 @@ class BoundDeviceProgram:
         for index, binding in self._inputs:
             write(self._driver, binding.buffer.address, arrays[index])
         bring = self._download if hook.reads else self._unread
-        for step, timed in self._parts:
+        for (step, timed), label in zip(self._parts, self._steps.labels, strict=True):
             inputs = [bring(self._tensors[register]) for register in step.inputs]
             tensors = [self._tensors[register] for register in step.outputs]
             outputs = list(map(bring, tensors))
-            finish = partial(self._finish_part, tensors, outputs if hook.reads else ())
+            finish = partial(self._finish_part, label, tensors, outputs if hook.reads else ())
             hook.decide(step, timed(finish), inputs, outputs)
         results = self._new_results()
         for result, address in zip(results, self._buffer_addresses, strict=True):
@@ -196,10 +196,14 @@ class BoundDeviceProgram:
         self._release(arrays)
         return results
 
-    def _finish_part(self, tensors: Sequence[BoundTensor], outputs: Sequence[np.ndarray]) -> None:
-        self._driver.synchronize()
-        for tensor, array in zip(tensors, outputs, strict=False):
-            self._driver.download(tensor.address, array)
+    def _finish_part(self, label: StepLabel, tensors: Sequence[BoundTensor], outputs: Sequence[np.ndarray]) -> None:
+        """Wait for a step. Raises: DeviceError that names it, where it failed on the device."""
+        try:
+            self._driver.synchronize()
+            for tensor, array in zip(tensors, outputs, strict=False):
+                self._driver.download(tensor.address, array)
+        except Exception as error:  # a vendor's code
+            raise_queue_error(self._driver, describe_step(label), error)
 
     def _download(self, tensor: BoundTensor) -> np.ndarray:
         array = self._unread(tensor)

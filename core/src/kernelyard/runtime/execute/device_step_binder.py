@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from kernelyard.errors import DeviceError, KernelyardError, describe
+from kernelyard.errors import DeviceError
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.forks import renewed_in_children
 from kernelyard.runtime.abi.memory import Workspace
 from kernelyard.runtime.abi.module import DEFAULT_MAX_PLANS, BindContext, BoundCall, BoundTensor, RuntimeModule
 from kernelyard.runtime.device.array import DeviceArray
-from kernelyard.runtime.device.driver import DeviceDriver, DeviceWorkspace
+from kernelyard.runtime.device.driver import DeviceDriver, DeviceWorkspace, raise_queue_error
 from kernelyard.runtime.execute.step_binder import uses_of_inputs_and_results
 from kernelyard.runtime.execute.step_errors import check_bound, label_of
 from kernelyard.runtime.program.program import Program, Step
@@ -136,12 +136,6 @@ class DeviceStepBinder:
         """
         try:
             (self.driver.download if direction == "download" else self.driver.upload)(address, array)
-        except KernelyardError as error:
-            error.where = error.where or self._place_of(direction, place)
-            raise
-        except Exception as error:
-            message = f"{self.driver.device} failed"
-            raise DeviceError(message, where=self._place_of(direction, place), found=describe(error)) from error
-
-    def _place_of(self, direction: str, place: str) -> str:
-        return f"{direction} for {place}, which runs on the host, or work on {self.driver.device} before it"
+        except Exception as error:  # a vendor's code
+            where = f"{direction} for {place}, which runs on the host, or work on {self.driver.device} before it"
+            raise_queue_error(self.driver, where, error)

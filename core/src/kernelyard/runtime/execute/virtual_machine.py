@@ -200,7 +200,12 @@ class VirtualMachine:
     def wait(self, results: object = None) -> Any:
         """Return the results, once the device has computed them; on the CPU they are there."""
         if self.driver is not None:
-            self.driver.synchronize()
+            try:
+                self.driver.synchronize()
+            except Exception as error:  # a vendor's code
+                from kernelyard.runtime.device.driver import raise_queue_error
+
+                raise_queue_error(self.driver, f"work on {self.driver.device} until here", error)
         return results
 
     def run(
