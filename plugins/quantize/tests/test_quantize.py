@@ -52,6 +52,23 @@ def test_products_are_taken_as_products_of_integers(name: str, scheme: str) -> N
     assert_offloaded(report, "dnnl", taken[0].pattern)
 
 
+@pytest.mark.parametrize("scheme", ["static", "dynamic"])
+def test_each_value_is_named_by_the_node_that_it_is_made_for(scheme: str) -> None:
+    b = FunctionBuilder()
+    value = b.input("x", (4, 16))
+    for number in range(3):
+        weight = np.random.default_rng(number).normal(size=(16, 16)).astype(np.float32)
+        value = b.op("matmul", value, weight, origin=f"node 'fc{number}' (MatMul)")
+        value = b.op("nn.relu", value, origin=f"node 'relu{number}' (Relu)")
+    module = IRModule({"main": b.function(value)})
+    quantized = ky.quantize(module, feeds_of(module), scheme, measure=False)
+    report = ky.explain(quantized, backends=["dnnl"])
+    assert_offloaded(report, "dnnl")
+    nodes = [(region.node, region.ops) for region in report.regions]
+    assert len(set(nodes)) == len(nodes), nodes
+    assert not [node for node, _ in nodes if not node.startswith(("node '", "%x"))], nodes
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", MODELS)
 def test_results_are_close_to_float32(name: str, scheme: str) -> None:

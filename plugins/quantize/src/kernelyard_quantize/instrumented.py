@@ -30,14 +30,27 @@ class Compilation:
 
 @dataclass
 class Emitter:
-    """Appends calls to the bindings of a function."""
+    """Appends calls to the bindings of a function.
+
+    layer: the value of the layer whose weights come next, which are made of constants alone.
+    """
 
     bindings: list[Binding] = field(default_factory=list)
+    layer: Var | None = None
+    _sources: dict[Var, str] = field(default_factory=dict)  # the model's node, or input, behind each emitted value
 
     def __call__(self, name: str, *args: Expr | np.ndarray | np.generic, **attrs: Any) -> Var:
-        """Return the variable of a new call of an operator; arrays become constants."""
+        """Return the variable of a new call of an operator; arrays become constants.
+
+        Its origin is the model's node that it is made for, and the operator: reports name it by that.
+        """
         operands = [arg if isinstance(arg, Expr) else Constant(arg) for arg in args]
-        return self.bind(Call(get_op(name), operands, attrs), name.rsplit(".", 1)[-1])
+        read = next((operand for operand in operands if isinstance(operand, Var)), self.layer)
+        source = "" if read is None else self._sources.get(read) or read.origin or repr(read)
+        label = name.rsplit(".", 1)[-1]
+        var = self.bind(Call(get_op(name), operands, attrs), label, f"{source}, {label}" if source else "")
+        self._sources[var] = source
+        return var
 
     def bind(self, value: Expr, name: str = "lv", origin: str = "") -> Var:
         """Return a new variable of a value."""

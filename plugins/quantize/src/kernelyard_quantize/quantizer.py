@@ -37,6 +37,7 @@ class Quantizer(ABC):
         for binding in function.bindings:
             layer, value = by_var.get(binding.var), binding.value
             if layer is not None:
+                emit.layer = layer.var
                 for x in layer.data:
                     read[x] = read.get(x) or self.data(emit, x)
                 weights = [self.weight(emit, layer)] if layer.weight is not None else []

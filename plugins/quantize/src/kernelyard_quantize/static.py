@@ -85,6 +85,7 @@ class _Rewriter:
             value = replace_operands(self._with_rounded_bias(binding.value), self._restored)
             layer = self._layers.get(binding.var)
             if layer is not None and layer.weight is not None and isinstance(value, Call):
+                self._emit.layer = layer.var
                 value = with_operands(value, [value.args[0], self._quantizer.weight(self._emit, layer)])
                 self._units[layer.var] = self._quantizer.unit(layer)
             self._emit.bindings.append(Binding(binding.var, value))
