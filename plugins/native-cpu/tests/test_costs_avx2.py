@@ -1,0 +1,68 @@
+"""Who runs what on CPUs with AVX2: products stay with a library, convolutions in groups go where there is code for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kernelyard as ky
+from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard_native_cpu.machine import host_machine
+
+pytestmark = pytest.mark.skipif(host_machine().vector_bits < 256, reason="the host runs no code for AVX2")
+AVX2 = ky.Target("cpu", mcpu="x86-64-v3")
+RANDOM = np.random.default_rng(0)
+
+
+def weight(*shape):
+    return RANDOM.standard_normal(shape, dtype=np.float32) / 8
+
+
+def convolution(op, data, weights, **attrs):
+    b = FunctionBuilder()
+    return IRModule({"main": b.function(b.op("nn.relu", b.op(op, b.input("x", data), weight(*weights), **attrs)))})
+
+
+OURS = {
+    "a sequence": convolution("nn.conv1d", (1, 32, 90), (32, 1, 9), groups=32),
+    "several filters for each channel": convolution("nn.conv1d", (1, 16, 90), (32, 1, 5), groups=16),
+    "filters that fill no vectors": convolution("nn.conv1d", (1, 24, 90), (24, 12, 5), groups=2),
+    "an image one element wide": convolution("nn.conv2d", (1, 32, 76, 1), (32, 1, 20, 1), groups=32),
+    "a volume": convolution("nn.conv3d", (1, 16, 4, 9, 9), (16, 1, 3, 3, 3), groups=16),
+    "groups of few channels": convolution("nn.conv2d", (1, 32, 14, 14), (32, 4, 3, 3), groups=8),
+    "a transposed convolution": convolution("nn.conv1d_transpose", (1, 16, 50), (16, 4, 8), groups=4, strides=(4,)),
+}
+THEIRS = {
+    "depthwise, of an image": convolution("nn.conv2d", (1, 32, 28, 28), (32, 1, 3, 3), groups=32),
+    "groups of many channels": convolution("nn.conv2d", (1, 64, 14, 14), (64, 32, 3, 3), groups=2),
+    "one group": convolution("nn.conv1d", (1, 32, 90), (32, 32, 9)),
+}
+
+
+def runners(module):
+    """Who gets the convolutions, in their order."""
+    nodes = ky.explain(module, target=AVX2).nodes
+    return [node.backend for node in nodes if node.op.startswith("nn.conv")]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_convolutions_of_ours(name):
+    module = OURS[name]
+    assert runners(module) == ["native-cpu"]
+    (data,) = module.entry_functions()["main"].params
+    x = weight(*data.tensor_type.shape)
+    exe, reference = ky.compile(module, target=AVX2), ky.compile(module, backends=["dnnl"], target=AVX2)
+    np.testing.assert_allclose(exe(x), reference(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_convolutions_of_libraries(name):
+    assert runners(THEIRS[name]) == ["dnnl"]
+
+
+def test_a_convolution_between_those_of_a_library_is_ours_alone():
+    b = FunctionBuilder()
+    y = b.op("nn.relu", b.op("nn.conv2d", b.input("x", (1, 64, 28, 28)), weight(128, 64, 1, 1)))
+    y = b.op("nn.conv2d", y, weight(128, 4, 3, 3), groups=32, padding=(1, 1, 1, 1))
+    y = b.op("nn.conv2d", b.op("nn.relu", y), weight(64, 128, 1, 1))
+    assert runners(IRModule({"main": b.function(y)})) == ["dnnl", "native-cpu", "dnnl"]
