@@ -87,6 +87,7 @@ _HOME = {
     "AnnotateTIROpPattern": "lowering.annotate_tir_op_pattern",
     "DecomposeDataDependent": "lowering.decompose_data_dependent",
     "DecomposeRandom": "lowering.decompose_random",
+    "FactorReductions": "lowering.factor_reductions",
     "FuseDequantizeMatmul": "quantization.fuse_dequantize_matmul",
     "FuseDequantizeTake": "quantization.fuse_dequantize_take",
     "FuseOps": "fusion.fuse_ops",

@@ -42,6 +42,7 @@ from kernelyard.transform.layout.pointwise_to_matmul import PointwiseToMatmul
 from kernelyard.transform.lowering.annotate_tir_op_pattern import AnnotateTIROpPattern
 from kernelyard.transform.lowering.decompose_data_dependent import DecomposeDataDependent
 from kernelyard.transform.lowering.decompose_random import DecomposeRandom
+from kernelyard.transform.lowering.factor_reductions import FactorReductions
 from kernelyard.transform.lowering.legalize_ops import LegalizeOps
 from kernelyard.transform.partition.fuse_ops_by_pattern import FuseOpsByPattern
 from kernelyard.transform.partition.merge_composite_functions import MergeCompositeFunctions
@@ -315,6 +316,7 @@ def legalize() -> Sequence[Pass]:
         FuseDequantizeTake(),
         FuseTransposeMatmul(),
         DeadCodeElimination(),
+        FactorReductions(),
         LegalizeOps(),
         SeparateResults(),
         AnnotateTIROpPattern(),
