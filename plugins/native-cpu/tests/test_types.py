@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes  # noqa: F401  (gives NumPy the small floats)
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ import pytest
 from kernelyard import dtypes
 from kernelyard.ir import TensorType, get_op
 from kernelyard.tir.builder import PrimFuncBuilder
-from kernelyard.tir.expr import cast
+from kernelyard.tir.expr import cast, maximum, minimum
+from kernelyard_native_cpu.generator import write_module
+from kernelyard_native_cpu.machine import resolve_machine
 
 SMALL = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 MACHINES = (None, "x86-64-v3", "x86-64")
@@ -96,3 +100,36 @@ def test_floats_that_an_integer_does_not_hold_are_converted_as_constants_are(run
     found = run(conversion(source, target, len(values)), values)[0]
     np.testing.assert_array_equal(found, dtypes.convert(values, target))
     np.testing.assert_array_equal(found, get_op("astype").reference(values, dtype=target))
+
+
+def clipped(source: str, target: str, count: int, low: float, high: float):
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((count,), source))
+    return b.finish((b.compute((count,), lambda i: cast(minimum(maximum(x[i], low), high), target)),))
+
+
+# x86-64-v3 compares with a NaN, and with what int32 does not hold, by these.
+CHECKS = re.compile(r"fcmp (uno|oge)")
+
+
+@pytest.mark.parametrize("mcpu", MACHINES)
+@pytest.mark.parametrize("source", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(
+    ("target", "low", "high"),
+    [("uint8", 0, 255), ("uint8", 0, 77), ("int8", -128, 127), ("int16", -300, 0), ("uint16", 0, 60000)],
+)
+def test_clipped_floats_are_not_clipped_again(run, source, target, low, high, mcpu):
+    special = [np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**31, -(2.0**31), 254.9, 255.5, -0.5, -0.0, 1e-40, 127.9]
+    with np.errstate(over="ignore"):
+        values = np.array([*special, *range(-5, 90)]).astype(dtypes.to_numpy(source))
+    kernel = clipped(source, target, len(values), low, high)
+    checks = CHECKS.findall(write_module({"kernel": kernel}, resolve_machine("x86-64-v3"))[1])
+    assert set(checks) == ({"uno"} if low < 0 else set())
+    found = run(kernel, values, mcpu=mcpu)[0]
+    np.testing.assert_array_equal(found, dtypes.convert(np.clip(values, low, high), target))
+
+
+def test_floats_clipped_beyond_an_integer_wrap(run):
+    values = np.array([np.nan, -1.0, 255.0, 256.0, 300.0], np.float32)
+    found = run(clipped("float32", "uint8", len(values), -1, 300), values)[0]
+    np.testing.assert_array_equal(found, dtypes.convert(values, "uint8"))

@@ -26,6 +26,7 @@ from kernelyard.plugins.codegen_api import (
 )
 from kernelyard_llvm.values import Value, float_literal, iota
 from kernelyard_native_cpu.codegen import arithmetic
+from kernelyard_native_cpu.codegen.clipped_cast import cast_clipped, clip_of
 from kernelyard_native_cpu.codegen.four_bits import four_bits, table_of
 from kernelyard_native_cpu.codegen.memory import Memory
 from kernelyard_native_cpu.codegen.types import cast, compute_type, decode, encode
@@ -91,12 +92,18 @@ class Expressions:
             case Iterate():
                 return self._iterate(expr)
             case Cast():
-                return cast(self.e, self.value(expr.x), expr.x.dtype, expr.dtype, self.memory.has_half)
+                return self._cast(expr)
             case Unary():
                 return arithmetic.unary(self.e, expr.op, self.value(expr.x), expr.x.dtype)
             case Binary():
                 return self._binary(expr)
         raise CodegenError("an expression of an unknown kind", found=type(expr).__name__)
+
+    def _cast(self, expr: Cast) -> Value:
+        clip = clip_of(expr)
+        if clip is not None:
+            return cast_clipped(self.e, self.value(clip.x), clip.low, clip.high, expr.dtype)
+        return cast(self.e, self.value(expr.x), expr.x.dtype, expr.dtype, self.memory.has_half)
 
     def _look_up(self, expr: Expr) -> Value | None:
         """Emit a table lookup for an expression of four bits, if one instruction can look up sixteen entries."""
