@@ -110,6 +110,31 @@ def test_conversions_beside_generated_kernels_are_theirs(offloading):
     offloading.declined("neighbours", "dnnl.quantize", build, (4, 5))
 
 
+@pytest.mark.parametrize("zero", [3, None])
+def test_what_a_generated_kernel_quantizes_it_dequantizes(zero, offloading):
+    """One kernel rounds floats to codes and back; zero: None for a scale that is computed, as in dynamic quantization."""
+    weight = np.random.default_rng(0).normal(size=(8, 4, 3, 3)).astype(np.float32)
+
+    def build(b, x):
+        if zero is None:
+            largest = b.op("max", b.op("abs", x))
+            parameters = b.op("divide", largest, np.float32(127)), np.uint8(128)
+        else:
+            parameters = np.float32(0.25), np.uint8(zero)  # exact halves beside an odd zero point
+        codes = b.op("quantize", b.op("floor", x), *parameters, dtype="uint8")
+        return b.op("nn.conv2d", b.op("dequantize", codes, *parameters), weight)
+
+    module = offloading.module(build, (1, 4, 10, 10))
+    exe = ky.compile(module, backends=["dnnl"])
+    declined = {each.pattern: each.code for each in exe.report.declined}
+    assert declined["dnnl.dequantize"] == "neighbours"
+    assert [region.pattern for region in exe.report.regions if "conv2d" in region.pattern]
+    kernels = [step.symbol for step in exe.main.steps if "dequantize" in step.symbol]
+    assert len(kernels) == 1
+    assert "_quantize_dequantize" in kernels[0]
+    offloading.right(module, exe)
+
+
 @pytest.mark.parametrize("activation", ["sigmoid", "exp", "nn.hard_swish"])
 def test_an_activation_in_place_of_what_was_dequantized_is_read_by_the_next(activation, offloading):
     """The product asks for another layout: it must not get that of what the activation was computed from."""

@@ -40,11 +40,20 @@ def check(conversion: Candidate) -> Refusal | None:
     if conversion.op_name == "quantize" and (reason := _why_halves_move(conversion)):
         return Refusal("numbers", reason)
     maker, *_ = conversion.makers
-    if not (conversion.is_unmade(maker) or conversion.may_be_ours(maker)):
+    if _is_quantized_elsewhere(maker) or not (conversion.is_unmade(maker) or conversion.may_be_ours(maker)):
         return Refusal("neighbours", f"a generated kernel computes the operand, and fuses the {conversion.op_name}")
     if not all(map(conversion.may_be_ours, conversion.users)):
         return Refusal("neighbours", f"a generated kernel reads the result, and fuses the {conversion.op_name}")
     return None
+
+
+def _is_quantized_elsewhere(maker: Expr) -> bool:
+    """Return True for a quantize that oneDNN does not have, by its scale and its zero point."""
+    from kernelyard.plugins.api import Call, Constant
+
+    if not isinstance(maker, Call) or maker.op_name != "quantize":
+        return False
+    return not isinstance(maker.args[1], Constant) or _can_move_halves(maker)
 
 
 def _why_halves_move(conversion: Candidate) -> str:
