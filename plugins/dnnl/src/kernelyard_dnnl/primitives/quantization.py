@@ -39,12 +39,17 @@ def check(conversion: Candidate) -> Refusal | None:
         return Refusal("attribute", PER_TENSOR)
     if conversion.op_name == "quantize" and (reason := _why_halves_move(conversion)):
         return Refusal("numbers", reason)
-    maker, *_ = conversion.makers
-    if _is_quantized_elsewhere(maker) or not (conversion.is_unmade(maker) or conversion.may_be_ours(maker)):
+    if _is_made_elsewhere(conversion):
         return Refusal("neighbours", f"a generated kernel computes the operand, and fuses the {conversion.op_name}")
     if not all(map(conversion.may_be_ours, conversion.users)):
         return Refusal("neighbours", f"a generated kernel reads the result, and fuses the {conversion.op_name}")
     return None
+
+
+def _is_made_elsewhere(conversion: Candidate) -> bool:
+    """Return True where a generated kernel makes the operand."""
+    maker, *_ = conversion.makers
+    return _is_quantized_elsewhere(maker) or not (conversion.is_unmade(maker) or conversion.may_be_ours(maker))
 
 
 def _is_quantized_elsewhere(maker: Expr) -> bool:
