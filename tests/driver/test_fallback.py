@@ -137,6 +137,12 @@ def test_a_code_generator_that_fails_is_named_with_the_place(install, mlp: IRMod
     assert re.search(
         r"the code generator liar failed: ZeroDivisionError at test_fallback\.py:\d+: oops", violation.message
     )
+    with pytest.raises(errors.PluginContractError, match="liar failed") as caught:
+        ky.compile(mlp, backends=[], strict=True)
+    assert "liar" in str(caught.value.where)
+    assert "code for every function" in str(caught.value.expected)
+    assert "kernelyard -p no:liar" in str(caught.value.hint)
+    assert "parse_primfunc" in str(caught.value.hint)
 
 
 def test_another_code_generator_can_be_chosen(install, mlp: IRModule) -> None:

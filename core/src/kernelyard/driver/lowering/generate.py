@@ -60,7 +60,7 @@ def generate(session: CompileSession, module: IRModule) -> Generated:
     except (TargetError, OptionError):  # not the generator's fault: it was asked for what it does not have
         raise
     except Exception as error:  # a vendor's code
-        broken = _contract_error(generator.name, error)
+        broken = _contract_error(generator.name, session.manager.label_of(generator.name), error)
         if session.strict:
             raise broken from error
         log.warning("the code generator %s failed", generator.name, exc_info=True)
@@ -116,9 +116,12 @@ def _generate(
     return within_time(what, generate_module, len(functions))
 
 
-def _contract_error(name: str, error: Exception) -> PluginContractError:
+def _contract_error(name: str, label: str, error: Exception) -> PluginContractError:
+    """Return the error for a generator that did not take all functions; label: the plugin, for messages."""
     return PluginContractError(
         f"the code generator {name} failed: {describe(error)}",
-        where=getattr(error, "where", None),
-        hint="report this to the plugin's authors",
+        where=getattr(error, "where", None) or label,
+        expected="code for every function: no other generator is asked, and the reference interpreter runs all of them",
+        hint=f"compile without it (kernelyard -p no:{name}), and report this to the authors of {label}; in generate, "
+        "print(f) shows a function as parse_primfunc reads it back (docs/writing-a-backend.md#a-code-generator)",
     )
