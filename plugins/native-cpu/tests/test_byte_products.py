@@ -20,7 +20,7 @@ from kernelyard.tir.byte_products import PER_WORD, byte_of
 from kernelyard.tir.expr import Axis, Expr
 from kernelyard.tir.interpreter import evaluate as evaluate_loops
 from kernelyard_native_cpu import _native
-from kernelyard_native_cpu.generator import write_module
+from kernelyard_native_cpu.generator import NativeCpuGenerator, write_module
 from kernelyard_native_cpu.machine import LEVELS, Machine, features_of_level, host_features, resolve_machine
 from kernelyard_native_cpu.schedule.groups import make_groups
 from kernelyard_native_cpu.schedule.rules import make_plan
@@ -217,3 +217,10 @@ def test_a_target_says_whether_it_multiplies_integers() -> None:
             Target("cpu", arch=arch, mcpu="cortex-a72" if arch == "aarch64" else None)
         ).points
         assert ("integer_products" in points) == is_there
+
+
+@pytest.mark.parametrize(("level", "is_faster"), [("x86-64-v3", False), ("x86-64-v4", True)])
+def test_digits_are_multiplied_where_registers_hold_them(level: str, is_faster: bool) -> None:
+    target = Target("cpu", arch="x86_64", mcpu=level)
+    assert NativeCpuGenerator().multiplies_integers(target)
+    assert NativeCpuGenerator().multiplies_digits(target) is is_faster

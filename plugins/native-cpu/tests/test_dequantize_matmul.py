@@ -134,6 +134,12 @@ def test_weights_are_dequantized_on_the_way_or_once_for_all_tiles(
     assert plan.unrolled_axes == (plan.reduce[-1],)
 
 
+@pytest.mark.parametrize(("rows", "has_panel"), [(1, False), (8, False), (11, False), (12, True), (32, True)])
+def test_few_registers_leave_dequantizing_to_a_panel(rows: int, has_panel: bool) -> None:
+    plan = plan_of(rows, "int4_weights", Machine("x86_64", features_of_level("x86-64-v3")))
+    assert (plan.panel is not None) == has_panel
+
+
 def plan_of(rows: Dim, precision: str, machine: Machine = WIDE) -> Plan:
     module = get_precision(precision).apply(get_pipeline("simplify")(layer((rows,), 512, 640)))
     (function,) = (f for f in get_pipeline("legalize")(module).functions.values() if isinstance(f, PrimFunc))

@@ -169,3 +169,9 @@ def test_entry_functions_share_what_they_multiply_by() -> None:
     weights = [[arg for arg in call.args if isinstance(arg, Constant)] for call in (first, second)]
     assert weights[0]
     assert all(one is other for one, other in zip(*weights, strict=True))
+
+
+def test_rows_of_16_bits_are_left_where_digits_do_not_pay() -> None:
+    wide, narrow = product((3,), 128, 64, of_rows=16), product((3,), 128, 64)
+    assert MultiplyBlocks(digits=False)(wide) is wide
+    assert [call.op_name for call in calls_of(MultiplyBlocks(digits=False)(narrow))][-1] == "call_tir"

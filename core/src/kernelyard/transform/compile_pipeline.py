@@ -8,7 +8,7 @@ from kernelyard.errors import PassError, did_you_mean
 from kernelyard.ir import Call, IRModule
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext, Sequential
 from kernelyard.transform.pipelines import channels_last as convert_channels_last
-from kernelyard.transform.pipelines import fuse_attention, get_pipeline, widen_floats
+from kernelyard.transform.pipelines import fuse_attention, get_pipeline, integer_products, widen_floats
 
 PRECISION, OFFLOAD = "precision", "offload"
 
@@ -117,6 +117,7 @@ def default_pipeline(
     widened: Sequence[str] = (),
     fuses_attention: Callable[[Call], bool] | None = None,
     multiplies_integers: bool = False,
+    multiplies_digits: bool = True,
     channels_last: Sequence[str] = (),
 ) -> CompilePipeline:
     """Return the stages of a compile. The parameters are what a `CodeGenerator` answers of these names."""
@@ -124,7 +125,7 @@ def default_pipeline(
     widening = [widen_floats(widened)] if widened else []
     first = [get_pipeline("import"), get_pipeline("simplify"), *widening, _DriverStage(PRECISION), *attention]
     fusing = [fuse_attention(fuses_attention)] if fuses_attention and not composes_attention else []
-    products = [get_pipeline("integer_products")] if multiplies_integers else []
+    products = [integer_products(multiplies_digits)] if multiplies_integers else []
     converting = [convert_channels_last(channels_last)] if channels_last else []
     last = [get_pipeline("quantized"), _DriverStage(OFFLOAD), *fusing, *products, *converting]
     return CompilePipeline([*first, *last, get_pipeline("legalize")])

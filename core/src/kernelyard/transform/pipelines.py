@@ -280,12 +280,15 @@ def fuse_attention(accepts: Callable[[Call], bool] | None = None) -> Sequence[Pa
 
 
 @pipeline("integer_products")
-def integer_products() -> Sequence[Pass]:
-    """Multiply the integers of quantized products, for targets that sum such products by an instruction."""
+def integer_products(digits: bool = True) -> Sequence[Pass]:
+    """Multiply the integers of quantized products, for targets that sum such products by an instruction.
+
+    digits: those of 16 bits, too, as two digits of 8.
+    """
     from kernelyard.transform.quantization.multiply_blocks import MultiplyBlocks
     from kernelyard.transform.quantization.multiply_integers import MultiplyIntegers
 
-    return [MultiplyIntegers(), MultiplyBlocks(), DeadCodeElimination()]
+    return [MultiplyIntegers(), MultiplyBlocks(digits), DeadCodeElimination()]
 
 
 @pipeline("channels_last")

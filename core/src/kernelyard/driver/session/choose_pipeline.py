@@ -54,6 +54,7 @@ def pipeline_for(generator: CodeGenerator | None, target: Target) -> CompilePipe
         generator.widened(target),
         FusesAttention(generator, target),
         generator.multiplies_integers(target),
+        generator.multiplies_digits(target),
         generator.channels_last,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -43,15 +43,19 @@ class MultiplyBlocks(Pass):
     times them. Four bytes along a block are an int32, as dot-product instructions take them
     (`kernelyard.tir.byte_products`); of 4-bit weights eight numbers, the first four in the lower halves. Rows of 16
     bits, in more than one block, have two digits: products of the higher ones are worth 256 times those of the lower.
-    For targets that sum such products by an instruction (`CodeGenerator.multiplies_integers`); elsewhere, and where
-    blocks differ, floats are multiplied, with the same result but for roundings.
+    For targets that sum such products by an instruction (`CodeGenerator.multiplies_integers`, of 16 bits
+    `multiplies_digits`); elsewhere, and where blocks differ, floats are multiplied, with the same result but for
+    roundings.
     """
 
     name = "multiply_blocks"
 
+    def __init__(self, digits: bool = True) -> None:
+        self._bits = tuple(LARGEST_CODES) if digits else (8,)
+
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         packed: dict[Hashable, BlockWeights | None] = {}
-        return mutate_with_prim_funcs(module, lambda table: _Multiplier(table, packed))
+        return mutate_with_prim_funcs(module, lambda table: _Multiplier(table, packed, self._bits))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +100,14 @@ class BlockWeights(WeightConstants):
 
 
 class _Multiplier(FunctionMutator):
-    """packed: the weights of all entry functions, by `identify_weights`; they share most of them."""
+    """packed: the weights of all entry functions, by `identify_weights`; they share most of them. bits: of the integers
+    that are multiplied."""
 
-    def __init__(self, functions: PrimFuncTable, packed: dict[Hashable, BlockWeights | None]) -> None:
+    def __init__(
+        self, functions: PrimFuncTable, packed: dict[Hashable, BlockWeights | None], bits: Collection[int]
+    ) -> None:
         super().__init__()
-        self.functions, self.packed = functions, packed
+        self.functions, self.packed, self.bits = functions, packed, bits
         self.weights: dict[Expr, BlockWeights | None] = {}
         self.quantized: dict[Expr, list[Expr]] = {}
 
@@ -110,6 +117,8 @@ class _Multiplier(FunctionMutator):
         left, right = value.args
         rounded = self.value_of(left)
         if not isinstance(rounded, Call) or rounded.op_name != "fake_quantize":
+            return value
+        if rounded.attrs["bits"] not in self.bits:
             return value
         if right.tensor_type.rank != 2 or not is_dequantized(right, self.value_of):
             return value

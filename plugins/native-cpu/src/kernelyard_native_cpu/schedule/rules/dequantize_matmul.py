@@ -28,7 +28,7 @@ _STEPS_AHEAD = 48
 _CACHE_LINE = 64
 _MOST_UNROLLED = 8
 # With more rows in a tile, dequantizing is a small part of the work, and registers are short.
-_MOST_FACTORED_ROWS = 4
+_MOST_FACTORED_ROWS = {32: 4, 16: 1}
 # With more, the sums that zero points are multiplied by cost more than what they save.
 _MOST_SHIFTED_ROWS = 2
 # Where rows take several tiles, each dequantizes the weights, which takes as long as so many rows more; high ones read
@@ -36,7 +36,7 @@ _MOST_SHIFTED_ROWS = 2
 _DEQUANTIZING = 1.0
 _MOST_OF_SEVERAL_TILES = 8
 # So many rows repay a panel of dequantized weights, which is written to the second-level cache and read from there.
-_LEAST_ROWS_OF_PANEL = {32: 160, 16: 48}
+_LEAST_ROWS_OF_PANEL = {32: 160, 16: 12}
 # Heights of tiles for a number of rows that is known only at run time, each with the fewest rows that it is chosen for.
 _LEAST_ROWS_OF_TILE = {8: 17, 4: 4, 2: 2, 1: 0}
 # Sums of a tile: as many registers are left for what is dequantized, and for sums along the inner axes.
@@ -89,8 +89,9 @@ def _tile_rows(loops: Loops, plan: Plan, vector: str, weight: Expr, factored: Fa
 
 def _on_the_way(loops: Loops, plan: Plan, axis: str | None, factored: Factored | None, height: int) -> Plan:
     """Return the plan with tiles of so many rows, in which weights are dequantized as they are read."""
-    split = factored if height <= _MOST_FACTORED_ROWS else None
-    widest = _MOST_SUMS[loops.machine.vector_registers] // height // (1 if split is None else 2)
+    registers = loops.machine.vector_registers
+    split = factored if height <= _MOST_FACTORED_ROWS[registers] else None
+    widest = _MOST_SUMS[registers] // height // (1 if split is None else 2)
     width = even_parts(loops.vectors(str(plan.vector)), max(1, min(_WIDEST, widest)))
     if split is not None and split.shift is None and height <= _MOST_SHIFTED_ROWS:
         split = _take_out_zero_point(split, loops)
