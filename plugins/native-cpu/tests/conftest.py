@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kernelyard import dtypes
+from kernelyard.errors import BackendUnavailableError
 from kernelyard.ir import IRModule
 from kernelyard.runtime.abi import memory
 from kernelyard.runtime.abi.module import BindContext, BoundTensor
@@ -20,7 +21,7 @@ from kernelyard.tir.interpreter import evaluate
 from kernelyard.transform.layout.pack_constants import PackConstants
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_native_cpu.generator import NativeCpuGenerator
-from kernelyard_native_cpu.machine import Machine
+from kernelyard_native_cpu.machine import Machine, check_host_runs, resolve_machine
 from kernelyard_native_cpu.runtime import NativeCpuModule
 from kernelyard_native_cpu.schedule.groups import make_groups
 from kernelyard_native_cpu.schedule.packing import choose_packings
@@ -29,6 +30,14 @@ from kernelyard_native_cpu.schedule.rules import make_plan
 
 Runner = Callable[..., list[np.ndarray]]
 PAGE = mmap.PAGESIZE
+
+
+def skip_beyond_host(mcpu: str | None) -> None:
+    """Skip a test that runs code for a CPU whose features this one lacks."""
+    try:
+        check_host_runs(resolve_machine(mcpu))
+    except BackendUnavailableError as error:
+        pytest.skip(f"this CPU runs no code for {mcpu}: {error.found}")
 
 
 def kernels(module: IRModule, packed_for: Machine | None = None) -> dict[str, PrimFunc]:
