@@ -267,6 +267,19 @@ def test_a_gap_matches_no_case_that_holds() -> None:
     assert text.splitlines()[-1] == "# no gap excuses L1 exp: b: crashed, SIGSEGV"
 
 
+def test_one_gap_says_that_weights_have_to_be_constants() -> None:
+    forms = ("parameters", "strided", "byte-swapped", "sliced")
+    message = "matmul ran on reference"
+    lines = [line(f"L1 matmul: {sample} (float32, {form})", message=message) for sample in "ab" for form in forms]
+    lines += [line(f"L1 matmul: {sample} (float32, constants)", "passed", "passed", "") for sample in "ab"]
+    lines += [line("L3 matmul: a (float32, threads)", message=message)]
+    lines += [line("L3 matmul: a (float32, symbolic leading)", "passed", "passed", "")]
+    assert [gap.cases for gap in gaps_of(lines)] == [
+        "L1 matmul: * (*, [!c]*)",
+        "L3 matmul: a (float32, threads)",
+    ]
+
+
 QUANTIZED = 'quantized = ["nn.conv2d", "nn.conv2d, add channels, nn.relu"]\nstored = ["uint8"]'
 
 

@@ -65,9 +65,12 @@ def _globs(op: str, members: Sequence[Line], lines: Sequence[Line]) -> Iterator[
 
 
 def _candidates(op: str, members: Sequence[Line]) -> Iterator[str]:
-    """Yield globs for an operator, the widest first: all levels, one of them, one sample."""
+    """Yield globs for an operator, the widest first: all levels, one of them, one of them but for the form `constants`
+    (weights that have to be packed at compile), one sample."""
+    levels = sorted({line.level for line in members})
     yield f"L? {op}: *"
-    yield from (f"{level} {op}: *" for level in sorted({line.level for line in members}))
+    yield from (f"{level} {op}: *" for level in levels)
+    yield from (f"{level} {op}: * (*, [!c]*)" for level in levels)
     samples = {line.case.partition(": ")[2].rpartition(" (")[0] for line in members}
     yield from (f"L? {op}: {escape(sample)} (*" for sample in sorted(samples) if sample)
 
