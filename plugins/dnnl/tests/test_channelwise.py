@@ -9,6 +9,8 @@ import kernelyard as ky
 from kernelyard.ir import TensorType
 from kernelyard.testing import assert_declined
 
+from .conftest import needs_byte_products
+
 pytestmark = pytest.mark.usefixtures("small_weights_stay")
 
 RNG = np.random.default_rng(7)
@@ -110,6 +112,7 @@ def runs_as_integers(offloading, exe):
     return len(names) == 1 and ("vnni" in names[0] or "int8" in names[0])
 
 
+@needs_byte_products
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize(("groups", "window"), [(1, 1), (1, 3), (32, 3)])
 @pytest.mark.parametrize("after", AFTER)
@@ -124,6 +127,7 @@ def test_between_integers(after, groups, window, dtype, offloading):
     assert runs_as_integers(offloading, exe)
 
 
+@needs_byte_products
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("window", [1, 3])
 @pytest.mark.parametrize("after", AFTER)
@@ -140,6 +144,7 @@ def test_what_is_stored_in_between_is_rounded_in_registers(after, window, dtype,
     assert runs_as_integers(offloading, exe)
 
 
+@needs_byte_products
 def test_coarse_integers_in_between_are_seen(offloading):
     """With few steps in between, results have few values: rounding there is not left out."""
 
@@ -152,6 +157,7 @@ def test_coarse_integers_in_between_are_seen(offloading):
     assert max(len(np.unique(codes[:, channel])) for channel in range(32)) < 20
 
 
+@needs_byte_products
 def test_what_another_reads_is_stored(offloading):
     """The integers in between are a result, too: slopes are not part of the convolution."""
 

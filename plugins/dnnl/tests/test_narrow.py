@@ -34,6 +34,9 @@ def _needs_instructions():
     b = FunctionBuilder()
     module = IRModule({"main": b.function(b.op("matmul", b.input("x", (32, 32), "bfloat16"), weights(32, 32)))})
     report = ky.explain(module, backends=["dnnl"])
+    if any(node.op == "astype" for node in report.nodes):  # it was widened before anybody was asked
+        assert {node.backend for node in report.nodes} == {"dnnl"}, str(report)
+        pytest.skip("generated kernels have no arithmetic for bfloat16 on this processor: all is float32")
     if not report.regions:
         assert_declined(report, "dnnl", "reference-implementation", "dnnl.matmul")
         pytest.skip("oneDNN has no code for bfloat16 on this processor")

@@ -17,6 +17,8 @@ from kernelyard import dims
 from kernelyard.ir import TensorType
 from kernelyard.testing import assert_declined
 
+from .conftest import needs_byte_products
+
 pytestmark = pytest.mark.usefixtures("small_weights_stay")
 
 RNG = np.random.default_rng(3)
@@ -68,6 +70,7 @@ FOLLOWERS = {
 }
 
 
+@needs_byte_products
 @pytest.mark.parametrize("followers", FOLLOWERS)
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 7), ("int8", 0), ("int8", -3)])
 def test_matmul(dtype, zero, followers, offloading):
@@ -81,6 +84,7 @@ def test_matmul(dtype, zero, followers, offloading):
     assert is_integer_code(offloading, exe, "matmul")
 
 
+@needs_byte_products
 @pytest.mark.parametrize("result", ["uint8", "int8", None])
 @pytest.mark.parametrize("activation", ["nn.relu", "tanh"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
@@ -93,6 +97,7 @@ def test_matmul_with_a_quantized_residual(dtype, activation, result, offloading)
     offloading.taken("dnnl.quantized_matmul", ops, build, stored((3, 5, 96)), stored((3, 5, 64), dtype))
 
 
+@needs_byte_products
 @pytest.mark.parametrize(("dtype", "zero"), [("int8", 0), ("int8", 3), ("uint8", 0), ("uint8", -8)])
 @pytest.mark.parametrize("shape", [(5, 96), (2, 5, 96), (96,)], ids=str)
 def test_one_scale_and_zero_point_of_weights(shape, dtype, zero, offloading):
@@ -114,6 +119,7 @@ def multiplied(offloading, build, *types):
     assert is_integer_code(offloading, exe, "matmul")
 
 
+@needs_byte_products
 @pytest.mark.parametrize("axis", [0, None])
 def test_weights_behind_a_transposition(axis, offloading):
     def build(b, x):
@@ -123,6 +129,7 @@ def test_weights_behind_a_transposition(axis, offloading):
     multiplied(offloading, build, stored((5, 96)))
 
 
+@needs_byte_products
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("batch", [(), (2,), (2, 3)], ids=str)
@@ -141,6 +148,7 @@ def test_products_of_two_results(batch, transposed, dtype, offloading):
     multiplied(offloading, build, stored((*batch, 5, 32)), stored((*batch, *right), dtype))
 
 
+@needs_byte_products
 @pytest.mark.parametrize("zero", ["uint8", "int32"])
 @pytest.mark.parametrize("result", [None, "int8"])
 def test_scales_that_are_computed(zero, result, offloading):
@@ -159,6 +167,7 @@ def test_scales_that_are_computed(zero, result, offloading):
         offloading.gives(module, exe, feeds)
 
 
+@needs_byte_products
 @pytest.mark.parametrize("result", [None, "uint8"])
 @pytest.mark.parametrize("rows", [1, 6, dims.symbol("n")], ids=str)
 def test_a_scale_for_each_row(rows, result, offloading):
@@ -177,6 +186,7 @@ def test_a_scale_for_each_row(rows, result, offloading):
         offloading.gives(module, exe, [x, scales * np.float32(0.02)])
 
 
+@needs_byte_products
 def test_symbolic_rows(offloading):
     n = dims.symbol("n")
 
@@ -220,6 +230,7 @@ def convolved(b, x, label, zero, dtype="int8", per_channel=True):
     return y, rng.standard_normal((1, filters, *(1,) * len(image))).astype(np.float32)
 
 
+@needs_byte_products
 @pytest.mark.parametrize("label", WINDOWS)
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 7), ("int8", -3)])
 @pytest.mark.parametrize(("activation", "point"), [("nn.relu", 2), ("nn.hard_swish", 3)])
@@ -250,6 +261,7 @@ def asymmetric(b, x, label, dtype="uint8", axis=None):
 DEPTHWISE = ("depthwise", "depthwise, odd")
 
 
+@needs_byte_products
 @pytest.mark.parametrize("label", [label for label in WINDOWS if label not in DEPTHWISE])
 @pytest.mark.parametrize(("dtype", "axis"), [("uint8", None), ("int8", None), ("uint8", 0)])
 def test_zero_points_of_filters_are_a_second_convolution(label, dtype, axis, offloading):
@@ -279,6 +291,7 @@ def test_depthwise_filters_far_from_their_zero_points_are_floats(label, dtype, a
     offloading.right(module, exe)
 
 
+@needs_byte_products
 def test_zero_points_of_columns_are_sums_of_rows_times_them(offloading):
     zeros = np.arange(64, dtype=np.uint8) + 90
     codes, scales = RNG.integers(0, 256, (96, 64)).astype(np.uint8), RNG.uniform(0.001, 0.01, 64).astype(np.float32)
@@ -302,6 +315,7 @@ def corrected(offloading, module, groups, product="conv"):
     return [name for node, name in offloading.implementations(exe) if node.startswith(product)]
 
 
+@needs_byte_products
 @pytest.mark.parametrize(("zero", "axis"), [(-9, None), (40, 1)])
 def test_zero_points_of_transposed_filters_are_a_second_convolution(zero, axis, offloading):
     w = RNG.permutation(np.linspace(-128, 127, 16 * 24 * 9)).reshape(16, 24, 3, 3)
@@ -317,6 +331,7 @@ def test_zero_points_of_transposed_filters_are_a_second_convolution(zero, axis, 
     corrected(offloading, module, [f"{pairs} nn.conv2d", op, f"{pairs} {op} add subtract quantize"])
 
 
+@needs_byte_products
 def test_filters_that_fit_without_their_zero_points_are_one_convolution(offloading):
     def build(b, x):
         w = weight(b, RNG.integers(-100, 100, (8, 4, 3, 3)), zero=1)
@@ -325,6 +340,7 @@ def test_filters_that_fit_without_their_zero_points_are_one_convolution(offloadi
     offloading.taken("dnnl.quantized_conv2d", "dequantize dequantize nn.conv2d quantize", build, stored((1, 4, 6, 6)))
 
 
+@needs_byte_products
 @pytest.mark.parametrize(("zero", "corrections"), [(0, 0), (-128, 1)], ids=["int8", "uint8"])
 def test_convolutions_of_integers_that_are_scaled_afterwards(zero, corrections, offloading):
     """As dynamic quantization writes them: the scale, the zero point and the bias are known with the data."""
@@ -353,6 +369,7 @@ def test_convolutions_of_integers_that_are_scaled_afterwards(zero, corrections, 
 PATTERNS = ("dnnl.quantized_conv1d", "dnnl.quantized_conv2d", "dnnl.quantized_conv3d")
 
 
+@needs_byte_products
 @pytest.mark.parametrize("label", ["3 x 3", "1 x 1, strided", "depthwise", "groups"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("result", ["uint8", "int8", None])
@@ -370,6 +387,7 @@ def test_convolution_with_a_quantized_residual(label, dtype, result, offloading)
     assert is_integer_code(offloading, exe, "conv")
 
 
+@needs_byte_products
 @pytest.mark.parametrize("result", ["uint8", "int8", None])
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 7), ("int8", -3)])
 @pytest.mark.parametrize("groups", [1, 2])
@@ -388,6 +406,7 @@ def test_transposed_convolution(window, groups, dtype, zero, result, offloading)
     offloading.taken("dnnl.quantized_conv2d_transpose", ops, build, stored((1, 16, 7, 5), dtype))
 
 
+@needs_byte_products
 @pytest.mark.parametrize(
     ("pattern", "image"), [("dnnl.quantized_conv1d_transpose", (9,)), ("dnnl.quantized_conv3d_transpose", (4, 3, 5))]
 )
@@ -411,6 +430,7 @@ def test_groups_of_a_transposed_convolution_share_no_scales(offloading):
     offloading.declined("attribute", "dnnl.quantized_conv2d_transpose", build, stored((1, 16, 7, 5)))
 
 
+@needs_byte_products
 def test_residuals_in_floats(offloading):
     def build(b, x, r):
         y, _ = convolved(b, x, "1 x 1", 7)

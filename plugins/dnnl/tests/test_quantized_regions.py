@@ -17,6 +17,8 @@ from kernelyard.testing import evaluate
 from kernelyard_dnnl import processor
 from kernelyard_dnnl.primitives import lookup
 
+from .conftest import needs_byte_products
+
 pytestmark = pytest.mark.usefixtures("small_weights_stay")
 
 SCALE = np.float32(0.04)
@@ -54,6 +56,7 @@ def test_conversions_of_what_the_program_is_given(shape, dtype, offloading):
     offloading.taken("dnnl.dequantize", "dequantize", to_floats, stored(*shape, dtype=dtype))
 
 
+@needs_byte_products
 @pytest.mark.parametrize(
     "image", [(2, 17, 8, 16), (1, 18, 8, 8), (1, 33, 16, 16), (1, 20, 8, 8), (1, 19, 4, 4, 8)], ids=str
 )
@@ -148,6 +151,7 @@ def test_an_activation_in_place_of_what_was_dequantized_is_read_by_the_next(acti
     offloading.right(module, exe)
 
 
+@needs_byte_products
 def test_one_zero_point_may_be_stated_for_each_channel_of_the_weights(offloading):
     random = np.random.default_rng(0)
     zeros = np.full(16, -3, np.int8)
@@ -376,6 +380,7 @@ def inverted_residuals(b, x):
 NETWORKS = {"bottlenecks": bottlenecks, "inverted residuals": inverted_residuals}
 
 
+@needs_byte_products
 @pytest.mark.parametrize("network", NETWORKS)
 def test_networks_are_one_region_in_one_layout(network, offloading):
     """All that is reordered is the image, when it is quantized, and the scores, when they are dequantized; joining copies
@@ -391,6 +396,7 @@ def test_networks_are_one_region_in_one_layout(network, offloading):
     offloading.right(module, exe)
 
 
+@needs_byte_products
 def test_tensors_of_many_readers_are_read_as_they_are_stored(offloading):
     """A dequantize that is shared belongs to each of the groups."""
 
@@ -407,6 +413,7 @@ def test_tensors_of_many_readers_are_read_as_they_are_stored(offloading):
     offloading.right(module, exe)
 
 
+@needs_byte_products
 @pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="needs a C compiler")
 @pytest.mark.parametrize("network", NETWORKS)
 def test_networks_in_c(network, offloading):
@@ -416,6 +423,7 @@ def test_networks_in_c(network, offloading):
     offloading.right(module, exe)
 
 
+@needs_byte_products
 def test_networks_are_saved_with_their_integers(offloading, tmp_path):
     module = offloading.module(bottlenecks, (1, 3, 64, 64))
     exe = ky.compile(module, backends=["dnnl"])
@@ -456,6 +464,7 @@ def test_networks_give_the_same_without_vnni(network, isa, offloading, tmp_path)
     assert quanta.max() < 1.01
 
 
+@needs_byte_products
 def test_data_of_int8_is_handed_on_as_uint8(offloading):
     """Behind a relu it has no zero point then, and oneDNN adds 128 to no number."""
 

@@ -14,6 +14,8 @@ from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.testing import assert_declined, assert_offloaded, evaluate
 from kernelyard.transform import ToMixedPrecision
 
+from .conftest import needs_byte_products
+
 
 def weights(*shape, seed=1):
     return (np.random.default_rng(seed).standard_normal(shape) * 0.3).astype(np.float32)
@@ -309,6 +311,7 @@ def check_quantized(offloading, quantized, shape, product, op):
     assert np.unique(found).size > 10, "numbers that are all cut off would prove nothing"
 
 
+@needs_byte_products
 @pytest.mark.parametrize(
     ("data", "weight", "groups", "padding", "has_bias", "has_sum"),
     [
@@ -334,6 +337,7 @@ def test_qnn_conv2d(data, weight, groups, padding, has_bias, has_sum, offloading
     check_quantized(offloading, quantized, data, convolved, "nn.conv2d")
 
 
+@needs_byte_products
 @pytest.mark.parametrize("has_sum", [False, True], ids=["AsymmetricInput", "AsymmetricInput_Sum"])
 @pytest.mark.usefixtures("small_weights_stay")
 def test_qnn_dense(has_sum, offloading):

@@ -15,6 +15,7 @@ from kernelyard_dnnl import execution, primitive
 from kernelyard_dnnl.execution import GraphPlans
 from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.primitive import SLOW_TO_DESCRIBE
+from kernelyard_dnnl.processor import has_wide_vectors
 from kernelyard_dnnl.speculation import WEIGHTS, Speculation, SpeculativePrimitive
 
 SIZES = ((8, 8), (9, 5), (17, 23), (3, 4), (64, 80), (31, 7))
@@ -72,6 +73,8 @@ def test_results_are_right_at_every_size(network):
 @pytest.mark.parametrize("answer", ["implementation", "weights", "refusal"])
 def test_what_is_assumed_wrongly_is_asked_again(network, monkeypatch, answer):
     """Every answer is spoilt: the plan is made anew, and is what it would be without speculation."""
+    if answer == "implementation" and not has_wide_vectors():
+        pytest.skip("implementations are compared where filters fill a vector of 16 in part")
     keep, again = Speculation.keep, []
 
     def spoilt(self: Speculation) -> Speculation:
