@@ -1,4 +1,4 @@
-"""Who runs what on CPUs with AVX2: products stay with a library, convolutions in groups go where there is code for them."""
+"""Who runs what on CPUs with AVX2: convolutions in groups go where there is code for them, others where they take less."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ OURS = {
     "an image one element wide": convolution("nn.conv2d", (1, 32, 76, 1), (32, 1, 20, 1), groups=32),
     "a volume": convolution("nn.conv3d", (1, 16, 4, 9, 9), (16, 1, 3, 3, 3), groups=16),
     "groups of few channels": convolution("nn.conv2d", (1, 32, 14, 14), (32, 4, 3, 3), groups=8),
+    "depthwise, reordered at both borders": convolution("nn.conv2d", (1, 32, 28, 28), (32, 1, 3, 3), groups=32),
     "a transposed convolution": convolution("nn.conv1d_transpose", (1, 16, 50), (16, 4, 8), groups=4, strides=(4,)),
 }
 THEIRS = {
-    "depthwise, of an image": convolution("nn.conv2d", (1, 32, 28, 28), (32, 1, 3, 3), groups=32),
     "groups of many channels": convolution("nn.conv2d", (1, 64, 14, 14), (64, 32, 3, 3), groups=2),
     "one group": convolution("nn.conv1d", (1, 32, 90), (32, 32, 9)),
 }
@@ -62,7 +62,16 @@ def test_convolutions_of_libraries(name):
 
 def test_a_convolution_between_those_of_a_library_is_ours_alone():
     b = FunctionBuilder()
+    y = b.op("nn.relu", b.op("nn.conv2d", b.input("x", (1, 64, 28, 28)), weight(128, 64, 3, 3), padding=(1, 1, 1, 1)))
+    y = b.op("nn.conv2d", y, weight(128, 4, 3, 3), groups=32, padding=(1, 1, 1, 1))
+    y = b.op("nn.conv2d", b.op("nn.relu", y), weight(64, 128, 3, 3), padding=(1, 1, 1, 1))
+    assert runners(IRModule({"main": b.function(y)})) == ["dnnl", "native-cpu", "dnnl"]
+
+
+def test_convolutions_of_one_element_go_with_one_in_groups():
+    """All three took 0.83 of the time that reorders around the middle one left to a library."""
+    b = FunctionBuilder()
     y = b.op("nn.relu", b.op("nn.conv2d", b.input("x", (1, 64, 28, 28)), weight(128, 64, 1, 1)))
     y = b.op("nn.conv2d", y, weight(128, 4, 3, 3), groups=32, padding=(1, 1, 1, 1))
     y = b.op("nn.conv2d", b.op("nn.relu", y), weight(64, 128, 1, 1))
-    assert runners(IRModule({"main": b.function(y)})) == ["dnnl", "native-cpu", "dnnl"]
+    assert runners(IRModule({"main": b.function(y)})) == ["native-cpu"] * 3
