@@ -83,7 +83,7 @@ def test_all_layouts_are_claimed_unless_they_are_named() -> None:
     claims = 'ops = ["matmul"]\ndtypes = ["float32"]\n'
     assert parse_claims(claims, "").layouts == LAYOUTS
     some = parse_claims(claims + 'layouts = ["strided", "sliced"]', "")
-    forms = {name.rsplit(", ", 1)[1] for name in all_cases("acme", some) if name.startswith("L1")}
+    forms = {name.rsplit(", ", 1)[1] for name in all_cases("acme", some) if name.startswith("L1 matmul")}
     assert forms == {"parameters)", "constants)", "strided)", "sliced)"}
     assert not parse_claims(claims + "layouts = []", "").layouts
     with pytest.raises(PluginError, match="'layouts' has an unknown entry"):

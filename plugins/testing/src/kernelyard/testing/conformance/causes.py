@@ -21,7 +21,7 @@ class CausesPlugin:
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """Put a failure into a category of its own if as many of its cause are printed as are of use."""
-        facts = dict(report.user_properties).get("kernelyard")
+        facts = dict(getattr(report, "user_properties", ())).get("kernelyard")  # a report of collection has none
         if report.when != "call" or not report.failed or not isinstance(facts, dict):
             return None
         cases = self._by_cause.setdefault(cause_of(facts, report.longreprtext), {})
