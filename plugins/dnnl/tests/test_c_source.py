@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 
 import kernelyard as ky
-from kernelyard.errors import CodegenError, OptionError
-from kernelyard.ir import Constant, FunctionBuilder, IRModule
+from kernelyard.errors import CodegenError, ExecutionError, OptionError
+from kernelyard.ir import Constant, FunctionBuilder, IRModule, Tuple
 from kernelyard.runtime.jit.c_compiler import COMPILERS
 from kernelyard.testing import assert_allclose, assert_declined, evaluate
+from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.c_source.codegen import DnnlC
+from kernelyard_dnnl.c_source.region import RegionWriter
 
 IN_C = {"dnnl": {"codegen": "c"}}
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C compiler is installed here")
@@ -137,8 +140,6 @@ def module_of(case):
     b = FunctionBuilder()
     result = build(b, *(b.input(f"x{i}", shape) for i, shape in enumerate(shapes)))
     if isinstance(result, tuple):
-        from kernelyard.ir import Tuple
-
         result = Tuple(result)
     return IRModule({"main": b.function(result)})
 
@@ -295,3 +296,40 @@ def test_random_graphs(builder, seed):
         found.append(outs)
     for mine, other in zip(*found, strict=True):
         np.testing.assert_array_equal(mine, other)
+
+
+def two_sizes_with_one_weight():
+    b = FunctionBuilder()
+    x, weight = b.input("x", (1, 32, 20, 20)), constant(32, 32, 3, 3, scale=0.1)
+    return IRModule(
+        {"main": b.function(b.op("nn.conv2d", b.op("nn.conv2d", x, weight, **window(2, 2)), weight, **window(2, 2)))}
+    )
+
+
+def test_each_primitive_reads_weights_in_the_layout_that_it_chooses_where_it_runs():
+    """oneDNN chooses by processor and threads: layouts that are equal where the text is written need not stay so."""
+    module = two_sizes_with_one_weight()
+    exe = ky.compile(module, backends=["dnnl"], options=IN_C)
+    text = "".join(m.source for m in exe.modules if m.kind == "c_source")
+    chosen = dict(re.findall(rf"ky_layout\(r, (\d+), (\d+), {enums.QUERY['weights_md']}, 0\)", text))
+    places, operations = (re.search(rf"_{what}\[\] = {{(.*)}};", text)[1] for what in ("places", "operations"))
+    layouts, read = re.findall(r"{'\w', \d+, \d+, (\d+), -?\d+}", places), []
+    for primitive, operands in re.findall(r"{(\d+), \d+, (\w+)}", operations):
+        weights = re.search(rf"{operands}\[\] = .*{{{enums.ARG['weights']}, (\d+)}}", text)
+        read += [(primitive, chosen[layouts[int(weights[1])]])] if weights else []
+    assert len(read) == 2
+    assert read[0] != read[1]
+    assert all(primitive == asked for primitive, asked in read)
+    feeds = feeds_of(module)
+    for mine, right in zip(results_of(exe, feeds), evaluate(module, feeds), strict=True):
+        assert_allclose(mine, right)
+
+
+def test_a_layout_that_a_primitive_does_not_read_is_refused(monkeypatch):
+    def plain(writer, weights, recipe, primitive):
+        return writer._descriptor(writer._origins[weights.buffer][0].descriptor)
+
+    monkeypatch.setattr(RegionWriter, "_weights_layout", plain)
+    module = two_sizes_with_one_weight()
+    with pytest.raises(ExecutionError, match="cannot be prepared"):
+        ky.compile(module, backends=["dnnl"], options=IN_C)(*feeds_of(module))

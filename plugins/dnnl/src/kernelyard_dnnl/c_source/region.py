@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import NoneType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl.layout import MemoryDescriptor
@@ -18,7 +18,6 @@ from kernelyard_dnnl.primitive import (
     Recipe,
     Size,
     Vector,
-    create_reorder,
 )
 from kernelyard_dnnl.primitive_attributes import (
     Depthwise,
@@ -33,10 +32,16 @@ from kernelyard_dnnl.primitive_attributes import (
 from kernelyard_dnnl.values import Buffer, Operation, Value
 
 K = TypeVar("K")
+WEIGHTS = enums.ARG["weights"]
+# A call of the text: what is made, and of what.
+Written: TypeAlias = "tuple[str, tuple[str, ...], int, int]"
 
 
 class RegionWriter:
     """Writes one plan. Descriptors, attributes and primitives are numbered as they are first needed.
+
+    Layouts that oneDNN chooses are the same where their calls are, not where oneDNN chose the same here: it chooses by
+    the processor and by the number of threads, both of which may be others where the code runs.
 
     origins: what packed constants are made of. constants: once written, the buffers of constants, in the order in
     which `NAME_prepare` gets them.
@@ -47,13 +52,14 @@ class RegionWriter:
         self._origins = origins
         self._build: list[str] = []
         self._descriptors: dict[object, int] = {}
-        self._attributes: dict[tuple[PostOps, RuntimeNumbers], int] = {}
-        self._primitives: dict[Recipe, int] = {}
+        self._attributes: dict[tuple[tuple[str, ...], RuntimeNumbers], int] = {}
+        self._primitives: dict[Written, int] = {}
+        self._recipes: dict[int, tuple[Recipe, int]] = {}  # by identity: equal ones may have layouts of others
         self._prototypes: dict[str, str] = {}
         self._executed: set[int] = set()
         self._places: dict[tuple[Buffer, int, int], int] = {}
         self._place_rows: list[str] = []
-        self._packed: dict[Buffer, int] = {}
+        self._packed: dict[tuple[Buffer, int], int] = {}
         self._packing_rows: list[str] = []
         self._constants: dict[str, Buffer] = {}
 
@@ -63,13 +69,7 @@ class RegionWriter:
 
     def write(self, name: str) -> str:
         """Return the region's part of the text: tables, and the functions of the interface."""
-        operations = [
-            (
-                self._add_executed_primitive(_recipe(operation)),
-                {i: self._place(v) for i, v in operation.arguments.items()},
-            )
-            for operation in self._plan.operations
-        ]
+        operations = [self._operation(operation) for operation in self._plan.operations]
         build = [f"static int {name}_build(ky_shared* r) {{", *self._build, "  return 0;", "}"]
         lines = [*self._prototypes.values(), *build]
         rows = []
@@ -93,12 +93,30 @@ class RegionWriter:
         return "\n".join(lines) + "\n"
 
     # --- tensors --------------------------------------------------------------------------------------------------
-    def _place(self, value: Value) -> int:
-        """Return the number of the table's row for a tensor."""
-        descriptor = self._descriptor(value.descriptor)
+    def _operation(self, operation: Operation) -> tuple[int, dict[int, int]]:
+        """Return the number of an operation's primitive, and by argument those of its tensors."""
+        recipe = _recipe(operation)
+        primitive = self._primitive(recipe)
+        self._executed.add(primitive)
+        operands = operation.arguments
+        places = {index: self._place(value) for index, value in operands.items() if index != WEIGHTS}
+        if WEIGHTS in operands:
+            places[WEIGHTS] = self._place(operands[WEIGHTS], self._weights_layout(operands[WEIGHTS], recipe, primitive))
+        return primitive, {index: places[index] for index in operands}
+
+    def _weights_layout(self, weights: Value, recipe: Recipe, primitive: int) -> int | None:
+        """Return the number of the layout in which this very primitive reads packed weights; None for others."""
+        asked = _asked_weights(recipe)
+        if weights.buffer not in self._origins or weights.descriptor.strides is not None:
+            return None
+        return self._chosen(primitive, "weights_md", 0) if asked.is_open else self._descriptor(asked)
+
+    def _place(self, value: Value, layout: int | None = None) -> int:
+        """Return the number of the table's row for a tensor; `layout` is that of its descriptor, if not its own."""
+        descriptor = self._descriptor(value.descriptor) if layout is None else layout
         key = (value.buffer, value.nbytes_before, descriptor)
         if key not in self._places:
-            kind, number, offset = self._home(value.buffer)
+            kind, number, offset = self._home(value, descriptor)
             is_checked = value.buffer.is_planned and value.descriptor.strides is None
             nbytes = value.buffer.nbytes - value.nbytes_before if is_checked else -1
             row = f"{{'{kind}', {number}, {offset + value.nbytes_before}, {descriptor}, {nbytes}}}"
@@ -106,36 +124,37 @@ class RegionWriter:
             self._place_rows.append(row)
         return self._places[key]
 
-    def _home(self, buffer: Buffer) -> tuple[str, int, int]:
+    def _home(self, value: Value, descriptor: int) -> tuple[str, int, int]:
         """Return kind, number and offset of a buffer (see `ky_place`)."""
+        buffer = value.buffer
         if buffer.argument is not None:
             return "a", buffer.argument, 0
         if buffer in self._origins:
-            return "p", self._packing(buffer), 0
+            # A view with strides may have another shape than what was packed.
+            is_view = value.descriptor.strides is not None
+            return "p", self._packing(buffer, self._descriptor(self._origins[buffer][1]) if is_view else descriptor), 0
         if buffer.constant is not None:
             self._constants.setdefault(buffer.key, buffer)
             return "c", list(self._constants).index(buffer.key), 0
         return "w", 0, self._plan.offsets[buffer]
 
-    def _packing(self, buffer: Buffer) -> int:
-        if buffer not in self._packed:
-            source, descriptor = self._origins[buffer]
-            reorder = create_reorder(source.descriptor, descriptor, threads=1).recipe
-            row = f"{{{self._add_executed_primitive(reorder)}, {self._place(source)}, {self._descriptor(descriptor)}}}"
-            self._packed[buffer] = len(self._packing_rows)
+    def _packing(self, buffer: Buffer, descriptor: int) -> int:
+        """Return the number of a constant that is packed in a layout where the code runs."""
+        if (buffer, descriptor) not in self._packed:
+            source, _ = self._origins[buffer]
+            layouts = (f"r->descriptor[{self._descriptor(source.descriptor)}]", f"r->descriptor[{descriptor}]")
+            reorder = self._make_primitive("reorder", layouts, self._attribute((), ()))
+            self._executed.add(reorder)
+            row = f"{{{reorder}, {self._place(source)}, {descriptor}}}"
+            self._packed[buffer, descriptor] = len(self._packing_rows)
             self._packing_rows.append(row)
-        return self._packed[buffer]
+        return self._packed[buffer, descriptor]
 
     # --- descriptors, attributes, primitives ------------------------------------------------------------------------
     def _descriptor(self, descriptor: MemoryDescriptor) -> int:
         chosen = descriptor.blocked
         if isinstance(chosen, ChosenLayout):
-            primitive = self._primitive(chosen.recipe)
-            return self._assign_number(
-                self._descriptors,
-                (primitive, chosen.what, chosen.index),
-                lambda number: f"ky_layout(r, {number}, {primitive}, {enums.QUERY[chosen.what]}, {chosen.index})",
-            )
+            return self._chosen(self._primitive(chosen.recipe), chosen.what, chosen.index)
         shape, dtype, strides = descriptor.shape, enums.DATA_TYPE[descriptor.dtype], descriptor.strides
         kind, layout = ("tag", str(enums.FORMAT_TAG_ANY)) if strides is None else ("strides", _dims(strides))
         return self._assign_number(
@@ -147,11 +166,19 @@ class RegionWriter:
             ),
         )
 
+    def _chosen(self, primitive: int, what: str, index: int) -> int:
+        """Return the number of a layout that a primitive chooses."""
+        return self._assign_number(
+            self._descriptors,
+            (primitive, what, index),
+            lambda number: f"ky_layout(r, {number}, {primitive}, {enums.QUERY[what]}, {index})",
+        )
+
     def _attribute(self, post_ops: PostOps, numbers: RuntimeNumbers) -> int:
-        if (post_ops, numbers) in self._attributes:
-            return self._attributes[post_ops, numbers]
-        calls = [self._post_op(post_op) for post_op in post_ops]
-        number = self._attributes[post_ops, numbers] = len(self._attributes)
+        calls = tuple(self._post_op(post_op) for post_op in post_ops)
+        if (calls, numbers) in self._attributes:
+            return self._attributes[calls, numbers]
+        number = self._attributes[calls, numbers] = len(self._attributes)
         self._build += [
             f"  TRY(dnnl_primitive_attr_create(&r->attribute[{number}]));",
             f"  TRY(dnnl_primitive_attr_set_scratchpad_mode(r->attribute[{number}], USER_SCRATCHPAD));",
@@ -184,30 +211,32 @@ class RegionWriter:
         algorithm = enums.BINARY[post_op.algorithm]
         return f"binary(chain, {algorithm}, r->descriptor[{operand}])"
 
-    def _add_executed_primitive(self, recipe: Recipe) -> int:
-        number = self._primitive(recipe)
-        self._executed.add(number)
-        return number
-
     def _primitive(self, recipe: Recipe) -> int:
-        if recipe in self._primitives:
-            return self._primitives[recipe]
-        arguments = [self._argument(argument) for argument in recipe.arguments]
-        if recipe.kind == "reorder":
+        if id(recipe) not in self._recipes:
+            arguments = tuple(self._argument(argument) for argument in recipe.arguments)
+            if recipe.kind != "reorder":
+                self._prototypes.setdefault(recipe.kind, _prototype(recipe))
+            attribute = self._attribute(recipe.post_ops, recipe.numbers)
+            number = self._make_primitive(recipe.kind, arguments, attribute, recipe.skipped)
+            self._recipes[id(recipe)] = recipe, number
+        return self._recipes[id(recipe)][1]
+
+    def _make_primitive(self, kind: str, arguments: tuple[str, ...], attribute: int, skipped: int = 0) -> int:
+        """Return the number of the primitive that this call makes, its arguments being written."""
+        if kind == "reorder":
             source, destination = arguments
-            arguments = [source, "r->engine", destination, "r->engine"]
+            given = [source, "r->engine", destination, "r->engine"]
         else:
-            arguments.insert(0, "r->engine")
-            self._prototypes.setdefault(recipe.kind, _prototype(recipe))
-        arguments.append(f"r->attribute[{self._attribute(recipe.post_ops, recipe.numbers)}]")
+            given = ["r->engine", *arguments]
+        given.append(f"r->attribute[{attribute}]")
+        key, count = (kind, arguments, attribute, skipped), len(self._primitives)
         number = self._assign_number(
             self._primitives,
-            recipe,
-            lambda number: (
-                f"dnnl_{recipe.kind}_primitive_desc_create(&r->primitive_descriptor[{number}], {', '.join(arguments)})"
-            ),
+            key,
+            lambda number: f"dnnl_{kind}_primitive_desc_create(&r->primitive_descriptor[{number}], {', '.join(given)})",
         )
-        self._build += [f"  TRY(dnnl_primitive_desc_next_impl(r->primitive_descriptor[{number}]));"] * recipe.skipped
+        if number == count:
+            self._build += [f"  TRY(dnnl_primitive_desc_next_impl(r->primitive_descriptor[{number}]));"] * skipped
         return number
 
     def _assign_number(self, table: dict[K, int], key: K, call: Callable[[int], str]) -> int:
@@ -234,8 +263,24 @@ class RegionWriter:
 
 
 def _recipe(operation: Operation) -> Recipe:
-    assert isinstance(operation.code, Primitive), "plans that are written as C have primitives alone"
-    return operation.code.recipe
+    """Return what an operation's primitive is made of; weights that oneDNN left as they are stay so where it runs."""
+    code = operation.code
+    assert isinstance(code, Primitive), "plans that are written as C have primitives alone"
+    recipe = code.recipe
+    if recipe.kind == "reorder":  # made, maybe, for equal layouts of other primitives
+        layouts = (operation.arguments[enums.ARG[role]].descriptor for role in ("src", "dst"))
+        return recipe._replace(arguments=tuple(layouts))
+    if WEIGHTS not in operation.arguments or code.weights.strides is None or not _asked_weights(recipe).is_open:
+        return recipe
+    asked = _asked_weights(recipe)
+    return recipe._replace(
+        arguments=tuple(code.weights if argument is asked else argument for argument in recipe.arguments)
+    )
+
+
+def _asked_weights(recipe: Recipe) -> MemoryDescriptor:
+    """Return the layout of the weights as a recipe has it, behind that of the source."""
+    return [argument for argument in recipe.arguments if isinstance(argument, MemoryDescriptor)][1]
 
 
 C_TYPES: Mapping[type, str] = {

@@ -33,7 +33,7 @@ typedef struct {
 } ky_call;
 
 #define TRY(call) do { int status_ = (call); if (status_) return status_; } while (0)
-enum { OUT_OF_MEMORY = 1, OTHER_LAYOUT = 100, USER_SCRATCHPAD = 1, SCRATCHPAD_MD = 136, SCRATCHPAD = 80 };
+enum { OUT_OF_MEMORY = 1, OTHER_LAYOUT = 100, USER_SCRATCHPAD = 1, SCRATCHPAD_MD = 136, EXEC_ARG_MD = 255, SCRATCHPAD = 80 };
 
 /* The OpenMP environment, where oneDNN uses one. */
 extern int omp_get_max_threads(void) __attribute__((weak));
@@ -70,9 +70,24 @@ static int ky_execute(void* primitive, void* stream, int count, ky_argument* arg
   return dnnl_primitive_execute(primitive, stream, count, arguments);
 }
 
+/* The first packing of the same constant in the same layout: primitives may like the same one. */
+static int ky_first_packing(ky_shared* r, int number) {
+  const ky_packing *all = r->graph->packing, *packing = &all[number];
+  int first = 0;
+  while (all[first].source != packing->source ||
+         !dnnl_memory_desc_equal(r->descriptor[all[first].descriptor], r->descriptor[packing->descriptor]))
+    first++;
+  return first;
+}
+
 /* A weight in the layout that its primitive likes. */
 static int ky_pack(ky_shared* r, int number) {
   const ky_packing* packing = &r->graph->packing[number];
+  int first = ky_first_packing(r, number);
+  if (first < number) {
+    r->packed[number] = r->packed[first];
+    return 0;
+  }
   const ky_place* source = &r->graph->place[packing->source];
   void *stream = NULL, *from = NULL, *to = NULL, *scratch = NULL, *room = NULL;
   int64_t nbytes = (int64_t)dnnl_memory_desc_get_size(r->descriptor[packing->descriptor]), extra;
@@ -99,6 +114,22 @@ static int ky_pack(ky_shared* r, int number) {
   return 0;
 }
 
+/* Whether tensors have the layouts that the primitives read and write. */
+static int ky_check_layouts(ky_shared* r) {
+  const ky_graph* g = r->graph;
+  for (int i = 0; i < g->operations; i++) {
+    const ky_operation* operation = &g->operation[i];
+    for (int k = 0; k < operation->count; k++) {
+      ky_operand operand = operation->operands[k];
+      void* given = r->descriptor[g->place[operand.place].descriptor];
+      void* pd = r->primitive_descriptor[operation->primitive];
+      void* read = (void*)dnnl_primitive_desc_query_md(pd, EXEC_ARG_MD, operand.index);
+      if (read && dnnl_memory_desc_get_size(read) && !dnnl_memory_desc_equal(read, given)) return OTHER_LAYOUT;
+    }
+  }
+  return 0;
+}
+
 static void** ky_handles(int count) { return calloc((size_t)count + 1, sizeof(void*)); }
 
 static int ky_fill(ky_shared* r) {
@@ -117,7 +148,7 @@ static int ky_fill(ky_shared* r) {
   for (int i = 0; i < g->places; i++)
     if (g->place[i].nbytes >= 0 && (int64_t)dnnl_memory_desc_get_size(r->descriptor[g->place[i].descriptor]) > g->place[i].nbytes)
       return OTHER_LAYOUT;
-  return 0;
+  return ky_check_layouts(r);
 }
 
 static void ky_destroy(void** handles, int count, int (*destroy)(void*)) {
@@ -129,11 +160,12 @@ static void ky_release(void* shared) {
   ky_shared* r = shared;
   if (!r) return;
   const ky_graph* g = r->graph;
+  for (int i = 0; r->packed && i < g->packings; i++)
+    if (r->packed[i] && ky_first_packing(r, i) == i) free(r->packed[i]);
   ky_destroy(r->primitive, g->primitives, dnnl_primitive_destroy);
   ky_destroy(r->primitive_descriptor, g->primitives, dnnl_primitive_desc_destroy);
   ky_destroy(r->attribute, g->attributes, dnnl_primitive_attr_destroy);
   ky_destroy(r->descriptor, g->descriptors, dnnl_memory_desc_destroy);
-  for (int i = 0; r->packed && i < g->packings; i++) free(r->packed[i]);
   free(r->packed);
   if (r->engine) dnnl_engine_destroy(r->engine);
   free(r);
