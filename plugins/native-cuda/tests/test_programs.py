@@ -56,7 +56,7 @@ def norms(b: FunctionBuilder) -> Any:
 
 def attention(b: FunctionBuilder) -> Any:
     x = b.input("x", (N, 16))
-    q, k, v = (b.op("matmul", x, random(16, 16)) for _ in range(3))
+    q, k, v = (b.op("matmul", x, random(16, 16) / 4) for _ in range(3))  # scores of an ordinary size
     scores = b.op("nn.softmax", b.op("matmul", q, b.op("permute_dims", k, axes=(1, 0))), axis=1)
     return b.op("add", x, b.op("matmul", scores, v))
 
