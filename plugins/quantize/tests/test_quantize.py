@@ -16,6 +16,7 @@ from kernelyard.errors import OptionError
 from kernelyard.ir import Call, Constant, Function, FunctionBuilder, IRModule
 from kernelyard.plugins.api import INT8_WEIGHTS, SCHEMES, STATIC, QuantizationScheme
 from kernelyard.testing import assert_offloaded
+from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
 from kernelyard_quantize import CalibrationError, QuantizationError, QuantizedModule
 from kernelyard_quantize.layers import find_layers, find_quantized_values
 
@@ -39,6 +40,7 @@ def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 # --- what runs --------------------------------------------------------------------------------------------------------
+@pytest.mark.skipif(not can_multiply_integers(), reason="no VNNI: oneDNN declines products of integers")
 @pytest.mark.parametrize("scheme", OF_INTEGERS)
 @pytest.mark.parametrize("name", MODELS)
 def test_products_are_taken_as_products_of_integers(name: str, scheme: str) -> None:
@@ -208,9 +210,11 @@ def test_onnxruntime_runs_what_is_saved_and_agrees(name: str, scheme: str, tmp_p
     session = onnxruntime.InferenceSession(tmp_path / "quantized.onnx", options, providers=["CPUExecutionProvider"])
     (ours,), (theirs,) = results(quantized, feeds[0]), session.run(None, feeds[0])
     again = results(tmp_path / "quantized.onnx", feeds[0])[0]
-    quantum = np.abs(theirs).max() / 255
-    assert (np.abs(ours - theirs) <= quantum).mean() >= 0.999
+    quantum = np.abs(ours).max() / 255
     assert (np.abs(ours - again) <= quantum).mean() >= 0.999
+    if scheme in OF_INTEGERS and not can_multiply_integers():
+        pytest.skip("no VNNI: onnxruntime adds pairs of products in 16 bits and cuts off what is too large")
+    assert (np.abs(ours - theirs) <= quantum).mean() >= 0.999
 
 
 def test_convolutions_are_saved_as_onnxruntime_fuses_them(tmp_path: Path) -> None:

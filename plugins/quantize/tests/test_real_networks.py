@@ -9,6 +9,7 @@ from page import LINES, draw_page
 from recipes.pretrained import SENTENCES, efficientnet, minilm, photographs, tokens
 
 import kernelyard as ky
+from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
 
 CALIBRATION = (
     *("the dog is in the house", "she was a very good person and a great friend"),
@@ -39,7 +40,8 @@ def test_a_page_is_read_exactly_by_integers() -> None:
     }
     exes = {name: ky.compile(module) for name, module in quantized.items()}
     for name, exe in exes.items():
-        assert products_of_integers(exe) == len(quantized[name].quantization.quantized)
+        if can_multiply_integers():  # without VNNI oneDNN declines products of integers, and floats are multiplied
+            assert products_of_integers(exe) == len(quantized[name].quantization.quantized)
     reader = PageReader(**{name: network(exe) for name, exe in exes.items()}, characters=characters)
     assert [line.text for line in reader.read(page)] == [text for text, _ in LINES]
 
