@@ -18,14 +18,11 @@ from kernelyard.runtime.execute.call_table import CallTable
 from kernelyard.runtime.modules.json_runtime import JSONGraph
 from kernelyard.testing import assert_allclose, assert_declined, evaluate
 from kernelyard.transform.simplify import fold_constants
-from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
 from kernelyard_dnnl.processor import has_wide_integers
 from kernelyard_dnnl.runtime import DnnlRuntime
 
 # Code of our own for quantized data, which is for processors with these instructions alone.
 needs_wide_integers = pytest.mark.skipif(not has_wide_integers(), reason="no AVX-512 with VNNI")
-# Products of integers that oneDNN takes: without these instructions it declines them (test_without_vnni_it_is_declined).
-needs_byte_products = pytest.mark.skipif(not can_multiply_integers(), reason="no VNNI: oneDNN declines such products")
 
 Entry = list[int]
 Build: TypeAlias = Callable[..., Var]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from byte_products import needs_byte_products
 
 import kernelyard as ky
 from kernelyard.ir import TensorType
 from kernelyard.testing import assert_declined
-
-from .conftest import needs_byte_products
 
 pytestmark = pytest.mark.usefixtures("small_weights_stay")
 

@@ -11,13 +11,12 @@ import sys
 
 import numpy as np
 import pytest
+from byte_products import needs_byte_products
 
 import kernelyard as ky
 from kernelyard import dims
 from kernelyard.ir import TensorType
 from kernelyard.testing import assert_declined
-
-from .conftest import needs_byte_products
 
 pytestmark = pytest.mark.usefixtures("small_weights_stay")
 

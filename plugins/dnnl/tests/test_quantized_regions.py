@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from byte_products import needs_byte_products
 
 import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
@@ -16,8 +17,6 @@ from kernelyard.runtime.jit.c_compiler import COMPILERS
 from kernelyard.testing import evaluate
 from kernelyard_dnnl import processor
 from kernelyard_dnnl.primitives import lookup
-
-from .conftest import needs_byte_products
 
 pytestmark = pytest.mark.usefixtures("small_weights_stay")
 

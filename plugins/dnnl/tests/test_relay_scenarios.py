@@ -7,14 +7,13 @@ import math
 
 import numpy as np
 import pytest
+from byte_products import needs_byte_products
 
 import kernelyard as ky
 from kernelyard.errors import OptionError
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType
 from kernelyard.testing import assert_declined, assert_offloaded, evaluate
 from kernelyard.transform import ToMixedPrecision
-
-from .conftest import needs_byte_products
 
 
 def weights(*shape, seed=1):

@@ -14,6 +14,7 @@ from contextlib import suppress
 import ml_dtypes
 import numpy as np
 import pytest
+from byte_products import HAS_BYTE_PRODUCTS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +23,6 @@ from kernelyard.ir import Call, FunctionBuilder, IRModule, get_op, verify
 from kernelyard.ops.interpreter import run
 from kernelyard.patterns import FusionPattern, Matcher, is_op, wildcard
 from kernelyard.patterns.templates import swaps_last_two
-from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
 from kernelyard_fuzz import campaign as campaigns
 from kernelyard_fuzz import oracles, untaken
 from kernelyard_fuzz.bound import compute_expected
@@ -536,7 +536,7 @@ def test_operators_that_no_kernel_can_have_are_not_asked_for():
 # --- backends ---------------------------------------------------------------------------------------------------------
 def test_patterns_that_nothing_brings_about_are_named(monkeypatch):
     """Each has graphs of its own; a check that refuses all of them makes no result wrong."""
-    of_integers = ("dnnl.quantized_conv2d",) if can_multiply_integers() else ()  # without VNNI oneDNN declines all
+    of_integers = ("dnnl.quantized_conv2d",) if HAS_BYTE_PRODUCTS else ()  # without VNNI oneDNN declines all
     names = ("dnnl.conv2d", "dnnl.softmax", *of_integers)
     recipe = Recipe(patterns=tuple(pattern for pattern in RECIPE.patterns if pattern.name in names))
     assert find_untaken_patterns("dnnl", recipe) == ()

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from byte_products import HAS_BYTE_PRODUCTS
 from click.testing import CliRunner
 from quantized_models import convolutions, feeds_of, linear
 
 import kernelyard as ky
 from kernelyard.cli.main import main
-from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
 from kernelyard_onnx_export import to_onnx
 from kernelyard_quantize.command import command
 
@@ -42,7 +42,7 @@ def test_a_model_is_quantized_and_saved(model: Path, data: Path) -> None:
     ops = [node.op_type for node in onnx.load(output).graph.node]
     assert ops.count("QuantizeLinear") == 3
     is_taken = any(region.pattern == "dnnl.quantized_conv2d" for region in ky.explain(output).regions)
-    assert is_taken == can_multiply_integers()  # without VNNI oneDNN declines products of integers
+    assert is_taken == HAS_BYTE_PRODUCTS  # without VNNI oneDNN declines products of integers
 
 
 def test_json_and_an_artifact(model: Path, data: Path) -> None:

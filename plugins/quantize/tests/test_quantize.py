@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from byte_products import HAS_BYTE_PRODUCTS, NO_VNNI, needs_byte_products
 from quantized_models import attention, convolutions, feeds_of, linear
 
 import kernelyard as ky
@@ -16,7 +17,6 @@ from kernelyard.errors import OptionError
 from kernelyard.ir import Call, Constant, Function, FunctionBuilder, IRModule
 from kernelyard.plugins.api import INT8_WEIGHTS, SCHEMES, STATIC, QuantizationScheme
 from kernelyard.testing import assert_offloaded
-from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
 from kernelyard_quantize import CalibrationError, QuantizationError, QuantizedModule
 from kernelyard_quantize.layers import find_layers, find_quantized_values
 
@@ -40,7 +40,7 @@ def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 # --- what runs --------------------------------------------------------------------------------------------------------
-@pytest.mark.skipif(not can_multiply_integers(), reason="no VNNI: oneDNN declines products of integers")
+@needs_byte_products
 @pytest.mark.parametrize("scheme", OF_INTEGERS)
 @pytest.mark.parametrize("name", MODELS)
 def test_products_are_taken_as_products_of_integers(name: str, scheme: str) -> None:
@@ -212,8 +212,8 @@ def test_onnxruntime_runs_what_is_saved_and_agrees(name: str, scheme: str, tmp_p
     again = results(tmp_path / "quantized.onnx", feeds[0])[0]
     quantum = np.abs(ours).max() / 255
     assert (np.abs(ours - again) <= quantum).mean() >= 0.999
-    if scheme in OF_INTEGERS and not can_multiply_integers():
-        pytest.skip("no VNNI: onnxruntime adds pairs of products in 16 bits and cuts off what is too large")
+    if scheme in OF_INTEGERS and not HAS_BYTE_PRODUCTS:
+        pytest.skip(NO_VNNI)
     assert (np.abs(ours - theirs) <= quantum).mean() >= 0.999
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import pytest
+from byte_products import HAS_BYTE_PRODUCTS, needs_byte_products
 from ocr import Network, PageReader, model_paths
 from page import LINES, draw_page
 from recipes.pretrained import SENTENCES, efficientnet, minilm, photographs, tokens
 
 import kernelyard as ky
-from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
 
 CALIBRATION = (
     *("the dog is in the house", "she was a very good person and a great friend"),
@@ -41,7 +40,7 @@ def test_a_page_is_read_exactly_by_integers() -> None:
     }
     exes = {name: ky.compile(module) for name, module in quantized.items()}
     for name, exe in exes.items():
-        if can_multiply_integers():  # without VNNI oneDNN declines products of integers, and floats are multiplied
+        if HAS_BYTE_PRODUCTS:  # without VNNI oneDNN declines products of integers, and floats are multiplied
             assert products_of_integers(exe) == len(quantized[name].quantization.quantized)
     reader = PageReader(**{name: network(exe) for name, exe in exes.items()}, characters=characters)
     assert [line.text for line in reader.read(page)] == [text for text, _ in LINES]
@@ -82,7 +81,7 @@ def test_images_keep_their_classes() -> None:
     assert {985, 698} <= set(exact.argmax(axis=1))  # daisy, palace: the weights are the trained ones
 
 
-@pytest.mark.skipif(not can_multiply_integers(), reason="no VNNI: onnxruntime cuts off sums of products")
+@needs_byte_products
 def test_the_saved_network_is_the_same_for_onnxruntime(tmp_path) -> None:
     import onnxruntime
 

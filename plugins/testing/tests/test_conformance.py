@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from byte_products import needs_byte_products
 from fake_distribution import install
 
 import kernelyard as ky
@@ -25,7 +26,6 @@ from kernelyard.testing.conformance.claims import Gap, parse_claims, read_claims
 from kernelyard.testing.conformance.gaps import drop_idle, gap_tables, gaps_of
 from kernelyard.testing.conformance.place import device_for, plugins_for
 from kernelyard.testing.conformance.scorecard import Line
-from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
 
 TEMPLATE = Path(__file__).parents[2] / "_template"
 
@@ -284,7 +284,7 @@ def test_one_gap_says_that_weights_have_to_be_constants() -> None:
 QUANTIZED = 'quantized = ["nn.conv2d", "nn.conv2d, add channels, nn.relu"]\nstored = ["uint8"]'
 
 
-@pytest.mark.skipif(not can_multiply_integers(), reason="no VNNI: oneDNN declines products of integers")
+@needs_byte_products
 def test_quantized_chains_are_chains_of_integers(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "L2 nn.conv2d, add channels, nn.relu: padded, strided (uint8, quantized)"
     case, bench = all_cases("dnnl", parse_claims(QUANTIZED, "there"))[name], Bench("dnnl")
