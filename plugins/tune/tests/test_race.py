@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernelyard_tune.paired_test import LEAST_PAIRS
-from kernelyard_tune.race import FEWEST_TURNS, MOST_TURNS, Race
+from kernelyard_tune.race import FEWEST_TURNS, MOST_RESTS, MOST_TURNS, REST_SECONDS, Race
 
 
 class Clock:
@@ -128,3 +128,41 @@ def test_where_time_is_up_before_the_first_turn_each_takes_one(monkeypatch: pyte
     found = Race({name: clock.program(each) for name, each in seconds.items()}, lambda: clock.now)
     found.run(0.0, lambda _: None)
     assert {racer.name: len(racer.seconds) for racer in found.racers} == {"default": 6, "slow": 1, "quick": 6}
+
+
+class Processor:
+    """Processor time of a process in which a thread spins for a while after a call."""
+
+    def __init__(self) -> None:
+        self.used = 0.0
+        self.left = 0.0  # that the thread will still spin
+
+    def sleep(self, seconds: float) -> None:
+        spun = min(self.left, seconds)
+        self.used, self.left = self.used + spun, self.left - spun
+
+
+def test_threads_that_spin_after_a_call_end_before_the_next_program_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processor, seen = Processor(), list[float]()
+    monkeypatch.setattr("kernelyard_tune.race.time.process_time", lambda: processor.used)
+    monkeypatch.setattr("kernelyard_tune.race.time.sleep", processor.sleep)
+
+    def call_of_a_library() -> None:
+        processor.left = 0.05
+
+    race = Race({"quiet": lambda: seen.append(processor.left), "library": call_of_a_library})
+    for number in range(8):
+        race.turn(number)
+    assert seen == [0.0] * 8
+    assert processor.used == pytest.approx(8 * 0.05)
+
+
+def test_threads_that_never_sleep_are_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = Processor()
+    processor.left = math.inf
+    monkeypatch.setattr("kernelyard_tune.race.time.process_time", lambda: processor.used)
+    monkeypatch.setattr("kernelyard_tune.race.time.sleep", processor.sleep)
+    Race({"only": lambda: None}).turn(0)
+    assert processor.used == pytest.approx(MOST_RESTS * REST_SECONDS)

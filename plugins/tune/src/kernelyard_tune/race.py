@@ -17,6 +17,8 @@ SIZING_CALLS = 1  # of each program before the first turn
 FEWEST_TURNS, MOST_TURNS = 12, 60
 SAME = 1.02  # ratios up to this are no difference
 CERTAIN, LIKELY = 0.005, 0.05  # p-values: to drop a program early, and to decide in the end
+REST_SECONDS, MOST_RESTS = 0.002, 100  # between two programs, while threads of the first one still run
+SPIN_SHARE = 0.2  # of a rest: with more processor time than that, some thread runs
 
 Clock = Callable[[], float]
 
@@ -34,6 +36,18 @@ class Racer:
     calls: int = 1
     seconds: list[float] = field(default_factory=list)
     turn_seconds: float = 0.0
+
+
+def wait_for_threads() -> None:
+    """Wait until all other threads of this process sleep, at most `MOST_RESTS` times `REST_SECONDS`.
+
+    Threads of some libraries spin for a while after a call, on the cores that the next program is measured on.
+    """
+    for _ in range(MOST_RESTS):
+        before = time.process_time()
+        time.sleep(REST_SECONDS)
+        if time.process_time() - before < SPIN_SHARE * REST_SECONDS:
+            return
 
 
 class Race:
@@ -55,8 +69,7 @@ class Race:
             racer.calls = int(min(max(BURST_SECONDS / seconds, 1), MOST_CALLS))
 
     def turn(self, number: int) -> None:
-        """Give each program that still runs its turn, in another order each time: a library's threads may still spin
-        when the next one begins, which must not be the same one always."""
+        """Give each program that still runs its turn, in another order each time."""
         order = random.Random(number).sample(self.running, len(self.running))
         times = [(racer, self._least(racer)) for racer in order]
         for racer, seconds in times:  # together, so that an interrupted turn counts for none
@@ -125,6 +138,7 @@ class Race:
     def _least(self, racer: Racer) -> float:
         start = time.monotonic()
         seconds = max(min(self._time(racer) for _ in range(racer.calls)), 1e-9)
+        wait_for_threads()
         racer.turn_seconds = time.monotonic() - start
         return seconds
 
