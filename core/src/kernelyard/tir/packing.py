@@ -18,7 +18,7 @@ from kernelyard.tir.visitor import replace_inputs
 
 @dataclass(frozen=True)
 class Packing:
-    """An axis is cut into blocks of `block` elements: the number of the block becomes the first axis, the place within
+    """An axis is cut into blocks of `block` elements: the index of the block becomes the first axis, the index within
     it the last one. Where the block does not divide the axis, the last one is filled up with zeros.
 
     Example:
@@ -42,26 +42,22 @@ class Packing:
 
     def indices(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
         """Map indices of the tensor to indices of the packed tensor."""
-        place = indices[self.axis]
-        outer, inner = place // index(self.block), place % index(self.block)
-        if isinstance(place, Const):
-            outer, inner = index(int(place.value) // self.block), index(int(place.value) % self.block)
+        whole = indices[self.axis]
+        outer, inner = whole // index(self.block), whole % index(self.block)
+        if isinstance(whole, Const):
+            outer, inner = index(int(whole.value) // self.block), index(int(whole.value) % self.block)
         return (outer, *indices[: self.axis], *indices[self.axis + 1 :], inner)
 
-    def empty(self, array: np.ndarray) -> np.ndarray:
-        """Return an uninitialised array for the packed tensor, dense and 64-byte aligned: runs read it where it is."""
+    def apply(self, array: np.ndarray) -> np.ndarray:
+        """Return the tensor packed, dense and 64-byte aligned: runs read it where it is."""
         shape = tuple(dims.evaluate(each, {}) for each in self.shape(array.shape))
-        return memory.aligned_empty(shape, dtypes.from_numpy(array.dtype))
-
-    def apply(self, array: np.ndarray, packed: np.ndarray | None = None) -> np.ndarray:
-        """Return the tensor packed, in `packed` or else in an array of its own."""
-        packed = self.empty(array) if packed is None else packed
+        packed = memory.aligned_empty(shape, dtypes.from_numpy(array.dtype))
         whole, rest = divmod(array.shape[self.axis], self.block)
-        places = np.moveaxis(array, self.axis, -1)
-        blocks = places[..., : whole * self.block].reshape(*places.shape[:-1], whole, self.block)  # a view
+        rows = np.moveaxis(array, self.axis, -1)
+        blocks = rows[..., : whole * self.block].reshape(*rows.shape[:-1], whole, self.block)  # a view
         packed[:whole] = np.moveaxis(blocks, -2, 0)
         if rest:
-            packed[whole, ..., :rest] = places[..., whole * self.block :]
+            packed[whole, ..., :rest] = rows[..., whole * self.block :]
             packed[whole, ..., rest:] = 0
         return packed
 
