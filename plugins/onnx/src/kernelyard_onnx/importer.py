@@ -371,16 +371,14 @@ def import_structured(
 def import_model(model: onnx.ModelProto, options: Mapping[str, Any], files: WeightFiles | None = None) -> IRModule:
     """Return the module of a model: the function "main", and private ones for what data decides.
 
-    Module attribute "metadata" has the model's own strings.
+    All results are tensors: of text that the program chooses, indices; of maps, their values; of a sequence, each
+    element. The module's attribute "metadata" has the model's own strings, and what `ModelOutput.legend` says.
     Raises: ModelFormatError, UnsupportedOperatorError, ExternalDataError, FrontendError (options).
     """
     imported = import_structured(model, options, files)
-    for output in imported.outputs:
-        if not isinstance(output.value, Expr):
-            raise UnsupportedOperatorError(
-                f"the output {output.name!r} is not a tensor", found=type(output.value).__name__, expected="a tensor"
-            )
-    return imported.module
+    legends = [output.legend() for output in imported.outputs]
+    metadata = {key: text for legend in (imported.module.attrs["metadata"], *legends) for key, text in legend.items()}
+    return imported.module.with_attrs(metadata=metadata)
 
 
 def normal_domain(domain: str) -> str:

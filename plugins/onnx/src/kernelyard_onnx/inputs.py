@@ -15,9 +15,12 @@ from kernelyard.errors import FrontendError, IRError, ModelFormatError, Unsuppor
 from kernelyard.plugins.api import Constant, Expr, FunctionBuilder
 from kernelyard_onnx.element_types import NARROW
 from kernelyard_onnx.options import ImportOptions
+from kernelyard_onnx.problems import SESSION_HINT
 from kernelyard_onnx.symbol_names import SymbolNames
 from kernelyard_onnx.tensors import DTYPES, type_name
 from kernelyard_onnx.values import Nothing, StringTensor, TensorSequence, Value, item_name
+
+_KINDS = {"tensor_type": "text", "sequence_type": "a sequence", "optional_type": "an optional", "map_type": "a map"}
 
 
 def add_parameters(
@@ -112,13 +115,13 @@ def _info(name: str, type_: onnx.TypeProto, shape: Sequence[int] | None = None) 
 
 def _check_decided(value: onnx.ValueInfoProto, decided: bool) -> None:
     if not decided:
+        kind = value.type.WhichOneof("value")
         raise UnsupportedOperatorError(
             f"the input {value.name!r} is not a tensor of numbers",
             where=f"input {value.name!r}",
-            found=value.type.WhichOneof("value"),
+            found=_KINDS.get(kind, str(kind)),
             expected="a tensor of numbers",
-            hint="give its value (option values), or the shapes of its tensors (option shapes); "
-            "kernelyard_onnx.session does that for each call",
+            hint=f"{SESSION_HINT}; or fix its value (option values), or the shapes of its tensors (option shapes)",
         )
 
 
@@ -162,7 +165,11 @@ def _dtype(value: onnx.ValueInfoProto) -> str:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         raise UnsupportedOperatorError(
-            f"the input {value.name!r} is not a tensor", where=f"input {value.name!r}", found=kind, expected="a tensor"
+            f"the input {value.name!r} is not a tensor",
+            where=f"input {value.name!r}",
+            found=_KINDS.get(kind, str(kind)),
+            expected="a tensor",
+            hint=SESSION_HINT,
         )
     data_type = value.type.tensor_type.elem_type
     if data_type in NARROW:

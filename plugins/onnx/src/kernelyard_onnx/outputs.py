@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from kernelyard.errors import ModelFormatError
+from kernelyard.errors import ModelFormatError, UnsupportedOperatorError
 from kernelyard.plugins.api import Expr
 from kernelyard_onnx.element_types import NARROW, restore
-from kernelyard_onnx.values import LookedUpText, Maps, TensorSequence, Value, item_name
+from kernelyard_onnx.problems import SESSION_HINT
+from kernelyard_onnx.values import LookedUpText, Maps, Nothing, StringTensor, TensorSequence, Value, item_name
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,26 @@ class ModelOutput:
             return {self.name: self.value.tensor}
         items = self.value.items if isinstance(self.value, TensorSequence) else ()
         return {item_name(self.name, index): item for index, item in enumerate(items)}
+
+    def legend(self) -> dict[str, str]:
+        """Return what a program's own results do not say, as metadata in JSON: the texts that its numbers are indices
+        of ("NAME.texts"), or the keys of the maps whose values its columns are ("NAME.keys").
+
+        Raises: UnsupportedOperatorError where a program has no result for it.
+        """
+        if isinstance(self.value, LookedUpText):
+            return {f"{self.name}.texts": json.dumps(self.value.table.tolist())}
+        if isinstance(self.value, Maps):
+            return {f"{self.name}.keys": json.dumps(self.value.keys)}
+        if isinstance(self.value, (StringTensor, Nothing)):
+            raise UnsupportedOperatorError(
+                f"the output {self.name!r} is not computed by a program: it is the same for all inputs",
+                where=f"output {self.name!r}",
+                found="text" if isinstance(self.value, StringTensor) else "an optional that holds nothing",
+                expected="numbers, text of a table, maps or a sequence",
+                hint=SESSION_HINT,
+            )
+        return {}
 
     def finish(self, array: np.ndarray) -> Any:
         """Return the output of the one result of the program that makes it up."""

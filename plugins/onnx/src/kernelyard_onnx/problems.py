@@ -9,6 +9,8 @@ from kernelyard.plugins.api import Expr, Problem, unsupported
 from kernelyard_onnx.node import Node
 from kernelyard_onnx.undecided import UndecidedInputsError, UndecidedNodeError, UndecidedProblem
 
+SESSION_HINT = "run it by kernelyard_onnx.session.Session(model).run(feeds), which compiles it for what a call gives"
+
 
 class DifferingBranchesError(UndecidedNodeError):
     """Data decides which branch of an `If` is taken, and the results have no common type. Never leaves the importer.

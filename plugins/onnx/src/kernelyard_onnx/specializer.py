@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from kernelyard.plugins.api import ModelSpecializer, Specialization
 from kernelyard.runtime.api import TensorInfo
 from kernelyard_onnx.computed_values import ComputedValues, MakeSession
 from kernelyard_onnx.external_data import WeightFiles
-from kernelyard_onnx.importer import import_structured
+from kernelyard_onnx.importer import import_model, import_structured
 from kernelyard_onnx.tensors import DTYPES
 from kernelyard_onnx.undecided import UndecidedInputsError
 
@@ -100,7 +100,8 @@ def specializer_for(
     specializer = Specializer(model.graph, takes_data=takes_data, computed=computed)
     if not specializer.learn(error, {}):
         return None
-    is_decided_by_inputs = isinstance(error, UndecidedInputsError) or not _is_refused_again(model, files, error)
+    read = import_structured if takes_data else import_model  # whoever takes any data takes outputs of any kind
+    is_decided_by_inputs = isinstance(error, UndecidedInputsError) or not _is_refused_again(read, model, files, error)
     return specializer if is_decided_by_inputs else None
 
 
@@ -136,7 +137,9 @@ def _passes(model: Any) -> bool:
     return True
 
 
-def _is_refused_again(model: onnx.ModelProto, files: WeightFiles | None, before: UnsupportedOperatorError) -> bool:
+def _is_refused_again(
+    read: Callable[..., object], model: onnx.ModelProto, files: WeightFiles | None, before: UnsupportedOperatorError
+) -> bool:
     """Return whether a model is refused with some sizes for a reason for which it is refused with open ones."""
     shapes = {
         info.name: tuple(dim.dim_value if dim.dim_value > 0 else SOME_SIZE for dim in info.type.tensor_type.shape.dim)
@@ -144,7 +147,7 @@ def _is_refused_again(model: onnx.ModelProto, files: WeightFiles | None, before:
         if _has_open_sizes(info.type)
     }
     try:
-        import_structured(model, {"shapes": shapes}, files)
+        read(model, {"shapes": shapes}, files)
     except UnsupportedOperatorError as error:
         return bool(_reasons(error) & _reasons(before))  # that some sizes do not fit each other is another one
     except KernelyardError:  # the model does not work on that size, which says nothing of others

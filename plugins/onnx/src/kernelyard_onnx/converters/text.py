@@ -7,6 +7,7 @@ operators that work on numbers too, for inputs that are text.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -37,8 +38,16 @@ def each(data: np.ndarray, function: Callable[..., object], *others: np.ndarray)
 
 
 def write_numbers(node: Node, x: Expr) -> StringTensor:
-    """Return numbers as text, as they are written."""
-    return StringTensor(each(node.constant(x, "input").astype(object), str))
+    """Return numbers as text, as onnxruntime writes them: 8 digits, and truth values as 0 and 1."""
+    numbers = node.constant(x, "input")
+    numbers = numbers if numbers.dtype.kind in "biu" else numbers.astype(np.float64)
+    return StringTensor(each(numbers.astype(object), _write_number))
+
+
+def _write_number(number: bool | int | float) -> str:
+    if isinstance(number, float):
+        return "NaN" if math.isnan(number) else f"{number:.8g}".replace("inf", "INF")
+    return str(int(number))
 
 
 @converter("StringConcat", since=20)
