@@ -10,7 +10,9 @@ from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.ops.interpreter import run
 from kernelyard.testing import assert_offloaded
+from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl import probe
+from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.primitives.integer_product import can_multiply_integers
 
 
@@ -68,3 +70,27 @@ def test_sizes_that_no_memory_holds_are_decided(op, attrs):
     report = ky.explain(module, backends=["dnnl"])
     assert not report.violations
     assert {declined.code for declined in report.declined} <= {"reference-implementation", "neighbours"}
+
+
+@pytest.mark.parametrize(
+    ("status", "is_declined"), [("unimplemented", True), ("invalid_arguments", False), ("", False)]
+)
+def test_where_the_usual_size_of_a_symbol_does_not_fit_the_library_is_asked_at_one_that_does(
+    status, is_declined, monkeypatch
+):
+    """An eltwise of bfloat16 that oneDNN lacks without AVX-512 was taken, and failed in the first run."""
+
+    def implementations(graph, values, constants):
+        dims.evaluate(graph.inputs[0].shape[0], values)  # fits for n = 5 alone
+        if status:
+            raise StatusError("dnnl_eltwise_forward_primitive_desc_create", enums.STATUS.index(status))
+        return []
+
+    monkeypatch.setattr(probe, "probe_implementation", implementations)
+    monkeypatch.setattr(probe, "_objection", probe._objection.__wrapped__)  # nothing of it is remembered
+    b = FunctionBuilder()
+    x = b.input("x", (dims.broadcast(80, 16 * dims.symbol("n")), 3))
+    report = ky.explain(IRModule({"main": b.function(b.op("nn.relu", x))}), backends=["dnnl"])
+    declined = [each.message for each in report.declined if each.code == "reference-implementation"]
+    assert bool(declined) == is_declined
+    assert all("unimplemented" in message for message in declined)

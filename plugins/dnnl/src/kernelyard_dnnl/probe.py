@@ -145,13 +145,30 @@ def _answer(graph: JSONGraph, symbols: tuple[str, ...], constants: Mapping[str, 
     try:
         implementations = probe_implementation(graph, dict.fromkeys(symbols, SYMBOL_SIZE), constants)
     except ShapeError:
-        return None  # the representative sizes do not fit together: nothing is known, and the sizes at run time may
+        return _lack_at_other_sizes(graph, symbols, constants)
     except StatusError as error:
         if symbols and error.status == "invalid_arguments" and _can_fit(graph, symbols, constants):
             return None  # as above: unrelated symbols were given one size
         return f"oneDNN has no implementation: {error.message}"
     slow = [f"{label}: {name}" for label, name in implementations if name.partition(":")[0] == REFERENCE]
     return f"oneDNN has only its reference implementation ({', '.join(slow)})" if slow else None
+
+
+def _lack_at_other_sizes(graph: JSONGraph, symbols: tuple[str, ...], constants: Mapping[str, np.ndarray]) -> str | None:
+    """Return that oneDNN has no implementation, where the usual size of symbols does not fit, as in
+    `broadcast(80, 16 * n)`: asked at the first size that does. None where it has one, or where none fits.
+
+    Whether one is quick at such a size says little of others.
+    """
+    for size in range(1, SYMBOL_SIZE):
+        try:
+            probe_implementation(graph, dict.fromkeys(symbols, size), constants)
+        except ShapeError:
+            continue
+        except StatusError as error:
+            return f"oneDNN has no implementation: {error.message}" if error.status == "unimplemented" else None
+        return None
+    return None
 
 
 def _can_fit(graph: JSONGraph, symbols: tuple[str, ...], constants: Mapping[str, np.ndarray]) -> bool:
