@@ -358,6 +358,14 @@ def test_a_window_that_reaches_beyond_its_image_ends_with_it(check, attrs, paddi
     assert after.bindings[-1].value.attrs["pool_size"] == (rows, min(9, columns))
 
 
+def test_a_window_stays_beyond_an_image_without_elements():
+    """Clipped to the padding of an axis of size 0 it would lie in that alone, which is no pool."""
+    b = FunctionBuilder()
+    window = {"pool_size": (2, 2), "strides": (2, 3), "padding": (0, 1, 1, 1), "ceil_mode": True}
+    module = IRModule({"main": b.function(b.op("nn.avg_pool2d", b.input("x", (1, 1, 0, 3)), **window))})
+    assert Canonicalize()(module)["main"].result_type == module["main"].result_type
+
+
 @pytest.mark.parametrize(
     "attrs", [{"pool_size": (8,), "dilation": (2,)}, {"pool_size": (6,), "strides": (2,)}], ids=["dilated", "it fits"]
 )

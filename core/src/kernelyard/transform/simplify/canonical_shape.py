@@ -215,7 +215,7 @@ def _clip_window(mutator: FunctionMutator, call: Call) -> Expr | None:
         min(size, room) if isinstance(room, int) and step == 1 else size
         for size, room, step in zip(attrs["pool_size"], padded, attrs["dilation"], strict=True)
     )
-    if clipped == attrs["pool_size"] or 0 in clipped:
+    if clipped == attrs["pool_size"] or 0 in spatial:  # an image without elements has windows of padding alone
         return None
     new = Call(call.op, call.args, {**attrs, "pool_size": clipped})
     return new if new.type == call.type else None
