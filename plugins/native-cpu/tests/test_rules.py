@@ -220,6 +220,22 @@ def test_large_matrices_are_asked_for_ahead(machine):
     assert plan_of(module_of("matmul", (400, 600), (600, 512)), machine).k_blocks is None
 
 
+@pytest.mark.parametrize(("rows", "width"), [(1, 8), (2, 4), (3, 2)])
+def test_tiles_of_one_row_or_two_are_wide(rows, width):
+    """So that with 16 registers as many sums are made at a time as a multiplication takes."""
+    plan = plan_of(module_of("matmul", (rows, 100), (100, 256)), NARROW)
+    assert (plan.tiles[-1:], plan.unroll) == (() if rows == 1 else ((plan.tiles[0][0], rows),), width)
+
+
+@pytest.mark.parametrize("mcpu", [None, "x86-64-v3"])
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(("depth", "columns"), [(70, 64), (33, 200), (100, 1000)])
+def test_products_of_one_row_or_two(mcpu, rows, depth, columns):
+    b = FunctionBuilder()
+    product = b.op("matmul", b.input("x", (rows, depth)), normal(depth, columns) / 20)
+    check_program(IRModule({"main": b.function(b.op("nn.relu", product))}), normal(rows, depth), mcpu=mcpu, packed=True)
+
+
 @pytest.mark.parametrize("mcpu", [None, "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize("rows", [1, 5, 16, 23, 64])
 @pytest.mark.parametrize(("depth", "columns"), [(600, 512), (517, 543)])

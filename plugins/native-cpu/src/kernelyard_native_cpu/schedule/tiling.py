@@ -10,8 +10,9 @@ from kernelyard_native_cpu.schedule.plan import TYPICAL_EXTENT, Plan, size_of
 
 Tiles = tuple[tuple[str, int], ...]
 
-# Sums in a tile by its width in vectors, such that they and the operands fit into so many registers.
-MOST_HEIGHT = {32: {1: 16, 2: 14, 3: 9, 4: 6}, 16: {1: 10, 2: 6}}
+# Sums in a tile by its width in vectors, such that they and the operands fit into so many registers. Tiles of one row
+# or two are wide: there are sums enough that none waits for the one before it.
+MOST_HEIGHT = {32: {1: 16, 2: 14, 3: 9, 4: 6}, 16: {1: 10, 2: 6, 4: 2, 8: 1}}
 # So few are all in one tile: what they are multiplied by is read once.
 ROWS_OF_ONE_TILE = {32: 14, 16: 8}
 _MOST_UNTILED = 4
