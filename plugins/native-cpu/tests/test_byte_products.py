@@ -140,6 +140,14 @@ def test_every_cpu_has_its_instruction(module: IRModule, instruction: str) -> No
     assert _native.compile_object(text, machine)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_words_that_lanes_share_are_taken_apart_in_vectors(level: str) -> None:
+    """What is taken apart in scalar registers is moved to vectors half by half, which takes longer than the products."""
+    _, text = write_module(kernels(layer((7,), 100, 96)), Machine("x86_64", features_of_level(level)))
+    assert "lshr <" in text
+    assert "lshr i32" not in text
+
+
 @pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3", "x86-64-v4"])
 def test_cpus_without_dot_products_sum_pairs_without_saturation(mcpu: str) -> None:
     skip_beyond_host(mcpu)

@@ -43,17 +43,16 @@ def _add_scalable(e: FunctionEmitter, total: Value, unsigned: Value, signed: Val
 
 
 def _add_pairs(e: FunctionEmitter, total: Value, unsigned: Value, signed: Value) -> Value:
-    """Multiply bytes 0 and 2, then 1 and 3, widened to 16 bits: no sum is cut, as those of `pmaddubsw` are."""
+    """Multiply bytes 0 and 2, then 1 and 3, widened to 16 bits: no sum is cut, as those of `pmaddubsw` are.
+
+    Words that all lanes share are taken apart in vectors: to move each half from a scalar register takes longer.
+    """
     lanes = total.lanes
-    numbers = [e.binary("and", word, 0x00FF00FF) for word in (unsigned, e.binary("lshr", unsigned, 8))]
-    halves = _parts(e, signed, "i16")
+    word, halves = (_parts(e, e.broadcast(each, lanes), "i16") for each in (unsigned, signed))
+    numbers = [e.binary("and", word, 0xFF), e.binary("lshr", word, 8)]
     weights = [e.binary("ashr", e.binary("shl", halves, 8), 8), e.binary("ashr", halves, 8)]
-    for number, weight in zip(numbers, weights, strict=True):
-        words = _parts(e, weight, "i32") if signed.lanes < lanes else weight
-        pairs = [_parts(e, e.broadcast(number, lanes), "i16"), words]
-        if signed.lanes < lanes:
-            pairs[1] = _parts(e, e.broadcast(words, lanes), "i16")
-        products = e.pure(e.call(_PAIRS[lanes], vector_type("i32", lanes), *pairs), "i32", lanes, pairs)
+    for pair in zip(numbers, weights, strict=True):
+        products = e.pure(e.call(_PAIRS[lanes], vector_type("i32", lanes), *pair), "i32", lanes, list(pair))
         total = e.add(total, products)
     return total
 
