@@ -112,6 +112,23 @@ def test_conversions_beside_generated_kernels_are_theirs(offloading):
     offloading.declined("neighbours", "dnnl.quantize", build, (4, 5))
 
 
+def test_what_a_generated_kernel_quantizes_is_dequantized_there_in_another_shape(offloading):
+    """All steps of a sequence as rows of a product of integers, as in a recurrent layer of dynamic quantization."""
+    weight = np.random.default_rng(0).integers(-127, 128, (512, 512)).astype(np.int8)
+
+    def build(b, x):
+        scale, zero = b.op("divide", b.op("max", b.op("abs", x)), np.float32(127)), np.uint8(128)
+        codes = b.op("reshape", b.op("quantize", x, scale, zero, dtype="uint8"), shape=(30, 512))
+        matrix = b.op("dequantize", weight, np.full(512, 0.01, np.float32), np.zeros(512, np.int8), axis=1)
+        return b.op("matmul", b.op("dequantize", codes, scale, zero), matrix)
+
+    module = offloading.module(build, (10, 3, 512))
+    report = ky.explain(module)
+    assert {node.backend for node in report.nodes if node.op in ("dequantize", "matmul")} == {"native-cpu"}
+    assert ("dnnl.dequantize", "neighbours") in {(each.pattern, each.code) for each in report.declined}
+    offloading.right(module, ky.compile(module))
+
+
 @pytest.mark.parametrize("zero", [3, None])
 def test_what_a_generated_kernel_quantizes_it_dequantizes(zero, offloading):
     """One kernel rounds floats to codes and back; zero: None for a scale that is computed, as in dynamic quantization."""

@@ -55,6 +55,12 @@ class Candidate:
         """The values bound to the operator's operands."""
         return [self.match.value_of(arg) for arg in self.call.args]
 
+    def behind_views(self, value: Expr) -> Expr:
+        """Return what the bytes of a value were made as, before they were shown in other shapes."""
+        while isinstance(value, Call) and value.op_name == "reshape":
+            value = self.match.value_of(value.args[0])
+        return value
+
     @property
     def users(self) -> list[Expr]:
         """The users of the match's result."""

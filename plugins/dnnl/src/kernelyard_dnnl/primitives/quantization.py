@@ -49,7 +49,9 @@ def check(conversion: Candidate) -> Refusal | None:
 def _is_made_elsewhere(conversion: Candidate) -> bool:
     """Return True where a generated kernel makes the operand."""
     maker, *_ = conversion.makers
-    return _is_quantized_elsewhere(maker) or not (conversion.is_unmade(maker) or conversion.may_be_ours(maker))
+    if _is_quantized_elsewhere(conversion.behind_views(maker)):
+        return True
+    return not (conversion.is_unmade(maker) or conversion.may_be_ours(maker))
 
 
 def _is_quantized_elsewhere(maker: Expr) -> bool:
