@@ -15,9 +15,10 @@ from kernelyard.ir import Call, Constant, Expr, FunctionBuilder, GlobalVar, IRMo
 from kernelyard.ops.interpreter import run
 from kernelyard.ops.samples import draw_numbers
 from kernelyard.tir import PrimFunc
+from kernelyard.tir.op_pattern import cost
 from kernelyard.tir.verify import verify as verify_primfunc
 from kernelyard.transform import FuseSiblings, PassContext
-from kernelyard.transform.fusion.fuse_siblings import MOST_TENSORS, WINDOW
+from kernelyard.transform.fusion.fuse_siblings import MOST_OPERATIONS, MOST_TENSORS, WINDOW
 from kernelyard.transform.pass_infra.pass_base import Sequential
 from kernelyard.transform.pipelines import get_pipeline
 
@@ -304,6 +305,17 @@ def test_number_of_tensors_is_bounded():
     module = legal(b, *(b.op("add", x, float(n)) for n in range(1, 2 * MOST_TENSORS)))
     assert max(outputs(module)) == MOST_TENSORS - 1
     assert len(kernels(module)) == 3
+
+
+def test_number_of_operations_is_bounded():
+    b = FunctionBuilder()
+    x = b.input("x", (4, 8))
+    for number in range(300):
+        x = b.op(("tanh", "sigmoid")[number % 2], x)
+    module = legal(b, x)
+    found = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
+    assert len(kernels(module)) > 1
+    assert all(cost(*(e for block in f.blocks for e in block.expressions)) <= MOST_OPERATIONS for f in found)
 
 
 def test_siblings_are_looked_for_nearby():

@@ -9,6 +9,8 @@ have in common. Two kernels become one where its loops are as good for each as t
 - they read the same elements, or one reads what the other has just written: memory is read once less, at any size;
 - or both are small, so that starting a kernel is a good part of what it takes (`SMALL_BYTES`).
 
+No kernel grows beyond `MOST_OPERATIONS`, however small its parts.
+
 Recurrences of as many steps that do not depend on each other, such as the two directions of a layer, become one kernel
 as well: code generators may give each a thread of its own, where the steps of one keep only one thread busy.
 
@@ -55,7 +57,7 @@ from kernelyard.tir.common_loops import (
     shares_loads,
     with_common_axes,
 )
-from kernelyard.tir.op_pattern import is_contraction
+from kernelyard.tir.op_pattern import cost, is_contraction
 from kernelyard.tir.primfunc import ComputeBlock, PrimFunc
 from kernelyard.tir.visitor import rename_buffers
 from kernelyard.transform.fusion.kernel_groups import callee, group_function, group_name, is_primitive
@@ -65,6 +67,7 @@ from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 SMALL_BYTES = 1 << 18  # a kernel moves so many in about the time in which one is started
 WINDOW = 32  # calls in a row among which siblings are looked for: results of far ones would be kept for long
 MOST_TENSORS = 16  # of one kernel
+MOST_OPERATIONS = 1024  # of one kernel, by their `cost`: LLVM's time grows with the square of a kernel's length
 
 # What a step makes and needs: variables, and symbols by name.
 _Value: TypeAlias = "Var | str"
@@ -109,6 +112,10 @@ class _Kernel:
     def tensors(self) -> frozenset[Buffer]:
         used = {buffer for block in self.blocks for buffer in (block.output, *block.reads)}
         return frozenset(buffer for buffer in used if buffer.scope == "global")
+
+    @cached_property
+    def operations(self) -> int:
+        return sum(cost(*block.expressions) for block in self.blocks)
 
     @cached_property
     def steps(self) -> Dim | None:
@@ -174,6 +181,8 @@ class _Steps:
             return False
         if first.steps is not None:
             return not first.feeds(second)
+        if first.operations + second.operations > MOST_OPERATIONS:
+            return False
         common = not first.tensors.isdisjoint(second.tensors)
         is_small = max(first.bytes_moved, second.bytes_moved) <= self.small
         if not (common or is_small):
