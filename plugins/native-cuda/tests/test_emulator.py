@@ -208,6 +208,15 @@ def test_without_a_compiler_the_emulator_is_refused_with_the_way_out(monkeypatch
         emulator.cache_clear()
 
 
+@pytest.mark.parametrize("names", [(), ("tiles.cuh", "warpgroups.cuh")], ids=["short", "wgmma"])
+def test_programs_do_without_the_library_of_cpp(emulator, names):
+    """To link it would take as long as to compile a short kernel."""
+    parts = [PRELUDE, *map(PRELUDE.with_name, names)]
+    code = emulator.compile("\n".join(['#include "emulation.h"', *(part.read_text() for part in parts)]))
+    assert b"libc.so" in code
+    assert b"libstdc++" not in code
+
+
 @pytest.mark.parametrize("megabytes", ["512", "0"])
 def test_its_header_is_precompiled_once_where_files_may_be_kept(emulator, tmp_path, monkeypatch, megabytes):
     tmp_path.chmod(0o700)

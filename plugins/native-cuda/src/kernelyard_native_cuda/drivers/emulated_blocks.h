@@ -1,6 +1,5 @@
 // How a launch runs its blocks: one after another, the threads of each from one barrier to the next. Included by emulation.h.
 #pragma once
-#include <vector>
 
 namespace emulation {
 
@@ -82,15 +81,14 @@ enum { AS_NUMBERED, LAST_FIRST };  // orders of blocks; any other is a seed to s
 
 // What is recorded of a launch's tensors.
 struct Records {
-  std::vector<std::vector<Touched>> all;
+  List<List<Touched>> all;
   void start(Given* given, const Kind* kinds, int count) {
     for (int n = 0; n < count; ++n) {
       given[n].tensor = kinds[n].is_map ? *(const Slot*)given[n].slot.value : given[n].slot;
       for (int other = 0; other < n; ++other)
         if (kinds[n].is_written || kinds[other].is_written) check_apart(given[n], given[other]);
       if (!kinds[n].element_nbytes) continue;
-      all.emplace_back(given[n].slot.nbytes / kinds[n].element_nbytes);
-      given[n].touched = all.back().data();
+      given[n].touched = all.add(List<Touched>(given[n].slot.nbytes / kinds[n].element_nbytes)).items;
     }
   }
   static void check_apart(const Given& one, const Given& other) {  // the nbytes of numbers are 0
@@ -100,8 +98,8 @@ struct Records {
                one.name, other.name);
   }
 };
-static std::vector<size_t> shuffled(size_t total, unsigned long long seed) {
-  std::vector<size_t> order(total);
+static List<size_t> shuffled(size_t total, unsigned long long seed) {
+  List<size_t> order(total);
   for (size_t n = 0; n < total; ++n) {  // Fisher and Yates, with Knuth's MMIX generator
     seed = seed * 6364136223846793005ull + 1442695040888963407ull;
     const size_t at = (seed >> 33) % (n + 1);
@@ -111,7 +109,7 @@ static std::vector<size_t> shuffled(size_t total, unsigned long long seed) {
 }
 static void run_blocks(unsigned how) {
   const size_t total = (size_t)grid.x * grid.y * grid.z;
-  const std::vector<size_t> order = how > LAST_FIRST ? shuffled(total, how) : std::vector<size_t>();
+  const List<size_t> order = how > LAST_FIRST ? shuffled(total, how) : List<size_t>();
   for (size_t n = 0; n < total && !message[0]; ++n) {
     const size_t number = how == AS_NUMBERED ? n : how == LAST_FIRST ? total - 1 - n : order[n];
     const size_t row = number / grid.x;

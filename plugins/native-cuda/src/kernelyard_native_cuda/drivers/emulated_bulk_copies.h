@@ -3,8 +3,6 @@
 // Included by warpgroups.cuh.
 // Source: PTX ISA 8.8, "mbarrier", "cp.async.bulk.tensor", "Tensor".
 #pragma once
-#include <map>
-#include <vector>
 
 // What cuTensorMapEncodeTiled makes, as the emulator has it: the axis along memory is the first.
 struct alignas(64) TensorMap {
@@ -24,6 +22,7 @@ template <> struct Argument<TensorMap> {
 
 // --- mbarriers --------------------------------------------------------------------------------------------------------
 struct Barrier {
+  unsigned place;
   unsigned expected, pending;  // arrivals of a phase, and those to come
   long long nbytes;            // that copies have yet to bring
   unsigned phase;
@@ -32,15 +31,20 @@ struct Barrier {
   Thread* maker;
   unsigned fences;             // of the maker, then
 };
-static std::map<unsigned, Barrier> barriers;  // of the block, by place
-static bool has_passed;                       // a phase is over since threads that wait were asked
+static List<Barrier> barriers;  // of the block
+static bool has_passed;         // a phase is over since threads that wait were asked
 
+static Barrier* find_barrier(unsigned place) {
+  for (Barrier& it : barriers)
+    if (it.place == place) return &it;
+  return nullptr;
+}
 static Barrier& barrier_at(unsigned place) {
-  auto found = barriers.find(place);
-  if (found == barriers.end()) fail("an mbarrier that nobody initialized", place, dynamic_size);
-  if (found->second.since == epoch && found->second.maker != current)
+  Barrier* const found = find_barrier(place);
+  if (!found) fail("an mbarrier that nobody initialized", place, dynamic_size);
+  if (found->since == epoch && found->maker != current)
     fail("an mbarrier is used before a barrier after another thread initialized it", place, dynamic_size);
-  return found->second;
+  return *found;
 }
 static void pass(Barrier& it) {
   if (it.pending || it.nbytes) return;
@@ -62,7 +66,7 @@ static void wait_for_release() {
 
 // --- bulk copies ------------------------------------------------------------------------------------------------------
 struct BulkCopy { unsigned place, nbytes, barrier; TensorMap map; int at[5]; Clock issued; };
-static std::vector<BulkCopy> bulk;  // under way
+static List<BulkCopy> bulk;  // under way
 
 static unsigned swizzled(unsigned place) { return place ^ (place >> 7 & 7) << 4; }
 static void put_element(const BulkCopy& it, const unsigned (&inside)[5], unsigned number) {
@@ -89,7 +93,7 @@ static void finish_bulk(const BulkCopy& it) {
     }
   }
   mark_written(it.place, it.nbytes, bulk_copies);
-  Barrier& barrier = barriers.find(it.barrier)->second;
+  Barrier& barrier = *find_barrier(it.barrier);
   barrier.arrived.join(it.issued);
   barrier.arrived.join(released(bulk_copies));
   barrier.nbytes -= it.nbytes;
@@ -107,7 +111,7 @@ static void start_bulk(const BulkCopy& it) {
   check_unused(it.place, it.nbytes);
   memset(dynamic + it.place, AWAITED, it.nbytes);
   for (unsigned at = it.place; at < it.place + it.nbytes; ++at) bytes[at].awaited = bulk_copies;
-  bulk.push_back(it);
+  bulk.add(BulkCopy(it));
 }
 static void forget_bulk() {
   for (const BulkCopy& it : bulk)
@@ -118,10 +122,10 @@ static void forget_bulk() {
 static bool release_waiting() {
   bool is_waited_for = false;
   for (unsigned i = 0; i < count; ++i) is_waited_for = is_waited_for || threads[i].state == WAITING;
-  if (is_waited_for && !has_passed && !bulk.empty()) {
-    const size_t number = is_last_first ? bulk.size() - 1 : 0;
+  if (is_waited_for && !has_passed && bulk.many) {
+    const size_t number = is_last_first ? bulk.many - 1 : 0;
     const BulkCopy it = bulk[number];
-    bulk.erase(bulk.begin() + number);
+    bulk.erase(number);
     current = bulk_copies;
     finish_bulk(it);
     return true;
@@ -133,11 +137,11 @@ static bool release_waiting() {
   return released;
 }
 static void check_bulk() {
-  if (!bulk.empty()) snprintf(message, sizeof message, "a block ends while a bulk copy to place %u is under way", bulk[0].place);
+  if (bulk.many) snprintf(message, sizeof message, "a block ends while a bulk copy to place %u is under way", bulk[0].place);
 }
 static void check_barriers(unsigned place, unsigned nbytes) {
-  const auto next = barriers.lower_bound(place < 8 ? 0 : place - 7);
-  if (next != barriers.end() && next->first < place + nbytes) fail("an mbarrier is overwritten", place, dynamic_size);
+  for (const Barrier& it : barriers)
+    if (place < it.place + 8 && it.place < place + nbytes) fail("an mbarrier is overwritten", place, dynamic_size);
 }
 static const int has_bulk_copies = (extension = {forget_bulk, release_waiting, check_bulk, check_barriers}, 0);
 }  // namespace emulation
@@ -147,7 +151,10 @@ static void mbarrier_init(unsigned place, unsigned arrivals) {
   using namespace emulation;
   check_write(place & ~7u, 8);
   if (place % 8) fail("an mbarrier that is not aligned", place, dynamic_size);
-  barriers[place] = {arrivals, arrivals, 0, 0, {}, {}, epoch, current, current->fences};
+  const Barrier made = {place, arrivals, arrivals, 0, 0, {}, {}, epoch, current, current->fences};
+  Barrier* const found = find_barrier(place);
+  if (found) *found = made;
+  else barriers.add(Barrier(made));
 }
 static void fence_async() { ++emulation::current->fences; }
 static void mbarrier_arrive(unsigned place) { emulation::arrive(place, 0); }

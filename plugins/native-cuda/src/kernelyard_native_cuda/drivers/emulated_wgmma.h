@@ -3,9 +3,6 @@
 // Source: PTX ISA 8.8, "Asynchronous warpgroup level matrix instructions": matrix-descriptor format, shared memory layouts,
 // register fragments of m64nNk16.
 #pragma once
-#include <deque>
-#include <memory>
-#include <vector>
 
 namespace emulation {
 static const unsigned GROUP_THREADS = 128, GROUPS = MOST_THREADS / GROUP_THREADS, PIECE = 16;
@@ -55,29 +52,29 @@ template <class T> static float element_of(const Matrix& it, unsigned row, unsig
   memcpy(&value, dynamic + piece_of(it, row, k) + (it.along_sum ? k : row) % 8 * sizeof(T), sizeof(T));
   return factor(value);
 }
-static void each_piece(const Matrix& it, unsigned first_row, unsigned rows, std::vector<unsigned>& pieces) {
+static void each_piece(const Matrix& it, unsigned first_row, unsigned rows, List<unsigned>& pieces) {
   for (unsigned row = first_row; row < first_row + rows; row += it.along_sum ? 1 : 8)
-    for (unsigned k = 0; k < 16; k += it.along_sum ? 8 : 1) pieces.push_back(piece_of(it, row, k));
+    for (unsigned k = 0; k < 16; k += it.along_sum ? 8 : 1) pieces.add(piece_of(it, row, k));
 }
 
 // --- instructions under way -------------------------------------------------------------------------------------------
 // The totals of a thread while products are added to them. group: the last in which one is.
-struct Totals { float* registers; std::vector<float> values; unsigned group; };
+struct Totals { float* registers; List<float> values; unsigned group; };
 struct Product {
   unsigned long long a, b;  // a: 0 where it is in registers
   unsigned columns, arrived;
   bool adds;
-  Totals* totals[GROUP_THREADS];
+  const float* totals[GROUP_THREADS];  // the registers whose `Totals` they are
   unsigned factors[GROUP_THREADS][4];
 };
 // What a thread's registers of a product's first factor have, for as long as it may be read.
 struct Factors { const unsigned* registers; unsigned values[4], group; };
-struct Group { std::vector<unsigned> pieces; unsigned number; };  // what a warp reads
-static std::vector<std::unique_ptr<Totals>> totals_of[MOST_THREADS];
-static std::vector<Factors> factors_of[MOST_THREADS];
-static std::deque<Product> products_of[GROUPS];
+struct Group { List<unsigned> pieces; unsigned number; };  // what a warp reads
+static List<Totals> totals_of[MOST_THREADS];
+static List<Factors> factors_of[MOST_THREADS];
+static List<Product> products_of[GROUPS];
 static unsigned long long issued[MOST_THREADS], computed[GROUPS];  // products so far
-static std::vector<Group> groups_of[WARPS];
+static List<Group> groups_of[WARPS];
 static unsigned group_of[MOST_THREADS];  // the number of the group that is not committed yet
 static unsigned long long ends_of[MOST_THREADS][64];  // products before the end of a group, by its number
 static bool is_fenced[MOST_THREADS];
@@ -91,14 +88,14 @@ static void forget_products() {
   memset(issued, 0, sizeof issued), memset(computed, 0, sizeof computed), memset(group_of, 0, sizeof group_of);
   memset(is_fenced, 0, sizeof is_fenced);
 }
-template <class T> static std::vector<float> elements_of(const Matrix& it, unsigned rows) {
-  std::vector<float> found(rows * 16);
+template <class T> static List<float> elements_of(const Matrix& it, unsigned rows) {
+  List<float> found(rows * 16);
   for (unsigned row = 0; row < rows; ++row)
     for (unsigned k = 0; k < 16; ++k) found[row * 16 + k] = element_of<T>(it, row, k);
   return found;
 }
-template <class T> static std::vector<float> elements_of(const unsigned (&factors)[GROUP_THREADS][4]) {
-  std::vector<float> found(64 * 16);
+template <class T> static List<float> elements_of(const unsigned (&factors)[GROUP_THREADS][4]) {
+  List<float> found(64 * 16);
   for (unsigned thread = 0; thread < GROUP_THREADS; ++thread)
     for (unsigned i = 0; i < 8; ++i) {
       const unsigned row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8, k = i / 4 * 8 + thread % 4 * 2 + i % 2;
@@ -106,23 +103,31 @@ template <class T> static std::vector<float> elements_of(const unsigned (&factor
     }
   return found;
 }
-static void compute(const Product& it, const std::vector<float>& left, const std::vector<float>& right) {
-  for (unsigned thread = 0; thread < GROUP_THREADS; ++thread)
+static Totals* find_totals(unsigned thread, const float* registers) {
+  for (Totals& each : totals_of[thread])
+    if (each.registers == registers) return &each;
+  return nullptr;
+}
+static void compute(const Product& it, const List<float>& left, const List<float>& right) {
+  const unsigned first = (current - threads) / GROUP_THREADS * GROUP_THREADS;
+  for (unsigned thread = 0; thread < GROUP_THREADS; ++thread) {
+    float* const totals = find_totals(first + thread, it.totals[thread])->values.items;
     for (unsigned i = 0; i < it.columns / 2; ++i) {
       const float* row = &left[(thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8) * 16];
       const float* column = &right[(i / 4 * 8 + thread % 4 * 2 + i % 2) * 16];
-      float& total = it.totals[thread]->values[i];
+      float& total = totals[i];
       total = it.adds ? total : 0.0f;
       for (unsigned k = 0; k < 16; ++k) total += row[k] * column[k];
     }
+  }
 }
-static Totals* totals_at(float* registers, unsigned many) {
+static const float* totals_at(float* registers, unsigned many) {
   const unsigned thread = current - threads;
-  for (auto& each : totals_of[thread])
-    if (each->registers == registers) return each->group = group_of[thread], each.get();
-  totals_of[thread].emplace_back(new Totals{registers, std::vector<float>(registers, registers + many), group_of[thread]});
+  if (Totals* const found = find_totals(thread, registers)) return found->group = group_of[thread], registers;
+  Totals& made = totals_of[thread].add({registers, List<float>(many), group_of[thread]});
+  memcpy(made.values.items, registers, many * sizeof(float));
   for (unsigned i = 0; i < many; ++i) registers[i] = __int_as_float(0x7fc00000);
-  return totals_of[thread].back().get();
+  return registers;
 }
 // The pieces that a warp's part of a product reads; marked as being read until the warp has waited.
 static void start_reading(const Matrix& it, unsigned first_row, unsigned rows) {
@@ -135,30 +140,30 @@ static void start_reading(const Matrix& it, unsigned first_row, unsigned rows) {
     reading.under_way = reading.epoch < block_epoch ? 1 : reading.under_way + 1;
     reading.epoch = epoch;
   }
-  groups_of[warp].push_back(group);
+  groups_of[warp].add(static_cast<Group&&>(group));
 }
 // Ends what a warp's products of all groups before one read.
 static void end_reading(unsigned before) {
   const unsigned warp = warp_of(current), now = clock_of(current).of[warp];
-  std::vector<Group> left;
+  List<Group> left;
   for (Group& group : groups_of[warp]) {
-    if (group.number >= before) left.push_back(group);
+    if (group.number >= before) left.add(static_cast<Group&&>(group));
     else
       for (unsigned place : group.pieces) {
         Reading& reading = readings[place / PIECE][warp];
         reading.epoch = epoch, reading.time = now, --reading.under_way;
       }
   }
-  groups_of[warp] = left;
+  groups_of[warp] = static_cast<List<Group>&&>(left);
 }
 // Ends what a thread's products of all groups before one read of its registers.
 static void end_factors(unsigned before) {
-  std::vector<Factors> left;
+  List<Factors> left;
   for (const Factors& it : factors_of[current - threads])
-    if (it.group >= before) left.push_back(it);
+    if (it.group >= before) left.add(Factors(it));
     else if (memcmp(it.registers, it.values, sizeof it.values))
       fail("registers are written while wgmma may read them", it.group, before);
-  factors_of[current - threads] = left;
+  factors_of[current - threads] = static_cast<List<Factors>&&>(left);
 }
 // The current thread's next product. All of its warp come here.
 static Product& next_product(unsigned long long a, unsigned long long b, unsigned columns, bool adds) {
@@ -167,7 +172,7 @@ static Product& next_product(unsigned long long a, unsigned long long b, unsigne
   if (!is_fenced[thread]) fail("wgmma with no wgmma.fence before it", thread, count);
   const unsigned long long number = issued[thread]++;
   auto& all = products_of[group];
-  while (all.size() <= number - computed[group]) all.push_back({a, b, columns, 0, adds, {}, {}});
+  while (all.many <= number - computed[group]) all.add({a, b, columns, 0, adds, {}, {}});
   Product& it = all[number - computed[group]];
   if (it.a != a || it.b != b || it.adds != adds || it.columns != columns)
     fail("warps of a group that differ on a product", thread, count);
@@ -176,14 +181,14 @@ static Product& next_product(unsigned long long a, unsigned long long b, unsigne
 }
 static void end_product() {
   const unsigned group = (current - threads) / GROUP_THREADS;
-  products_of[group].pop_front();
+  products_of[group].erase(0);
   ++computed[group];
   has_passed = true;
 }
 static void check_products() {
   check_bulk();
   for (unsigned thread = 0; thread < count; ++thread)
-    if (!message[0] && !totals_of[thread].empty())
+    if (!message[0] && totals_of[thread].many)
       snprintf(message, sizeof message, "a block ends while wgmma of thread %u is under way", thread);
 }
 static const int has_wgmma = (extension = {forget_products, release_waiting, check_products, check_readings}, 0);
@@ -218,7 +223,7 @@ static void wgmma(float (&totals)[N / 2], const unsigned (&a)[4], unsigned long 
   if (thread % WARP_THREADS == 0) start_reading(right, 0, N);
   Factors own = {a, {}, group_of[current - threads]};
   memcpy(own.values, a, sizeof own.values), memcpy(it.factors[thread], a, sizeof own.values);
-  factors_of[current - threads].push_back(own);
+  factors_of[current - threads].add(Factors(own));
   it.totals[thread] = totals_at(totals, N / 2);
   if (it.arrived == GROUP_THREADS) compute(it, elements_of<T>(it.factors), elements_of<T>(right, N)), end_product();
 }
@@ -237,10 +242,10 @@ template <int LEFT> static void wgmma_wait() {
   if (thread % WARP_THREADS == 0) end_reading(before);
   end_factors(before);
   auto& all = totals_of[thread];
-  for (size_t n = all.size(); n-- > 0;)
-    if (all[n]->group < before) {
-      memcpy(all[n]->registers, all[n]->values.data(), all[n]->values.size() * sizeof(float));
-      all.erase(all.begin() + n);
+  for (size_t n = all.many; n-- > 0;)
+    if (all[n].group < before) {
+      memcpy(all[n].registers, all[n].values.items, all[n].values.many * sizeof(float));
+      all.erase(n);
     }
   is_fenced[thread] = false;
 }

@@ -100,6 +100,7 @@ static void start() {
 }
 
 }  // namespace emulation
+#include "emulated_lists.h"
 #include "emulated_clocks.h"
 #include "emulated_shared.h"
 #include "emulated_tensors.h"
