@@ -11,7 +11,7 @@ import kernelyard as ky
 from kernelyard import dims
 from kernelyard.ir import FunctionBuilder, IRModule
 from kernelyard.testing import assert_allclose, assert_offloaded, evaluate
-from kernelyard_dnnl import execution, primitive
+from kernelyard_dnnl import execution, graph_templates, primitive
 from kernelyard_dnnl.execution import GraphPlans
 from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.primitive import SLOW_TO_DESCRIBE
@@ -19,6 +19,12 @@ from kernelyard_dnnl.processor import has_wide_vectors
 from kernelyard_dnnl.speculation import WEIGHTS, Speculation, SpeculativePrimitive
 
 SIZES = ((8, 8), (9, 5), (17, 23), (3, 4), (64, 80), (31, 7))
+
+
+@pytest.fixture(autouse=True)
+def no_templates(monkeypatch) -> None:
+    """Have each size lowered: no template makes its plan."""
+    monkeypatch.setattr(graph_templates, "MOST_TEMPLATES", 0)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -24,6 +24,7 @@ from kernelyard.runtime.api import (
     BoundCall,
     BoundTensor,
     CacheInfo,
+    DimValues,
     JSONGraph,
     MemoryPlanner,
     NamedTuple,
@@ -32,6 +33,7 @@ from kernelyard.runtime.api import (
     Step,
     address_of,
     renewed_in_children,
+    sum_infos,
 )
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, Library, StatusError, load_library
@@ -44,6 +46,7 @@ from kernelyard_dnnl.thread_scope import scope_steps
 from kernelyard_dnnl.values import Buffer, NativeKernel, Operation, Value
 
 if TYPE_CHECKING:
+    from kernelyard_dnnl.graph_templates import GraphTemplates
     from kernelyard_dnnl.lowering import Lowering
     from kernelyard_dnnl.speculation import Speculation
 
@@ -71,6 +74,7 @@ class GraphPlans:
         self._sets: Counter[str] = Counter()  # of sizes that a graph was planned for, by its symbol
         self._planners: defaultdict[str, MemoryPlanner] = defaultdict(MemoryPlanner)
         self._speculations: dict[tuple[str, int, bool], Speculation] = {}
+        self._templates: dict[tuple[str, int, bool], GraphTemplates] = {}
         self._lock = renewed_in_children(threading.Lock())
 
     def plan(
@@ -93,9 +97,10 @@ class GraphPlans:
             return self._kept.get_or_make(key, lambda: self._make_plan(graph, values, threads, is_deterministic))
 
     def cache_info(self) -> dict[str, CacheInfo]:
-        """Return the counts of plans, packed constants, and the primitives of the process."""
+        """Return the counts of plans, their templates, packed constants, and the primitives of the process."""
         return {
             "dnnl: plans": self._kept.info(),
+            "dnnl: templates of plans": sum_infos(templates.info() for templates in list(self._templates.values())),
             "dnnl: packed constants": self.packed.info(),
             "dnnl: primitives": primitives_info(),
         }
@@ -109,7 +114,8 @@ class GraphPlans:
         try:
             plan = recall_plan(key, self.packed, self._constants, threads)
         except StatusError:  # the library answers otherwise than it did
-            self.packed, plan = PackedConstants(), None
+            self._forget_constants()
+            plan = None
         if plan is None:
             plan = self._plan_anew(graph, values, threads, is_deterministic)
             remember_plan(key, plan, self._constants, threads)
@@ -124,6 +130,9 @@ class GraphPlans:
         key = graph.symbol, threads, is_one_of_many
         earlier = self._speculations.get(key)
         if earlier is not None:
+            plan = self._plan_by_template(graph, values, threads, is_one_of_many)
+            if plan is not None:
+                return plan
             speculation = Speculation(earlier)
             with suppress(StatusError):  # a refusal may have been assumed wrongly
                 plan = self._lower_graph(graph, values, threads, is_one_of_many, speculation)
@@ -135,13 +144,43 @@ class GraphPlans:
         self._speculations[key] = speculation.keep()
         return plan
 
-    def _lower_graph(
-        self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_one_of_many: bool, speculation: Speculation
-    ) -> Plan:
+    def _plan_by_template(
+        self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_one_of_many: bool
+    ) -> Plan | None:
+        """Return the plan that a template makes, which may be traced for it; None where there is none."""
+        from kernelyard_dnnl.graph_templates import GraphTemplates  # inside: of use from the second sizes on
+        from kernelyard_dnnl.speculation import Speculation
+
+        key = graph.symbol, threads, is_one_of_many
+        templates = self._templates.get(key)
+        if templates is None:
+            templates = self._templates[key] = GraphTemplates()
+        planner = self._planners[graph.symbol]
+        try:
+            plan = templates.plan(values, self.packed, planner)
+            if plan is None and templates.may_grow:
+                answers = Speculation(self._speculations[key])
+                make = partial(self._lowering, graph, threads, is_one_of_many)
+                if templates.trace(make, values, threads, answers):
+                    self._speculations[key] = answers.keep()
+                    plan = templates.plan(values, self.packed, planner)
+        except Exception:
+            self._forget_constants()
+            raise
+        return plan
+
+    def _lowering(
+        self,
+        graph: JSONGraph,
+        threads: int,
+        is_one_of_many: bool,
+        values: Mapping[str, int] | DimValues,
+        speculation: Speculation,
+        begin: Callable[[Callable[[], object]], object] | None = None,
+    ) -> Lowering:
         from kernelyard_dnnl.lowering import Lowering  # inside: as above
 
-        begin = self.packed.preparation.begin
-        lowering = Lowering(
+        return Lowering(
             graph,
             values,
             self._constants,
@@ -151,11 +190,22 @@ class GraphPlans:
             is_one_of_many=is_one_of_many,
             speculation=speculation,
         )
+
+    def _lower_graph(
+        self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_one_of_many: bool, speculation: Speculation
+    ) -> Plan:
+        begin = self.packed.preparation.begin
+        lowering = self._lowering(graph, threads, is_one_of_many, values, speculation, begin)
         try:
             return _prepare_plan(lowering, self._planners[graph.symbol])
         except Exception:
-            self.packed = PackedConstants()  # some may have nothing in them
+            self._forget_constants()
             raise
+
+    def _forget_constants(self) -> None:
+        """Begin anew where some constants may have nothing in them."""
+        self.packed = PackedConstants()
+        self._templates.clear()
 
     def bind(
         self, graph: JSONGraph, args: Sequence[BoundTensor], values: Mapping[str, int], context: BindContext

@@ -80,6 +80,9 @@ class MemoryDescriptor:
     @cached_property
     def nbytes(self) -> int:
         """Bytes of memory that the tensor takes, padding of blocked layouts included."""
+        if self.strides is not None:  # as the library has it: up to the end of the dim that reaches furthest
+            extents = [size * stride for size, stride in zip(self.shape, self.strides, strict=True) if size != 1]
+            return 0 if 0 in self.shape else max(extents, default=1) * itemsize(self.dtype)
         return int(load_library().call("dnnl_memory_desc_get_size", self.address))
 
     @cached_property
@@ -161,7 +164,11 @@ def dense(shape: Sequence[int], dtype: str, order: Sequence[int] | None = None) 
         >>> dense((2, 3, 4), "float32", (0, 2, 1)).strides
         (12, 1, 3)
     """
-    return _dense(tuple(shape), dtype, tuple(range(len(shape)) if order is None else order))
+    key = tuple(shape), dtype, tuple(range(len(shape)) if order is None else order)
+    try:
+        return _dense(*key)
+    except TypeError:  # traced sizes have no hash
+        return _dense.__wrapped__(*key)
 
 
 @lru_cache(maxsize=KEPT_DESCRIPTORS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -19,14 +19,14 @@ from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, channels_last, dense
 from kernelyard_dnnl.packing import PackedConstants
-from kernelyard_dnnl.primitive import Argument, Primitive, Recipe, create_reorder
+from kernelyard_dnnl.primitive import Argument, Primitive, Recipe
 from kernelyard_dnnl.primitive_attributes import PostOps, Runtime, RuntimeNumbers
 from kernelyard_dnnl.speculation import Speculation, WrongAssumptionError
 from kernelyard_dnnl.values import Buffer, NativeKernel, Node, Operation, Value, constant_value
-from kernelyard_dnnl.work import fitting_threads
 
 SOURCE, DESTINATION = enums.ARG["src"], enums.ARG["dst"]
 GRAPH_OUTPUT = 1 << 60  # the "last use" of a value that the graph returns
+Result = TypeVar("Result")
 Given: TypeAlias = Mapping[Runtime, Value]  # the numbers that a primitive is given at execution
 NOTHING: Given = MappingProxyType({})
 
@@ -44,7 +44,7 @@ class Lowering:
     def __init__(
         self,
         graph: JSONGraph,
-        values: Mapping[str, int],
+        values: Mapping[str, int] | DimValues,
         constants: Mapping[str, np.ndarray],
         packed: PackedConstants,
         threads: int,
@@ -60,8 +60,7 @@ class Lowering:
         self.threads = threads
         self.native_kernels = native_kernels
         self.operations: list[Operation] = []
-        self._values = values
-        self._sizes = DimValues(values)
+        self._sizes = values if isinstance(values, DimValues) else DimValues(values)
         self.is_one_of_many = is_one_of_many
         self._constants = constants
         self.packed = packed
@@ -145,7 +144,7 @@ class Lowering:
         sequence = tuple(self._tensors[entry] for _, entry in node.inputs)
         operands = {role: value for (role, _), value in zip(node.inputs, sequence, strict=True)}
         shape = _at_least_rank_1(self._sizes.shape(spec.shape))
-        return Node(number, node.op, node.attrs, sequence, operands, shape, spec.dtype, self._values)
+        return Node(number, node.op, node.attrs, sequence, operands, shape, spec.dtype, self._sizes)
 
     # --- tensors ------------------------------------------------------------------------------------------------
     def new(self, descriptor: MemoryDescriptor) -> Value:
@@ -204,8 +203,7 @@ class Lowering:
     def copy_into(self, value: Value, destination: Value, reader: str = "", given: Given = NOTHING) -> None:
         """Copy a tensor into another, which may have another layout or dtype; `reader` is used in labels."""
         layouts = value.descriptor, destination.descriptor
-        threads = fitting_threads("reorder", layouts, self.threads)
-        primitive = create_reorder(*layouts, threads=threads, numbers=tuple(given))
+        primitive = self._speculation.reorder(Recipe("reorder", layouts, numbers=tuple(given)), self.threads)
         label = self._label
         self._label = f"reorder for {reader or label}"
         self.emit(primitive, {SOURCE: value, DESTINATION: destination, **make_given_arguments(given)})
@@ -277,9 +275,16 @@ class Lowering:
 
         Raises: StatusError.
         """
-        threads = fitting_threads(kind, arguments, self.threads)
         recipe = Recipe(kind, arguments, post_ops, skipped, numbers)
-        return self._speculation.primitive(self._current, recipe, threads)
+        return self._speculation.primitive(self._current, recipe, self.threads)
+
+    def decide(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Return what a function decides about sizes; see `kernelyard_dnnl.traced.decide`."""
+        return self._speculation.decide(function, *arguments)
+
+    def defer(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Return what a function makes for sizes; see `kernelyard_dnnl.traced.defer`."""
+        return self._speculation.defer(function, *arguments)
 
     def take_back(self) -> None:
         """Remove the last operation: the next one includes its work."""

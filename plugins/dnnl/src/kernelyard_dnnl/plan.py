@@ -36,14 +36,24 @@ def make_plan(lowering: Lowering, planner: MemoryPlanner) -> Plan:
 
     Raises: StatusError, CodegenError.
     """
+    operations = lower_operations(lowering)
+    lowering.finish()
+    return place_buffers(operations, planner)
+
+
+def lower_operations(lowering: Lowering) -> list[Operation]:
+    """Lower a graph; return its operations. Raises: StatusError, CodegenError."""
     from kernelyard_dnnl.primitives import MODULES, lowering_of  # these import this module's own
 
     outputs = lowering.run(lowering_of, MODULES)
     _deliver(lowering, outputs)
-    operations = _drop_unread(lowering.operations)
+    return _drop_unread(lowering.operations)
+
+
+def place_buffers(operations: Sequence[Operation], planner: MemoryPlanner) -> Plan:
+    """Return the plan of operations: a place for each of their buffers."""
     lifetimes = _lifetimes(operations)
     memory = planner.plan(list(lifetimes.values()))
-    lowering.finish()
     scratch = max((operation.code.scratchpad_nbytes for operation in operations), default=0)
     offsets = dict(zip(lifetimes, memory.offsets, strict=True))
     return Plan(tuple(operations), offsets, align(memory.nbytes), align(memory.nbytes) + align(scratch))

@@ -9,14 +9,17 @@ assumed is lowered again. Where asking takes milliseconds, it is done beside the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from kernelyard.runtime.api import NamedTuple, cached_property
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import Handle, StatusError
 from kernelyard_dnnl.layout import MemoryDescriptor
 from kernelyard_dnnl.primitive import SLOW_TO_DESCRIBE, Primitive, Recipe, primitive_of
+from kernelyard_dnnl.work import fitting_threads
 
+Result = TypeVar("Result")
 # Layouts of constants, whose shapes are those of other sizes: what to ask the library for, by attribute.
 WEIGHTS = {
     "weights": ("weights_md", 0),
@@ -115,7 +118,11 @@ class Speculation:
         self._counts[node] = 0
 
     def primitive(self, node: int, recipe: Recipe, threads: int) -> Primitive:
-        """Return the primitive of a recipe, as far as that is assumed. Raises: StatusError."""
+        """Return the primitive of a recipe, as far as that is assumed, for at most so many threads.
+
+        Raises: StatusError.
+        """
+        threads = fitting_threads(recipe.kind, recipe.arguments, threads)
         key = node, self._counts[node]
         question = _Question(recipe.kind, recipe.skipped, len(recipe.post_ops))
         self._counts[node] += 1
@@ -133,6 +140,20 @@ class Speculation:
             raise
         self._asked[key] = question, found
         return found
+
+    def reorder(self, recipe: Recipe, threads: int) -> Primitive:
+        """Return the primitive of a copy, of which nothing is assumed. Raises: StatusError."""
+        found = primitive_of(recipe, fitting_threads(recipe.kind, recipe.arguments, threads))
+        found.describe()
+        return found
+
+    def decide(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Return what a function decides about sizes."""
+        return function(*arguments)
+
+    def defer(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Return what a function makes for sizes."""
+        return function(*arguments)
 
     def keep(self) -> Speculation:
         """Make the answers those to assume, and let go of all else."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernelyard import dims, dtypes
-from kernelyard.runtime.api import NamedTuple, Part
+from kernelyard.runtime.api import DimValues, NamedTuple, Part
 from kernelyard_dnnl._native import Handle
 from kernelyard_dnnl.layout import MemoryDescriptor, Shape, dense
 from kernelyard_dnnl.primitive import Primitive
@@ -118,7 +118,7 @@ class Node:
     """A kernel of the graph at known shapes.
 
     number: its place in the graph. operands: its tensors by role; roles that repeat are numbered in `sequence`.
-    shape: that of its one output, rank 0 written as (1,). symbols: values of the symbolic dims.
+    shape: that of its one output, rank 0 written as (1,). known: values of the symbolic dims.
     """
 
     number: int
@@ -128,14 +128,12 @@ class Node:
     operands: Mapping[str, Value]
     shape: Shape
     dtype: str
-    symbols: Mapping[str, int] = field(default_factory=dict)
+    known: DimValues = field(default_factory=lambda: DimValues({}))
 
     def sizes(self, attribute: str) -> tuple[int, ...]:
         """Return an attribute that holds dims: numbers as they are, expressions evaluated."""
         items = self.attrs[attribute]
-        return tuple(
-            [item if isinstance(item, int) else dims.evaluate(dims.parse(item), self.symbols) for item in items]
-        )
+        return tuple([self.known(dims.parse(item)) if isinstance(item, str) else item for item in items])
 
     @property
     def post_ops(self) -> tuple[Mapping[str, Any], ...]:

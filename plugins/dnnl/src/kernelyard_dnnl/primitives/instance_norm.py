@@ -95,7 +95,7 @@ class _Wide:
         if value.shape == self._shape:
             shape = images, joined * channels, self._pixels // joined
             return value.view_as(channels_last(shape, dtype))
-        if channels != self._shape[1] or set(space) != {1}:
+        if channels != self._shape[1] or any(size != 1 for size in space):
             return None
         repeated = MemoryDescriptor((images, joined, channels), dtype, (channels, 0, 1))
         copied = self._graph.reorder(value.view_as(repeated), dense(repeated.shape, dtype))

@@ -144,7 +144,7 @@ def is_of_single_points(step: Step, shape: Shape) -> bool:
     """Return True for an operand of one number per channel where space is a single point: oneDNN 3.2's code for
     elementwise primitives and resampling takes the first of these numbers for all channels.
     """
-    if step.operand is None or len(shape) < SPATIAL_RANK or set(shape[2:]) != {1}:
+    if step.operand is None or len(shape) < SPATIAL_RANK or any(size != 1 for size in shape[2:]):
         return False
     batch, channels, *_ = pad_shape(step.operand.shape, len(shape))
     return batch == 1 < channels

@@ -49,7 +49,7 @@ def lower_winograd(node: Node, graph: Lowering, m: int) -> Value:
         Depth(data.shape[2], node.shape[2], front[0]) if front else Depth(),
     )
     arguments |= {enums.post_op_argument(number): operand for number, operand in operands.items()}
-    graph.emit(make_kernel(convolution, lanes, graph.threads), arguments | {DESTINATION: result})
+    graph.emit(graph.defer(make_kernel, convolution, lanes, graph.threads), arguments | {DESTINATION: result})
     return apply_steps(graph, after, result)
 
 

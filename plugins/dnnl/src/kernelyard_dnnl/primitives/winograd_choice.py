@@ -42,7 +42,7 @@ def winograd_tile(node: Node, graph: Lowering) -> int | None:
         return None
     from kernelyard_llvm.winograd.choice import best_tile  # most convolutions do not come so far
 
-    return best_tile(shape_of(node), vector_lanes()) if vector_lanes() else None
+    return graph.decide(best_tile, shape_of(node), vector_lanes()) if vector_lanes() else None
 
 
 def _is_possible(node: Node) -> bool:
