@@ -46,6 +46,23 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
     "uneven means": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), lambda: (draw(1, 2, 7, 5),)),
     "largest of planes": (lambda x: F.adaptive_max_pool2d(x, 1), lambda: (draw(1, 2, 7, 5),)),
     "largest of parts": (lambda x: F.adaptive_max_pool2d(x, (3, 2)), lambda: (draw(1, 2, 9, 4),)),
+    "largest of uneven parts": (
+        lambda x: (
+            *F.adaptive_max_pool2d(x, (5, 3), return_indices=True),
+            *F.adaptive_max_pool2d(x[0], (3, 2), return_indices=True),
+            F.adaptive_max_pool1d(x[:, 0], 6),
+            *F.adaptive_max_pool3d(x[None], (1, 3, 2), return_indices=True),
+        ),
+        lambda: (draw(2, 9, 8, 4).mul(4).round(),),
+    ),
+    "fractional pools": (
+        lambda x, s: (
+            *F.fractional_max_pool2d(x, (2, 3), (4, 5), return_indices=True, _random_samples=s[..., :2]),
+            F.fractional_max_pool2d(x[0], 2, 1, _random_samples=s[:1, :, :2]),
+            *F.fractional_max_pool3d(x[None], 2, (3, 5, 4), return_indices=True, _random_samples=s[None, 0, :2]),
+        ),
+        lambda: (draw(2, 5, 9, 8), torch.rand(2, 5, 3)),
+    ),
     "grid sample": (
         lambda x, g: F.grid_sample(x, g, align_corners=False),
         lambda: (draw(1, 2, 5, 6), 0.5 * draw(1, 3, 4, 2)),
@@ -275,6 +292,7 @@ SIZES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
         (0,),
     ),
     "uneven means": (lambda x: F.adaptive_avg_pool1d(x[None], 3), (0, 1)),
+    "largest of uneven parts": (lambda x: F.adaptive_max_pool2d(x[None], (3, 2)), (0, 1)),
     "steps": (lambda x: (torch.slice_scatter(x, x[::2] * 2, 0, 0, None, 2), x.unfold(1, 3, 1)), (0, 1)),
     "falling numbers": (lambda x: torch.arange(x.shape[1], -x.shape[0], -1.0) / 2, (0, 1)),
     "steps of one and a half": (lambda x: torch.arange(0, x.shape[1], 1.5) * 2, (1,)),

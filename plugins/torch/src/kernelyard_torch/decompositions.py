@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from kernelyard_torch import converters, registry
 from kernelyard_torch import order_statistics as order
+from kernelyard_torch.fractional_pooling import fractional_max_pool_2d, fractional_max_pool_3d
 from kernelyard_torch.graph_outputs import memory_order
 from kernelyard_torch.special_functions import log_gamma
 
@@ -53,6 +54,8 @@ def _own() -> Table:
         torch.ops.aten.cummin.default: order.running_extremum(torch.lt),
         torch.ops.aten.fft_fftfreq.default: _frequencies,
         torch.ops.aten.fft_rfftfreq.default: _half_of_frequencies,
+        torch.ops.aten.fractional_max_pool2d.default: fractional_max_pool_2d,
+        torch.ops.aten.fractional_max_pool3d.default: fractional_max_pool_3d,
         torch.ops.aten.histc.default: order.histogram,
         torch.ops.aten.index_reduce.default: _index_reduce,
         torch.ops.aten.kthvalue.default: order.kth_value,

@@ -136,12 +136,17 @@ def adaptive_avg_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> Expr:
 
 def _means(node: Node, size: Dim, parts: int, dtype: str) -> Expr:
     """(size, parts): `mean_matrix`, transposed, of a size that is known when the program runs."""
+    inside = node.cast(_members(node, size, parts), dtype)
+    return node.op("divide", inside, node.op("sum", inside, axes=(0,), keepdims=True))
+
+
+def _members(node: Node, size: Dim, parts: int) -> Expr:
+    """(size, parts), bool: whether each place is in each part, of a size that is known when the program runs."""
     steps = node.op("multiply", np.arange(parts + 1), node.expr(size, "int64"))
     begin = _floor(node, node.slice(steps, 0, 0, parts), parts)
     end = node.op("add", _floor(node, node.op("subtract", node.slice(steps, 0, 1, parts + 1), 1), parts), 1)
     places = node.reshape(node.op("arange", start=0, step=1, count=size, dtype="int64"), (size, 1))
-    inside = node.op("logical_and", node.op("greater_equal", places, begin), node.op("less", places, end))
-    return node.op("divide", node.cast(inside, dtype), node.cast(node.op("subtract", end, begin), dtype))
+    return node.op("logical_and", node.op("greater_equal", places, begin), node.op("less", places, end))
 
 
 def _floor(node: Node, x: Expr, divisor: int) -> Expr:
@@ -150,19 +155,56 @@ def _floor(node: Node, x: Expr, divisor: int) -> Expr:
 
 @converter("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
 def adaptive_max_pool(node: Node, x: Expr, sizes: Sequence[Dim]) -> list[Expr | None]:
-    """Return the largest elements of whole planes, or of even parts."""
+    """Return the largest elements, and where they are: of whole planes, of windows, or of uneven parts axis by axis."""
     rank = len(sizes)
-    if node.is_used(1):
-        node.reject("its indices output is used, which is not supported")
     axes = range(node.rank(x) - rank, node.rank(x))
-    if all(size == 1 for size in sizes):
-        return [node.op("max", x, axes=tuple(axes), keepdims=True), None]
+    places = _places_in_parts(node, x, sizes) if node.is_used(1) else None
     whole = [node.shape(x)[axis] for axis in axes]
-    if not all(_divides(part, size) for part, size in zip(sizes, whole, strict=True)):
-        node.reject(f"the sizes {tuple(whole)} do not divide into {tuple(sizes)} even parts")
-    kernel = tuple(size // part for part, size in zip(sizes, whole, strict=True))  # pyright: ignore
-    pooled = node.op(f"nn.max_pool{rank}d", _add_batch(node, x, rank), pool_size=kernel, strides=kernel)
-    return [node.reshape(pooled, node.result.shape), None]
+    if all(size == 1 for size in sizes):
+        return [node.op("max", x, axes=tuple(axes), keepdims=True), places]
+    if all(_divides(part, size) for part, size in zip(sizes, whole, strict=True)):
+        kernel = tuple(size // part for part, size in zip(sizes, whole, strict=True))  # pyright: ignore
+        pooled = node.op(f"nn.max_pool{rank}d", _add_batch(node, x, rank), pool_size=kernel, strides=kernel)
+        return [node.reshape(pooled, node.result.shape), places]
+    for axis, part in zip(axes, sizes, strict=True):
+        x = _largest_of_parts(node, x, axis, node.require_fixed(part, "a size of its result"))
+    return [x, places]
+
+
+def _largest_of_parts(node: Node, x: Expr, axis: int, count: int) -> Expr:
+    size = node.shape(x)[axis]
+    if isinstance(size, int):
+        return node.op("max", node.op("take", x, _part_table(size, count), axis=axis), axes=(axis + 1,))
+    hidden = node.full(node.neutral("max", node.dtype(x)), (), node.dtype(x))
+    shape = (size, count, *(1,) * (node.rank(x) - axis - 1))
+    inside = node.reshape(_members(node, size, count), shape)
+    return node.op("max", node.op("where", inside, node.unsqueeze(x, axis + 1), hidden), axes=(axis,))
+
+
+def _places_in_parts(node: Node, x: Expr, sizes: Sequence[Dim]) -> Expr:
+    """Return the index of each part's maximum within its plane; planes must have known sizes."""
+    rank = len(sizes)
+    batched = _add_batch(node, x, rank)
+    whole = node.require_all_fixed(node.shape(batched)[2:], "the size of a plane")
+    parts = node.require_all_fixed(sizes, "a size of its result")
+    tables = [_part_table(size, count) for size, count in zip(whole, parts, strict=True)]
+    grids = np.ix_(*(table.reshape(-1) for table in tables))
+    flat = np.ravel_multi_index(np.broadcast_arrays(*grids), whole).reshape([n for t in tables for n in t.shape])
+    table = flat.transpose(*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)).reshape(int(np.prod(parts)), -1)
+    return node.reshape(node.places_of_maxima(batched, table, table), (*node.shape(x)[: node.rank(x) - rank], *parts))
+
+
+def _part_table(size: int, count: int) -> np.ndarray:
+    """(count, length of the longest part): the places that each part covers; shorter ones repeat their last.
+
+    Example:
+        >>> _part_table(5, 2).tolist()
+        [[0, 1, 2], [2, 3, 4]]
+    """
+    starts = np.arange(count)
+    begin, end = starts * size // count, -(-(starts + 1) * size // count)
+    longest = int((end - begin).max(initial=1))
+    return np.minimum(begin[:, None] + np.arange(longest), end[:, None] - 1)
 
 
 def _divides(part: Dim, size: Dim) -> bool:
