@@ -35,6 +35,17 @@ def definite(count: int, size: int) -> Any:
     return x @ x.mT + torch.eye(size)
 
 
+def sampled_images(x: Any, grid: Any) -> list[Any]:
+    ways = (("zeros", False), ("border", True), ("reflection", False), ("reflection", True))
+    return [F.grid_sample(x, grid, "bicubic", padding, corners) for padding, corners in ways]
+
+
+def sampled_volumes(x: Any, grid: Any) -> list[Any]:
+    ways = (("zeros", True), ("border", False), ("reflection", True))
+    modes = "bilinear", "nearest"
+    return [F.grid_sample(x, grid, mode, padding, corners) for mode in modes for padding, corners in ways]
+
+
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "write a cache": (lambda c, k, p: c.index_copy(1, p, k), lambda: (draw(2, 8, 4), draw(2, 1, 4), torch.tensor([3]))),
     "shifts": (lambda x: (x << 2, x >> 1, x << x), lambda: (torch.tensor([0, 1, 5], dtype=torch.int32),)),
@@ -67,6 +78,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
         lambda x, g: F.grid_sample(x, g, align_corners=False),
         lambda: (draw(1, 2, 5, 6), 0.5 * draw(1, 3, 4, 2)),
     ),
+    "images sampled by a cubic kernel": (sampled_images, lambda: (draw(2, 3, 5, 6), draw(2, 3, 4, 2))),
+    "sampled volumes": (sampled_volumes, lambda: (draw(2, 3, 4, 5, 6), draw(2, 2, 3, 4, 3))),
+    "writing to places of all elements": (
+        lambda x, i, v: (x.clone().put_(i, v), x.clone().put_(i % 3, v, accumulate=True), x.diagonal_scatter(v, 1)),
+        lambda: (draw(3, 4), torch.tensor([7, 0, -1]), draw(3)),
+    ),
+    "leaky slopes by the mean": (lambda x: (F.rrelu(x), F.rrelu(x, 0.1, 0.2)), lambda: (draw(3, 4),)),
     "norms": (lambda x: (F.normalize(x), x.norm(dim=1), x.std(-1), x.logsumexp(1)), lambda: (draw(3, 4),)),
     "running": (lambda x: (x.cumsum(0), x.cumprod(1), x.roll(1, 0)), lambda: (draw(3, 4),)),
     "order": (lambda x: (x.argsort(1), x.topk(2, 0).values), lambda: (draw(3, 4),)),

@@ -16,6 +16,7 @@ from kernelyard_torch import converters, registry
 from kernelyard_torch import order_statistics as order
 from kernelyard_torch.fractional_pooling import fractional_max_pool_2d, fractional_max_pool_3d
 from kernelyard_torch.graph_outputs import memory_order
+from kernelyard_torch.grid_sampling import grid_sampler, grid_sampler_2d
 from kernelyard_torch.special_functions import log_gamma
 
 converters.load()  # which says what has a converter
@@ -52,10 +53,13 @@ def _own() -> Table:
         torch.ops.aten.bincount.default: order.count_values,
         torch.ops.aten.cummax.default: order.running_extremum(torch.gt),
         torch.ops.aten.cummin.default: order.running_extremum(torch.lt),
+        torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
         torch.ops.aten.fft_fftfreq.default: _frequencies,
         torch.ops.aten.fft_rfftfreq.default: _half_of_frequencies,
         torch.ops.aten.fractional_max_pool2d.default: fractional_max_pool_2d,
         torch.ops.aten.fractional_max_pool3d.default: fractional_max_pool_3d,
+        torch.ops.aten.grid_sampler_2d.default: grid_sampler_2d,
+        torch.ops.aten.grid_sampler_3d.default: grid_sampler,
         torch.ops.aten.histc.default: order.histogram,
         torch.ops.aten.index_reduce.default: _index_reduce,
         torch.ops.aten.kthvalue.default: order.kth_value,
@@ -73,8 +77,10 @@ def _own() -> Table:
         torch.ops.aten.searchsorted.Tensor: order.search_sorted,
         torch.ops.aten.repeat_interleave.Tensor: order.repeat_indices,
         torch.ops.aten.unique_consecutive.default: order.consecutive_runs,
+        torch.ops.aten.put.default: _put,
         torch.ops.aten.rand_like.default: _rand_like,
         torch.ops.aten.randn_like.default: _randn_like,
+        torch.ops.aten.rrelu_with_noise_functional.default: _leaky_relu_of_mean,
     }
     own |= {op: _unlike_converted(decomposition_table[op]) for op in RECURRENT}
     core = [op for op in decomposition_table if isinstance(op, torch._ops.OpOverload) and torch.Tag.core in op.tags]
@@ -142,6 +148,32 @@ def _index_reduce(
     shape[dim] = index.numel()
     places = index.to(torch.int64).reshape(shape).expand(source.shape)
     return torch.scatter_reduce(x, dim, places, source, reduce, include_self=include_self)
+
+
+def _put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
+    """Write to places counted through all elements."""
+    rows = x.reshape(-1).index_put((index.reshape(-1),), source.reshape(-1), accumulate)
+    return rows.reshape(x.shape)
+
+
+def _diagonal_scatter(
+    x: torch.Tensor, source: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> torch.Tensor:
+    """Write to a diagonal, whose places are that of a tensor of all places."""
+    places = torch.arange(x.numel()).reshape(x.shape).diagonal(offset, dim1, dim2)
+    return _put(x, places, source)
+
+
+def _leaky_relu_of_mean(
+    x: torch.Tensor,
+    noise: torch.Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> Any:
+    """Return `rrelu` in evaluation mode, and its noise, which that neither reads nor writes; in training it stays."""
+    return NotImplemented if training else (functional.leaky_relu(x, (lower + upper) / 2), noise)
 
 
 def _trilinear(
