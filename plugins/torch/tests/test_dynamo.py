@@ -565,3 +565,25 @@ def test_callbacks_of_freed_results_are_not_traced(graphs: list[CompiledGraph], 
             compiled(states)
     assert graphs
     assert "Exception ignored" not in capfd.readouterr().err
+
+
+def test_long_fourier_transforms_are_left_to_pytorch(graphs: list[CompiledGraph]) -> None:
+    """Those of short axes are compiled with what is around them."""
+
+    def convolve(x: Any, kernel: Any) -> Any:
+        size = 2 * x.shape[-1]
+        spectrum = torch.fft.rfft(x, size) * torch.fft.rfft(kernel, size)
+        y = torch.fft.irfft(spectrum, size)[..., : x.shape[-1]]
+        return (y.tanh() + x).softmax(-1) * 2
+
+    for length, is_left in ((256, True), (8, False)):
+        graphs.clear()
+        torch._dynamo.reset()
+        x, kernel = torch.randn(3, length), torch.randn(length)
+        with torch.no_grad():
+            found = torch.compile(convolve, backend="kernelyard")(x, kernel)
+            torch.testing.assert_close(found, convolve(x, kernel), rtol=1e-4, atol=1e-5)
+        compiled = [graph for graph in graphs if graph.executable is not None]
+        names = [str(node.target) for graph in compiled for node in graph._graph.graph.nodes]
+        assert "aten.tanh.default" in names
+        assert ("aten._fft_c2r.default" not in names) == is_left

@@ -17,6 +17,7 @@ from kernelyard.errors import KernelyardError, PerformanceWarning, warn_caller
 from kernelyard_torch.compile_options import CompileOptions
 from kernelyard_torch.compiled_graph import CompiledGraph, find_rejected_nodes
 from kernelyard_torch.decompositions import inference_decompositions
+from kernelyard_torch.partition import find_slower_nodes
 from kernelyard_torch.partitioned_graph import PartitionedGraph
 
 Compiled = Callable[..., Any]
@@ -50,14 +51,19 @@ def kernelyard(
 
 
 def _compile(graph: GraphModule, inputs: Sequence[Any], options: CompileOptions) -> Compiled:
+    slower = find_slower_nodes(graph)
     try:
-        return _box(CompiledGraph(graph, inputs, options))
+        whole = CompiledGraph(graph, inputs, options)
     except KernelyardError as error:
-        parts = PartitionedGraph(graph, inputs, options, find_rejected_nodes(graph, inputs))
+        parts = PartitionedGraph(graph, inputs, options, slower | find_rejected_nodes(graph, inputs))
         count = len(parts.compiled)
         how = f"is compiled in {count} part{'s' if count > 1 else ''} around" if count else "falls back to"
         _warn(f"a graph of {len(graph.graph.nodes)} nodes {how} eager PyTorch: {error.message}")
-        return _box(parts if count else graph.forward)
+    else:
+        if not slower:
+            return _box(whole)
+        parts = PartitionedGraph(graph, inputs, options, slower)
+    return _box(parts if parts.compiled else graph.forward)
 
 
 def _leave_for_gradients(graph: GraphModule, inputs: Sequence[Any]) -> Compiled:

@@ -59,7 +59,7 @@ def graph_output(given: Any, position: int) -> GraphOutput:
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return the axes by falling strides; () for dense rows, and for strides with gaps or overlaps."""
-    sizes, strides = ([_hint(number) for number in numbers] for numbers in (tensor.shape, tensor.stride()))
+    sizes, strides = ([size_hint(number) for number in numbers] for numbers in (tensor.shape, tensor.stride()))
     order = sorted(range(tensor.dim()), key=lambda axis: (-strides[axis], axis))
     distance = 1
     for axis in reversed(order):
@@ -70,7 +70,7 @@ def memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(order) if moved != sorted(moved) else ()
 
 
-def _hint(number: int | torch.SymInt) -> int:
+def size_hint(number: int | torch.SymInt) -> int:
     """Return a size or stride; of a symbolic one, its value in the call that was captured."""
     if isinstance(number, int):
         return number
