@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kernelyard_dnnl import processor
 from kernelyard_dnnl.primitive import Primitive
 from kernelyard_dnnl.primitives import strided_rows
 from kernelyard_dnnl.runtime import DnnlRuntime
@@ -25,6 +26,7 @@ def kinds(exe, threads=1):
 @pytest.fixture
 def _few_are_large(monkeypatch):
     monkeypatch.setattr(strided_rows, "LARGE_WEIGHTS", 0)
+    monkeypatch.setattr(processor, "has_wide_vectors", lambda: True)
 
 
 @pytest.mark.usefixtures("_few_are_large")
@@ -78,6 +80,15 @@ def test_other_windows_stay_convolutions(length, taps, attrs, offloading):
     build = lambda b, x: b.op("nn.conv1d", x, weight(24, 16, taps), **attrs)  # noqa: E731
     exe = offloading.taken("dnnl.conv1d", "nn.conv1d", build, (1, 16, length))
     assert kinds(exe) == ["convolution_forward"]
+
+
+@pytest.mark.usefixtures("_few_are_large")
+@pytest.mark.parametrize(("windows", "kind"), [(599, "convolution_forward"), (600, "matmul")])
+def test_more_windows_are_needed_with_avx2(windows, kind, offloading, monkeypatch):
+    monkeypatch.setattr(processor, "has_wide_vectors", lambda: False)
+    build = lambda b, x: b.op("nn.conv1d", x, weight(24, 16, 3), strides=(2,))  # noqa: E731
+    exe = offloading.taken("dnnl.conv1d", "nn.conv1d", build, (1, 16, 2 * windows + 1))
+    assert set(kinds(exe)) == {kind}
 
 
 def test_small_weights_stay_convolutions(offloading):
