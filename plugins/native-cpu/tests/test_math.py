@@ -100,6 +100,23 @@ def test_odd_functions_keep_the_sign_of_zero(floats: MathLibrary):
         assert np.signbit(floats(name, x)).all(), name
 
 
+@pytest.mark.parametrize("name", ["exp", "expm1", "tanh", "sigmoid", "erf"])
+def test_not_a_number_stays_whatever_its_bits(floats: MathLibrary, name: str):
+    """Exponents are made of the bits of a sum, which are those of the argument where it is no number."""
+    bits = [0x7F800001, 0x7FC00006, 0x7FFFFFFF, 0xFF800003, 0xFFC01234, 0xFFFFFFFF]
+    x = np.resize(np.array(bits, np.uint32).view(np.float32), 64)
+    assert np.isnan(floats(name, x)).all()
+
+
+@pytest.mark.parametrize(("level", "scales"), [("x86-64-v3", False), ("x86-64-v4", True)])
+@pytest.mark.parametrize("name", ["exp", "tanh", "sigmoid"])
+def test_one_instruction_scales_or_bits_of_a_sum_do(name: str, level: str, scales: bool):
+    loop = write_loop(f"ky_{name}", EMITTERS[name], "float", 8, resolve_machine(level), {})
+    assert ("scalef" in loop) == scales
+    assert ("rint" in loop) == scales
+    assert "fptosi" not in loop
+
+
 def test_every_library_function_that_is_called_can_be_linked():
     machine, used = resolve_machine("x86-64"), dict[str, str]()
     for type_ in ("float", "double"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from kernelyard_llvm.emitter import FunctionEmitter
 from kernelyard_llvm.values import Operand, Value, literal
@@ -15,6 +16,10 @@ from kernelyard_llvm.values import Operand, Value, literal
 LOG2_E = 1 / math.log(2)
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440054690583e-4  # their sum is ln 2; the first has few bits
 LN2_HIGH_DOUBLE, LN2_LOW_DOUBLE = 0.6931471803691238, 1.9082149292705877e-10
+# Added to a small float, the first rounds it: the last bits of the sum are the whole number and twice the bias of an
+# exponent, which halves of them have once.
+BIAS, FRACTION_BITS = 127, 23
+ROUNDING = 1.5 * 2**FRACTION_BITS + 2 * BIAS
 
 # (exp(r) - 1 - r) / r**2 on |r| <= ln(2) / 2
 EXP_FLOAT = (
@@ -104,7 +109,22 @@ def clamp(e: FunctionEmitter, x: Value, low: float, high: float) -> Value:
     return e.select(e.compare("ogt", x, high), high, x)
 
 
-def _whole(e: FunctionEmitter, n: Value) -> Value:
+class Whole(NamedTuple):
+    """A whole number n as a float; bits: an integer whose last nine are n and twice the bias, where there is one."""
+
+    value: Value
+    bits: Value | None = None
+
+
+def _round_product(e: FunctionEmitter, x: Value, factor: float) -> Whole:
+    """Round a product to a whole number: where no instruction scales by powers of two, so that its bits are known."""
+    if x.type == "double" or e.has_scale:
+        return Whole(e.intrinsic("rint", e.mul(x, factor)))
+    rounded = e.fma(x, factor, ROUNDING)
+    return Whole(e.sub(rounded, ROUNDING), e.convert("bitcast", rounded, "i32"))
+
+
+def _to_integer(e: FunctionEmitter, n: Value) -> Value:
     """Return a float without a fraction as an integer; NaN gives 0."""
     sane = e.select(e.compare("uno", n, n), 0.0, n)
     return e.convert("fptosi", sane, "i64" if n.type == "double" else "i32")
@@ -112,35 +132,45 @@ def _whole(e: FunctionEmitter, n: Value) -> Value:
 
 def _power_of_two(e: FunctionEmitter, n: Value, float_type: str) -> Value:
     """2 ** n for integers in the exponent range of normal numbers."""
-    bias, shift = (127, 23) if float_type == "float" else (1023, 52)
+    bias, shift = (BIAS, FRACTION_BITS) if float_type == "float" else (1023, 52)
     return e.convert("bitcast", e.binary("shl", e.add(n, bias), shift), float_type)
 
 
-def _scale(e: FunctionEmitter, x: Value, n: Value) -> Value:
+def _from_exponent(e: FunctionEmitter, bits: Value) -> Value:
+    """Return the float whose biased exponent is in the last bits of an integer."""
+    return e.convert("bitcast", e.binary("shl", bits, FRACTION_BITS), "float")
+
+
+def _scale(e: FunctionEmitter, x: Value, n: Whole) -> Value:
     """x * 2 ** n for whole n with a normal result; NaN stays where x is NaN."""
-    scaled = e.scale(x, n)
-    return e.mul(x, _power_of_two(e, _whole(e, n), x.type)) if scaled is None else scaled
+    if n.bits is not None:
+        return e.mul(x, _from_exponent(e, e.sub(n.bits, BIAS)))
+    scaled = e.scale(x, n.value)
+    return e.mul(x, _power_of_two(e, _to_integer(e, n.value), x.type)) if scaled is None else scaled
 
 
-def _scale_far(e: FunctionEmitter, x: Value, n: Value) -> Value:
+def _scale_far(e: FunctionEmitter, x: Value, n: Whole) -> Value:
     """x * 2 ** n for whole n; overflows to infinity, underflows gradually."""
-    scaled = e.scale(x, n)
+    # Two factors, so that neither leaves the normal range where the result overflows or is denormal.
+    if n.bits is not None:
+        half = e.binary("ashr", n.bits, 1)
+        return e.mul(e.mul(x, _from_exponent(e, half)), _from_exponent(e, e.sub(n.bits, half)))
+    scaled = e.scale(x, n.value)
     if scaled is not None:
         return scaled
-    whole = _whole(e, n)
+    whole = _to_integer(e, n.value)
     half = e.binary("ashr", whole, 1)
     rest = e.sub(whole, half)
-    # Two factors, so that neither leaves the normal range where the result overflows or is denormal.
     return e.mul(e.mul(x, _power_of_two(e, half, x.type)), _power_of_two(e, rest, x.type))
 
 
-def _reduce_exp(e: FunctionEmitter, x: Value) -> tuple[Value, Value, Value]:
+def _reduce_exp(e: FunctionEmitter, x: Value) -> tuple[Whole, Value, Value]:
     """Whole n, and r and q with exp(x) = 2**n * (1 + r + r * r * q)."""
     double = x.type == "double"
-    n = e.intrinsic("rint", e.mul(x, LOG2_E))
+    n = _round_product(e, x, LOG2_E)
     high, low = (LN2_HIGH_DOUBLE, LN2_LOW_DOUBLE) if double else (LN2_HIGH, LN2_LOW)
-    r = e.fma(n, -high, x)
-    r = e.fma(n, -low, r)
+    r = e.fma(n.value, -high, x)
+    r = e.fma(n.value, -low, r)
     return n, r, polynomial(e, r, EXP_DOUBLE if double else EXP_FLOAT)
 
 
@@ -256,7 +286,7 @@ def _two_to_the(e: FunctionEmitter, x: Value) -> Value:
     """2 ** x for normal results; good to seven digits."""
     n = e.intrinsic("rint", x)
     f = e.sub(x, n)
-    return _scale(e, e.fma(f, polynomial(e, f, EXP2_FLOAT), 1.0), n)
+    return _scale(e, e.fma(f, polynomial(e, f, EXP2_FLOAT), 1.0), Whole(n))
 
 
 def magnitude(e: FunctionEmitter, x: Value) -> Value:
