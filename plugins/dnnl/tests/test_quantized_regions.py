@@ -129,6 +129,25 @@ def test_what_a_generated_kernel_quantizes_is_dequantized_there_in_another_shape
     offloading.right(module, ky.compile(module))
 
 
+@pytest.mark.parametrize("backends", ["auto", ["dnnl"]])
+@pytest.mark.parametrize("size", [64, 512])
+def test_data_is_dequantized_where_it_is_multiplied(size, backends, offloading):
+    """A product that decodes large weights is one of integers, unless another kernel has decoded the data; small
+    weights are folded, for a library."""
+    weight = np.random.default_rng(0).integers(-127, 128, (size, size)).astype(np.int8)
+
+    def build(b, x):
+        parameters = np.float32(0.25), np.uint8(3)
+        matrix = b.op("dequantize", weight, np.full(size, 0.01, np.float32), np.zeros(size, np.int8), axis=1)
+        codes = b.op("quantize", x, *parameters, dtype="uint8")
+        return b.op("nn.relu", b.op("matmul", b.op("dequantize", codes, *parameters), matrix))
+
+    module = offloading.module(build, (30, size))
+    report = ky.explain(module, backends=backends)
+    assert len({node.backend for node in report.nodes if node.op in ("dequantize", "matmul")}) == 1
+    offloading.right(module, ky.compile(module, backends=backends))
+
+
 @pytest.mark.parametrize("zero", [3, None])
 def test_what_a_generated_kernel_quantizes_it_dequantizes(zero, offloading):
     """One kernel rounds floats to codes and back; zero: None for a scale that is computed, as in dynamic quantization."""

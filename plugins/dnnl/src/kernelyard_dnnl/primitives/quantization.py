@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kernelyard import dims
 from kernelyard_dnnl.lowering import Lowering
 from kernelyard_dnnl.primitive_kind import FLOAT, INTEGERS, MemoryOrder, PrimitiveKind, Refusal
 from kernelyard_dnnl.primitives.affine import dequantize_operand, quantize_result
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from kernelyard.plugins.api import Call, Expr
     from kernelyard_dnnl.candidate import Candidate
 
+# Bytes by which a weight grows that is folded, and by which all of a matmul may grow (`fold_constants.max_growth`).
+GROWTH, MOST_GROWTH = 3, 1 << 16
 FLOAT_ERROR = 1e-6  # by which the logarithm of a float32 scale may be off
 PER_TENSOR = "oneDNN's reorders are used with one scale and one zero point"
 
@@ -39,11 +42,17 @@ def check(conversion: Candidate) -> Refusal | None:
         return Refusal("attribute", PER_TENSOR)
     if conversion.op_name == "quantize" and (reason := _why_halves_move(conversion)):
         return Refusal("numbers", reason)
-    if _is_made_elsewhere(conversion):
-        return Refusal("neighbours", f"a generated kernel computes the operand, and fuses the {conversion.op_name}")
-    if not all(map(conversion.may_be_ours, conversion.users)):
-        return Refusal("neighbours", f"a generated kernel reads the result, and fuses the {conversion.op_name}")
+    if what := _what_is_elsewhere(conversion):
+        return Refusal("neighbours", f"a generated kernel {what}, and fuses the {conversion.op_name}")
     return None
+
+
+def _what_is_elsewhere(conversion: Candidate) -> str:
+    """Return what a generated kernel has of the conversion's neighbours, "" where it has none."""
+    if _is_made_elsewhere(conversion):
+        return "computes the operand"
+    is_read = any(not conversion.may_be_ours(user) or _decodes_weights(conversion, user) for user in conversion.users)
+    return "reads the result" if is_read else ""
 
 
 def _is_made_elsewhere(conversion: Candidate) -> bool:
@@ -52,6 +61,17 @@ def _is_made_elsewhere(conversion: Candidate) -> bool:
     if _is_quantized_elsewhere(conversion.behind_views(maker)):
         return True
     return not (conversion.is_unmade(maker) or conversion.may_be_ours(maker))
+
+
+def _decodes_weights(conversion: Candidate, user: Expr) -> bool:
+    """Return True for a product with large weights that are dequantized, which is left to a generated kernel: one of
+    integers where the data is dequantized there, too. Small weights are folded, and oneDNN multiplies floats."""
+    from kernelyard.plugins.api import Call
+
+    if not isinstance(user, Call) or user.op_name != "matmul" or not conversion.is_dequantized(user.args[1]):
+        return False
+    count = dims.product(user.args[1].tensor_type.shape)
+    return not isinstance(count, int) or count * GROWTH > MOST_GROWTH
 
 
 def _is_quantized_elsewhere(maker: Expr) -> bool:
