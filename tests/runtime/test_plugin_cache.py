@@ -47,6 +47,16 @@ def test_the_oldest_files_go_where_the_bound_is_passed(caches):
     assert sorted(path.name for path in plugin_cache("kernelyard-onnx").glob("[0-9]")) == ["1", "2"]
 
 
+def test_room_is_made_for_what_is_to_come_but_none_for_more_than_the_bound(caches):
+    folder = plugin_cache("kernelyard-onnx")
+    for number in range(2):
+        (folder / str(number)).write_bytes(bytes(400_000))
+        os.utime(folder / str(number), (number, number))
+    assert plugin_cache("kernelyard-onnx", 1_000_001) is None
+    assert len(list(folder.glob("[0-9]"))) == 2
+    assert [path.name for path in plugin_cache("kernelyard-onnx", 600_000).glob("[0-9]")] == ["1"]
+
+
 def test_nothing_is_kept_where_caches_are_off_or_nobody_is_installed(caches, monkeypatch):
     assert plugin_cache("kernelyard-of-nobody") is None
     monkeypatch.setenv("KERNELYARD_CACHE_MB", "0")

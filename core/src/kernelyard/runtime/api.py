@@ -64,8 +64,10 @@ if TYPE_CHECKING:
     from kernelyard.runtime.execute.executable import Executable as Executable
     from kernelyard.runtime.execute.executable import TensorInfo as TensorInfo
     from kernelyard.runtime.export import get_include as get_include
+    from kernelyard.runtime.installed.compiler_facts import compiler_facts as compiler_facts
     from kernelyard.runtime.installed.disk_cache import DiskCache as DiskCache
     from kernelyard.runtime.installed.distributions import find_distribution as find_distribution
+    from kernelyard.runtime.installed.distributions import list_source_files as list_source_files
     from kernelyard.runtime.installed.plugin_cache import plugin_cache as plugin_cache
     from kernelyard.runtime.installed.processor import cpu_facts as cpu_facts
     from kernelyard.runtime.installed.processor import cpu_flags as cpu_flags
@@ -121,8 +123,9 @@ _HOME = {
     "kernelyard.runtime.device.tensor": "Tensor as_array",
     "kernelyard.runtime.execute.executable": "Executable TensorInfo",
     "kernelyard.runtime.export": "get_include",
+    "kernelyard.runtime.installed.compiler_facts": "compiler_facts",
     "kernelyard.runtime.installed.disk_cache": "DiskCache",
-    "kernelyard.runtime.installed.distributions": "find_distribution",
+    "kernelyard.runtime.installed.distributions": "find_distribution list_source_files",
     "kernelyard.runtime.installed.plugin_cache": "plugin_cache",
     "kernelyard.runtime.installed.processor": "cpu_facts cpu_flags",
     "kernelyard.runtime.jit.linking": "Code compile_text link",

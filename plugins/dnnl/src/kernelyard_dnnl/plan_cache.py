@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from kernelyard.runtime.api import DiskCache
+from kernelyard.runtime.api import DiskCache, list_source_files
 from kernelyard_dnnl._native import load_library
 from kernelyard_dnnl.packing import PackedConstants
 from kernelyard_dnnl.plan import Plan
@@ -49,22 +49,9 @@ def _maker() -> str | None:
     """Return what plans depend on beside their module; None where that cannot be told."""
     library = load_library()
     try:
-        code = sorted(_source_files(os.path.dirname(__file__)))
+        code = list_source_files(os.path.dirname(__file__))
     except OSError:
         return None
     if not code:  # it lies in an archive, say
         return None
     return f"{code} {library.path} {library.version} {library.call('dnnl_get_effective_cpu_isa')}"
-
-
-def _source_files(folder: str) -> list[tuple[str, int, int]]:
-    """Return the names of source files, with sizes and times: code that is being worked on keeps its version."""
-    found: list[tuple[str, int, int]] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith(".py"):
-                status = entry.stat()
-                found.append((entry.name, status.st_size, status.st_mtime_ns))
-            elif entry.is_dir() and not entry.name.startswith("_"):
-                found += _source_files(entry.path)
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ def load(
     and "int8" round what they are multiplied by to so many bits, by their blocks, and multiply integers; "float" does
     not, and is slower. options: those of `kernelyard.compile`; an artifact takes neither.
 
+    The compiled program is kept in the cache of this machine (`kernelyard cache`), for the next load of the same file.
+
     Raises: LanguageModelError, ModelFileError, TokenizerError, and what loading or compiling raises.
 
     Example:
@@ -46,15 +49,27 @@ def load(
         if given:
             raise LanguageModelError("an artifact is compiled already", found=", ".join(given))
         return _with_cache(from_executable(kernelyard.load(path, threads), context, str(path)), cache_dtype)
+    from kernelyard_llm.program_cache import program_key, recall_program, remember_program
+
+    key = program_key(path, products, cache_dtype, options)
+    executable = recall_program(key, threads)
+    if executable is None:
+        executable = _compile(path, cache_dtype, products, options)
+        remember_program(key, executable)
+        if threads is not None:
+            executable.threads = threads
+    return from_executable(executable, context, str(path))
+
+
+def _compile(
+    path: Path, cache_dtype: CacheDtype | None, products: Products | None, options: Mapping[str, Any]
+) -> Executable:
     from kernelyard_llm.program import to_ir
     from kernelyard_llm.source import read_source
     from kernelyard_llm.stored_weights import DEFAULT_PRODUCTS, check_products
 
     source = read_source(path).with_cache(cache_dtype)
-    executable = kernelyard.compile(to_ir(source, check_products(products or DEFAULT_PRODUCTS)), **options)
-    if threads is not None:
-        executable.threads = threads
-    return from_executable(executable, context, str(path))
+    return kernelyard.compile(to_ir(source, check_products(products or DEFAULT_PRODUCTS)), **options)
 
 
 def from_executable(executable: Executable, context: int | None = None, where: str | None = None) -> LanguageModel:

@@ -171,6 +171,23 @@ def package_line(name: str) -> str | None:
     return f"pip install {CORE}-{name}" if name in RELEASED else None
 
 
+def list_source_files(folder: str) -> list[tuple[str, int, int]]:
+    """Return the names of a package's source files, with sizes and times, in order. Raises: OSError."""
+    return sorted(_source_files(folder, ""))
+
+
+def _source_files(folder: str, prefix: str) -> list[tuple[str, int, int]]:
+    found: list[tuple[str, int, int]] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith((".py", ".toml")):
+                status = entry.stat()
+                found.append((prefix + entry.name, status.st_size, status.st_mtime_ns))
+            elif entry.is_dir() and not entry.name.startswith((".", "__")):
+                found += _source_files(entry.path, f"{prefix}{entry.name}/")
+    return found
+
+
 def _iterate_all() -> Iterator[Distribution]:
     others = any(hasattr(finder, "find_distributions") for finder in sys.meta_path if not _is_of_python(finder))
     for site in sys.path:

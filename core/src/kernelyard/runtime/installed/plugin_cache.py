@@ -16,10 +16,11 @@ from kernelyard.runtime.installed.distributions import find_distribution
 MARKER = ".kernelyard-plugin-cache"  # nothing is deleted in a folder without it
 
 
-def plugin_cache(distribution: str) -> Path | None:
+def plugin_cache(distribution: str, nbytes: int = 0) -> Path | None:
     """Return the folder of an installed distribution and its version, made if need be; None where nothing may be kept.
 
-    The files that were changed longest ago are deleted here, when those in the folder pass the bound of caches.
+    The files that were changed longest ago are deleted here, when those in the folder pass the bound of caches with
+    `nbytes`, which the caller is about to add. What is larger than the bound itself may not be kept.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -29,7 +30,7 @@ def plugin_cache(distribution: str) -> Path | None:
         'numpy'
     """
     found = find_distribution(distribution)
-    if found is None or not max_bytes():
+    if found is None or not max_bytes() or nbytes > max_bytes():
         return None
     folder = private_cache_folder(f"{found.name.lower()}-{found.version}")
     if folder is not None:
@@ -37,7 +38,7 @@ def plugin_cache(distribution: str) -> Path | None:
             (folder / MARKER).touch()
         except OSError:  # a full disk, say
             return None
-        _tidy(folder)
+        _tidy(folder, max_bytes() - nbytes)
     return folder
 
 
@@ -56,11 +57,11 @@ def plugin_files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
                     yield file, file.lstat()
 
 
-def _tidy(folder: Path) -> None:
+def _tidy(folder: Path, most: int) -> None:
     files = sorted(plugin_files(folder), key=lambda file: file[1].st_mtime)
     nbytes = sum(status.st_size for _, status in files)
     for file, status in files:
-        if nbytes <= max_bytes():
+        if nbytes <= most:
             return
         with suppress(OSError):
             file.unlink()
