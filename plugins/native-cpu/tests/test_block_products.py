@@ -23,11 +23,12 @@ from .conftest import kernels, plan_of_product, skip_beyond_host
 RNG = np.random.default_rng(13)
 V4, V3 = features_of_level("x86-64-v4"), features_of_level("x86-64-v3")
 AVX512_VNNI = Machine("x86_64", tuple(sorted((*V4, "avx512vnni"))))
+AVX2 = Machine("x86_64", V3)
 MACHINES = {
     "vpdpbusd.512": AVX512_VNNI,
     "vpdpbusd.256": Machine("x86_64", tuple(sorted((*V3, "avxvnni")))),
     "avx512.pmaddw.d": Machine("x86_64", V4),
-    "avx2.pmadd.wd": Machine("x86_64", V3),
+    "avx2.pmadd.wd": AVX2,
     "sse2.pmadd.wd": Machine("x86_64", features_of_level("x86-64")),
     "neon.usdot": Machine("aarch64", ("i8mm",)),
     "aarch64.sve.usdot": Machine("aarch64", ("i8mm", "sve256")),
@@ -184,6 +185,35 @@ def test_cpus_without_dot_products_do_not_saturate(bits: int, of_rows: int, mcpu
     exe = ky.compile(layer((6,), weight, of_rows), Target("cpu", mcpu=mcpu), backends=[], strict=True)
     for x in (np.ones((6, 256), np.float32), -np.ones((6, 256), np.float32)):
         check(weight, x, exe(x).numpy(), of_rows)
+
+
+@pytest.mark.parametrize(
+    ("bits", "block", "of_rows", "is_narrow"),
+    [(4, 32, 16, True), (4, 32, 8, True), (4, 16, 16, True), (4, 64, 16, False), (8, 32, 16, False)],
+)
+def test_sums_stay_in_16_bits_where_these_hold_them(bits: int, block: int, of_rows: int, is_narrow: bool) -> None:
+    module = layer((7,), Weight(256, 192, bits, block), of_rows)
+    plan = plan_of_product(module, AVX2)
+    assert plan.dot_product is not None
+    assert plan.dot_product.in_16_bits is is_narrow
+    _, text = write_module(kernels(module), AVX2)
+    assert ("avx2.pmadd.ub.sw" in text) is (bits == 4)
+    for machine in (AVX512_VNNI, MACHINES["avx512.pmaddw.d"]):
+        assert "pmadd.ub.sw" not in write_module(kernels(module), machine)[1]
+
+
+@pytest.mark.parametrize("of_rows", [8, 16])
+def test_the_largest_sums_of_16_bits_are_exact(of_rows: int) -> None:
+    """Digits of -128 and 127, by the largest numbers of 4 bits and by their opposites."""
+    weight = Weight(256, 128, form="zeros")
+    weight.codes[...] = RNG.choice(np.array([-8, 7], np.int8), weight.codes.shape)
+    weight.codes[:, :, 0], weight.codes[:, :, 1] = 7, -8
+    exe = ky.compile(layer((4,), weight, of_rows), Target("cpu", mcpu="x86-64-v3"), backends=[], strict=True)
+    skip_beyond_host("x86-64-v3")
+    share = (127 * 256 - 128) / (127 * 256 + 127)  # of the largest code: the digits 127 and -128, or -126 and -128
+    x = np.repeat(np.array([[1], [-1], [share], [-share]], np.float32), 256, 1)
+    x[:, ::32] = 1  # of each block
+    check(weight, x, exe(x).numpy(), of_rows)
 
 
 def test_memory_beyond_the_operands_is_not_read(run) -> None:

@@ -228,8 +228,8 @@ def test_a_target_says_whether_it_multiplies_integers() -> None:
         assert ("integer_products" in points) == is_there
 
 
-@pytest.mark.parametrize(("level", "is_faster"), [("x86-64-v3", False), ("x86-64-v4", True)])
-def test_digits_are_multiplied_where_registers_hold_them(level: str, is_faster: bool) -> None:
-    target = Target("cpu", arch="x86_64", mcpu=level)
-    assert NativeCpuGenerator().multiplies_integers(target)
-    assert NativeCpuGenerator().multiplies_digits(target) is is_faster
+@pytest.mark.parametrize(("level", "bits"), [("x86-64", []), ("x86-64-v3", [4]), ("x86-64-v4", [4, 8])])
+def test_digits_are_multiplied_where_registers_hold_them(level: str, bits: list[int]) -> None:
+    target, generator = Target("cpu", arch="x86_64", mcpu=level), NativeCpuGenerator()
+    assert generator.multiplies_integers(target)
+    assert [each for each in (4, 8) if generator.multiplies_digits(target, each)] == bits

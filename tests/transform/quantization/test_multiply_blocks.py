@@ -173,5 +173,7 @@ def test_entry_functions_share_what_they_multiply_by() -> None:
 
 def test_rows_of_16_bits_are_left_where_digits_do_not_pay() -> None:
     wide, narrow = product((3,), 128, 64, of_rows=16), product((3,), 128, 64)
-    assert MultiplyBlocks(digits=False)(wide) is wide
-    assert [call.op_name for call in calls_of(MultiplyBlocks(digits=False)(narrow))][-1] == "call_tir"
+    for digits in ((), (8,)):
+        assert MultiplyBlocks(digits)(wide) is wide
+        assert [call.op_name for call in calls_of(MultiplyBlocks(digits)(narrow))][-1] == "call_tir"
+    assert [call.op_name for call in calls_of(MultiplyBlocks((4,))(wide))][-1] == "call_tir"

@@ -17,6 +17,7 @@ INTEGERS = (*SIGNED, *UNSIGNED)
 BYTES = ("int8", "uint8")
 # Of rounded numbers by their bits. Those of 16 bits are two digits to the base 256, from -128 to 127.
 LARGEST_CODES = {8: 127.0, 16: 127.0 * 256 + 127}
+STORED_BITS = (4, 8)  # of weights that matrix products read as integers
 LEAST_OF_BLOCK = 2.0**-100  # the inverse of the scale of smaller numbers may be more than float32 holds
 ENTRIES = 256  # of a table of bytes: one for each value of eight bits
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from kernelyard.errors import PassError, did_you_mean
 from kernelyard.ir import Call, IRModule
+from kernelyard.ops.quantization import STORED_BITS
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext, Sequential
 from kernelyard.transform.pipelines import channels_last as convert_channels_last
 from kernelyard.transform.pipelines import fuse_attention, get_pipeline, integer_products, widen_floats
@@ -117,10 +118,11 @@ def default_pipeline(
     widened: Sequence[str] = (),
     fuses_attention: Callable[[Call], bool] | None = None,
     multiplies_integers: bool = False,
-    multiplies_digits: bool = True,
+    multiplies_digits: Collection[int] = STORED_BITS,
     channels_last: Sequence[str] = (),
 ) -> CompilePipeline:
-    """Return the stages of a compile. The parameters are what a `CodeGenerator` answers of these names."""
+    """Return the stages of a compile. The parameters are what a `CodeGenerator` answers of these names;
+    multiplies_digits: the bits of weights for which it says yes."""
     attention = [get_pipeline("compose_attention")] if composes_attention else []
     widening = [widen_floats(widened)] if widened else []
     first = [get_pipeline("import"), get_pipeline("simplify"), *widening, _DriverStage(PRECISION), *attention]

@@ -6,13 +6,14 @@ scripts, too (`get_pipeline("simplify")`). Passes that few compiles run are impo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from types import MappingProxyType
 from typing import Any, ParamSpec
 
 from kernelyard.errors import PassError, did_you_mean
 from kernelyard.ir import Call
+from kernelyard.ops.quantization import STORED_BITS
 from kernelyard.patterns.registry import MatchRecorder, PatternLike
 from kernelyard.transform.algebraic.combine_scales import CombineScales
 from kernelyard.transform.algebraic.crop_convolutions import CropConvolutions
@@ -280,10 +281,10 @@ def fuse_attention(accepts: Callable[[Call], bool] | None = None) -> Sequence[Pa
 
 
 @pipeline("integer_products")
-def integer_products(digits: bool = True) -> Sequence[Pass]:
+def integer_products(digits: Collection[int] = STORED_BITS) -> Sequence[Pass]:
     """Multiply the integers of quantized products, for targets that sum such products by an instruction.
 
-    digits: those of 16 bits, too, as two digits of 8.
+    digits: those of 16 bits, too, as two digits of 8, with weights of so many bits.
     """
     from kernelyard.transform.quantization.multiply_blocks import MultiplyBlocks
     from kernelyard.transform.quantization.multiply_integers import MultiplyIntegers

@@ -154,6 +154,11 @@ class Machine(NamedTuple):
         return "sve.usdot" if self.sve_bits else "neon.usdot"
 
     @property
+    def half_byte_instruction(self) -> str:
+        """That of unsigned bytes which are small: the sums of `pmaddubsw`, cut off at 16 bits, hold their products."""
+        return "pmaddubsw" if self.dot_instruction == "pmaddwd" and self.vector_bits == 256 else self.dot_instruction
+
+    @property
     def vector_registers(self) -> int:
         return 32 if self.vector_bits == 512 or self.architecture == "aarch64" else 16
 

@@ -8,6 +8,7 @@ from kernelyard.driver.session.choose_backends import choose_code_generator
 from kernelyard.driver.session.choose_target import choose_target
 from kernelyard.errors import OptionError
 from kernelyard.ir import Call
+from kernelyard.ops.quantization import STORED_BITS
 from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.plugins.interfaces.code_generator import CodeGenerator
 from kernelyard.target import Target
@@ -54,7 +55,7 @@ def pipeline_for(generator: CodeGenerator | None, target: Target) -> CompilePipe
         generator.widened(target),
         FusesAttention(generator, target),
         generator.multiplies_integers(target),
-        generator.multiplies_digits(target),
+        [bits for bits in STORED_BITS if generator.multiplies_digits(target, bits)],
         generator.channels_last,
     )
 

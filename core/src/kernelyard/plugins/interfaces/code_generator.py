@@ -59,9 +59,9 @@ class CodeGenerator(ABC):
         """
         return False
 
-    def multiplies_digits(self, target: Target) -> bool:
-        """Return True where products of 16-bit integers, each as two digits of 8 bits, are faster than those of floats;
-        by default wherever 8-bit integers are multiplied."""
+    def multiplies_digits(self, target: Target, bits: int) -> bool:
+        """Return True where products of 16-bit integers, each as two digits of 8 bits, with weights of 4 or 8 bits are
+        faster than those of floats; by default wherever 8-bit integers are multiplied."""
         return self.multiplies_integers(target)
 
     def packings(self, function: PrimFunc, constants: Collection[int], target: Target) -> Mapping[int, Packing]:

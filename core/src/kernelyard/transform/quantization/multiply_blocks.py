@@ -10,7 +10,7 @@ import numpy as np
 
 from kernelyard.ir import Call, Constant, Expr, FunctionMutator, IRModule, TensorType, TupleGetItem, TupleType, Var
 from kernelyard.legalize.quantization import code_of, quantize_blocks
-from kernelyard.ops.quantization import LARGEST_CODES
+from kernelyard.ops.quantization import LARGEST_CODES, STORED_BITS
 from kernelyard.patterns.dequantized import is_dequantized
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
@@ -50,12 +50,12 @@ class MultiplyBlocks(Pass):
 
     name = "multiply_blocks"
 
-    def __init__(self, digits: bool = True) -> None:
-        self._bits = tuple(LARGEST_CODES) if digits else (8,)
+    def __init__(self, digits: Collection[int] = STORED_BITS) -> None:
+        self._digits = digits
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         packed: dict[Hashable, BlockWeights | None] = {}
-        return mutate_with_prim_funcs(module, lambda table: _Multiplier(table, packed, self._bits))
+        return mutate_with_prim_funcs(module, lambda table: _Multiplier(table, packed, self._digits))
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +100,14 @@ class BlockWeights(WeightConstants):
 
 
 class _Multiplier(FunctionMutator):
-    """packed: the weights of all entry functions, by `identify_weights`; they share most of them. bits: of the integers
-    that are multiplied."""
+    """packed: the weights of all entry functions, by `identify_weights`; they share most of them. digits: the bits of
+    the weights that rows of 16 bits are multiplied by."""
 
     def __init__(
-        self, functions: PrimFuncTable, packed: dict[Hashable, BlockWeights | None], bits: Collection[int]
+        self, functions: PrimFuncTable, packed: dict[Hashable, BlockWeights | None], digits: Collection[int]
     ) -> None:
         super().__init__()
-        self.functions, self.packed, self.bits = functions, packed, bits
+        self.functions, self.packed, self.digits = functions, packed, digits
         self.weights: dict[Expr, BlockWeights | None] = {}
         self.quantized: dict[Expr, list[Expr]] = {}
 
@@ -118,15 +118,14 @@ class _Multiplier(FunctionMutator):
         rounded = self.value_of(left)
         if not isinstance(rounded, Call) or rounded.op_name != "fake_quantize":
             return value
-        if rounded.attrs["bits"] not in self.bits:
+        if rounded.attrs["bits"] == 16 and not self.digits:
             return value
         if right.tensor_type.rank != 2 or not is_dequantized(right, self.value_of):
             return value
         weights = self._weights(right)
         if weights is None or min(rounded.attrs["block"], right.tensor_type.shape[0]) != weights.block:
             return value
-        bits = rounded.attrs["bits"]
-        if weights.largest_sum(bits) > _LARGEST or (bits == 16 and weights.blocks == 1):
+        if not self._takes(weights, rounded.attrs["bits"]):
             return value
         blocks = self._quantize_left_side(left, rounded, weights.block)
         types = tuple(each.tensor_type for each in blocks)
@@ -134,6 +133,11 @@ class _Multiplier(FunctionMutator):
         make = partial(_product, types, value.tensor_type, weights)
         name = self.functions.name_once(key, "block_matmul", make)
         return call_tir(name, [*blocks, *weights.inputs.values()], value.type)
+
+    def _takes(self, weights: BlockWeights, bits: int) -> bool:
+        """Return True where rows of so many bits are multiplied by these weights as integers."""
+        pays = bits == 8 or (weights.blocks > 1 and weights.bits in self.digits)
+        return pays and weights.largest_sum(bits) <= _LARGEST
 
     def _weights(self, matrix: Expr) -> BlockWeights | None:
         if matrix not in self.weights:

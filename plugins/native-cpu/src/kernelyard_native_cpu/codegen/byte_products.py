@@ -1,14 +1,15 @@
-"""Sums of four products of unsigned and signed bytes, by instructions of dot products (VNNI, `pmaddwd`, `usdot`)."""
+"""Sums of products of unsigned and signed bytes, by instructions of dot products (VNNI, `pmadd...`, `usdot`)."""
 
 from __future__ import annotations
 
 from kernelyard.plugins.codegen_api import PER_WORD
 from kernelyard_llvm.emitter import FunctionEmitter
-from kernelyard_llvm.values import Value, vector_type
+from kernelyard_llvm.values import Value, literal, vector_type
 from kernelyard_native_cpu.codegen.scalable import from_scalable, to_scalable
 
 SIGNS = 0x80808080  # of four int8: turned over, they are what 128 added to each makes uint8
 DIGIT_BITS = 8  # of numbers that take several bytes
+_BYTES = {4: "llvm.x86.ssse3.pmadd.ub.sw.128", 8: "llvm.x86.avx2.pmadd.ub.sw"}
 _PAIRS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
 
 
@@ -27,6 +28,9 @@ def add_dot_product(e: FunctionEmitter, instruction: str, total: Value, unsigned
         return e.pure(call, "i32", lanes, [total, *bytes_])
     if instruction == "sve.usdot" and lanes in (8, 16):
         return _add_scalable(e, total, *(e.broadcast(word, lanes) for word in (unsigned, signed)))
+    if instruction == "pmaddubsw" and lanes in _BYTES:
+        zero = e.broadcast(literal(0, "i16"), 2 * lanes)
+        return e.add(total, sum_pairs(e, add_pairs_of_bytes(e, zero, unsigned, signed)))
     if instruction == "pmaddwd" and lanes in _PAIRS:
         return _add_pairs(e, total, unsigned, signed)
     for byte in range(PER_WORD):
@@ -52,9 +56,27 @@ def _add_pairs(e: FunctionEmitter, total: Value, unsigned: Value, signed: Value)
     numbers = [e.binary("and", word, 0xFF), e.binary("lshr", word, 8)]
     weights = [e.binary("ashr", e.binary("shl", halves, 8), 8), e.binary("ashr", halves, 8)]
     for pair in zip(numbers, weights, strict=True):
-        products = e.pure(e.call(_PAIRS[lanes], vector_type("i32", lanes), *pair), "i32", lanes, list(pair))
-        total = e.add(total, products)
+        total = e.add(total, _multiply_pairs(e, *pair))
     return total
+
+
+def add_pairs_of_bytes(e: FunctionEmitter, total: Value, unsigned: Value, signed: Value) -> Value:
+    """Return the total, of 16 bits, and two products of bytes for each lane. What 16 bits do not hold is cut."""
+    words = total.lanes // 2
+    bytes_ = [_parts(e, e.broadcast(word, words), "i8") for word in (unsigned, signed)]
+    call = e.call(_BYTES[words], vector_type("i16", total.lanes), *bytes_)
+    return e.add(total, e.pure(call, "i16", total.lanes, bytes_))
+
+
+def sum_pairs(e: FunctionEmitter, pairs: Value) -> Value:
+    """Return the sums of neighbours, of 32 bits."""
+    ones = e.broadcast(literal(1, "i16"), pairs.lanes)
+    return _multiply_pairs(e, pairs, ones)
+
+
+def _multiply_pairs(e: FunctionEmitter, first: Value, second: Value) -> Value:
+    lanes, operands = first.lanes // 2, (first, second)
+    return e.pure(e.call(_PAIRS[lanes], vector_type("i32", lanes), *operands), "i32", lanes, operands)
 
 
 def _parts(e: FunctionEmitter, value: Value, type_: str) -> Value:

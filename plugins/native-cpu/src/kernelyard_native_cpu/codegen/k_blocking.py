@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from kernelyard_llvm.values import Value
 from kernelyard_native_cpu.codegen.expressions import Expressions
 from kernelyard_native_cpu.codegen.memory import Memory
-from kernelyard_native_cpu.codegen.reduction import Axes, ReductionLoops
+from kernelyard_native_cpu.codegen.reducers import Axes
+from kernelyard_native_cpu.codegen.reduction import ReductionLoops
 from kernelyard_native_cpu.schedule.plan import KBlocks, Plan
 
 Points = list[Axes]

@@ -2,172 +2,21 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kernelyard import dtypes
 from kernelyard.dims import Dim
-from kernelyard.plugins.codegen_api import Binary, ComputeBlock, Expr, Load, axes_of, neutral_element
+from kernelyard.plugins.codegen_api import ComputeBlock, axes_of
 from kernelyard_llvm.values import Value, float_literal, int_literal, iota, literal_int
-from kernelyard_native_cpu.codegen import arithmetic
-from kernelyard_native_cpu.codegen.byte_products import DIGIT_BITS, SIGNS, add_dot_product
-from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
+from kernelyard_native_cpu.codegen.expressions import Expressions
 from kernelyard_native_cpu.codegen.memory import Memory
+from kernelyard_native_cpu.codegen.reducers import Axes, Combine, DotProducts, LanesAt, Place, State
 from kernelyard_native_cpu.schedule.plan import Plan
 
-Axes = dict[str, Value]
-State = list[Value]
 Step = Callable[[Sequence[Axes], list[State]], list[State]]
-LanesAt = Callable[[Axes], Lanes | None]
 _CACHE_LINE = 64
 Ahead = Callable[[Axes], None]  # of a step: ask for what a later one reads
-
-
-class Reducer(ABC):
-    """The accumulator of a reduction, for one point (or one per lane)."""
-
-    def __init__(self, memory: Memory, block: ComputeBlock, plan: Plan, lanes_at: LanesAt) -> None:
-        self.memory = memory
-        self.e = memory.emitter
-        self.block = block
-        self.plan = plan
-        self.lanes_at = lanes_at
-        self.name = str(block.reducer)
-        self.dtype = block.body.dtype
-
-    def neutral(self) -> Value:
-        """Return the identity element, in every lane."""
-        element = neutral_element(self.name, self.dtype)
-        return self.e.broadcast(arithmetic.constant(element.value, element.dtype), self.plan.lanes)
-
-    def expressions(self, axes: Axes) -> Expressions:
-        return Expressions(self.memory, axes, self.lanes_at(axes))
-
-    def element(self, expressions: Expressions, mask: Value | None) -> Value:
-        """Return the next element; neutral in lanes that the mask leaves out."""
-        value = expressions.value(self.block.body)
-        if mask is None:
-            return value
-        return self.e.select(mask, self.e.broadcast(value, mask.lanes), self.neutral())
-
-    @abstractmethod
-    def start(self, axes: Axes) -> State:
-        """Return the state before the first element."""
-
-    @abstractmethod
-    def step(self, axes: Axes, state: State, mask: Value | None) -> State:
-        """Return the state after the element at a point."""
-
-    @abstractmethod
-    def finish(self, axes: Axes, states: Sequence[State]) -> Value:
-        """Return the result of several states of one point."""
-
-
-class Combine(Reducer):
-    """Sums, products, extrema, any and all."""
-
-    def start(self, axes: Axes) -> State:
-        return [self.neutral()]
-
-    def step(self, axes: Axes, state: State, mask: Value | None) -> State:
-        return [self._combine(state[0], self.element(self.expressions(axes), mask))]
-
-    def start_of_group(self, axes: Axes) -> State:
-        """Return the state before the first element of a group."""
-        return self.start(axes)
-
-    def add(self, axes: Axes, state: State, part: Value, shifted: Value | None) -> State:
-        """Return the state with the sum along the inner reduced axes, times what is the same along them. shifted: the
-        sum of what a zero point or a minimum is multiplied by."""
-        factored, expressions = self.plan.factored, self.expressions(axes)
-        assert factored is not None
-        total = self.e.add(state[0], self.e.mul(expressions.value(factored.factor), part))
-        if factored.shift is not None and shifted is not None:
-            total = self.e.add(total, self.e.mul(expressions.value(factored.shift.by), shifted))
-        return [total]
-
-    def finish(self, axes: Axes, states: Sequence[State]) -> Value:
-        total = states[0][0]
-        for state in states[1:]:
-            total = self._combine(total, state[0])
-        if self.plan.vector_is_reduced:
-            total = arithmetic.across_lanes(self.e, self.name, total, self.dtype)
-        if self.block.init is None:
-            return total
-        lanes = None if self.plan.vector_is_reduced else self.lanes_at(axes)
-        return self._combine(Expressions(self.memory, axes, lanes).value(self.block.init), total)
-
-    def _combine(self, a: Value, b: Value) -> Value:
-        return arithmetic.combine(self.e, self.name, a, b, self.dtype)
-
-
-class DotProducts(Combine):
-    """Sums of products of bytes, four at a time."""
-
-    def step(self, axes: Axes, state: State, mask: Value | None) -> State:
-        dot = self.plan.dot_product
-        assert dot is not None, "the plan has bytes"
-        expressions, in_memory = self.expressions(axes), dot.of.of_memory
-        unsigned, signed = (
-            expressions.word(word) if isinstance(word, Load) and word in in_memory else expressions.value(word)
-            for word in (dot.of.unsigned, dot.of.signed)
-        )
-        if dot.of.has_sign:
-            unsigned = self.e.binary("xor", self.e.broadcast(unsigned, self.plan.lanes), SIGNS)
-        return [add_dot_product(self.e, dot.instruction, state[0], unsigned, signed)]
-
-    def start_of_group(self, axes: Axes) -> State:
-        """Return the state before the first product of a block of integers."""
-        return [self.e.broadcast(arithmetic.constant(0, "int32"), self.plan.lanes)]
-
-    def add(self, axes: Axes, state: State, part: Value, shifted: Value | None) -> State:
-        """Return the state with what is made of the sum of a block."""
-        dot, expressions = self.plan.dot_product, self.expressions(axes)
-        assert dot is not None
-        assert dot.sum is not None
-        assert dot.block is not None
-        expressions.known[dot.sum] = part
-        total = state[0]
-        for term in _terms(dot.block):
-            total = self.e.add(total, expressions.value(term))
-        return [total]
-
-
-class Place(Reducer):
-    """argmax and argmin: the most extreme element so far, and `arg` at it. Along reduced lanes the axis itself is
-    kept in place of `arg`, so that the first of all lanes can be found in the end."""
-
-    def start(self, axes: Axes) -> State:
-        if self.plan.vector_is_reduced:
-            return [self.neutral(), iota(self.plan.lanes)]
-        return [self.neutral(), self.e.broadcast(self._arg(self.expressions(axes)), self.plan.lanes)]
-
-    def _arg(self, expressions: Expressions) -> Value:
-        assert self.block.arg is not None
-        return expressions.value(self.block.arg)
-
-    def step(self, axes: Axes, state: State, mask: Value | None) -> State:
-        best, place = state
-        expressions = self.expressions(axes)
-        value = self.element(expressions, mask)
-        if self.plan.vector_is_reduced:
-            here = self.e.add(axes[str(self.plan.vector)], iota(self.plan.lanes))
-        else:
-            here = self._arg(expressions)
-        wins = arithmetic.is_more_extreme(self.e, self.name, value, best, self.dtype)
-        return [self.e.select(wins, value, best), self.e.select(wins, here, place)]
-
-    def finish(self, axes: Axes, states: Sequence[State]) -> Value:
-        ((best, place),) = states
-        if not self.plan.vector_is_reduced:
-            return place
-        extreme = arithmetic.across_lanes(self.e, self.name.removeprefix("arg"), best, self.dtype)
-        wins = arithmetic.binary(self.e, "eq", best, extreme, self.dtype)
-        if best.is_float:
-            wins = self.e.binary("or", wins, self.e.compare("uno", best, best))
-        first = arithmetic.across_lanes(self.e, "min", self.e.select(wins, place, 2**62), "int64")
-        return self._arg(Expressions(self.memory, {**axes, str(self.plan.vector): first}))
 
 
 class ReductionLoops:
@@ -248,7 +97,8 @@ class ReductionLoops:
         dot = self.plan.dot_product
         if not step or dot is None or dot.digits != name:
             return states
-        return [[self.e.binary("shl", value, DIGIT_BITS) for value in state] for state in states]
+        assert isinstance(self.reducer, Combine), "only sums have digits"
+        return [self.reducer.next_digit(state) for state in states]
 
     def _group(self, names: Sequence[str], points: Sequence[Axes], states: list[State], innermost: Step) -> list[State]:
         """Return the states with the sums of a group, which share a factor; points of a row share what is multiplied
@@ -258,7 +108,8 @@ class ReductionLoops:
         starts = [reducer.start_of_group(axes) for axes in points]
         if factored is None or factored.shift is None:
             parts = self._nest_loops(names, points, starts, innermost)
-            return [reducer.add(axes, *each, None) for axes, each in zip(points, _pairs(states, parts), strict=True)]
+            sums = [reducer.sum_of_group(part) for part in parts]
+            return [reducer.add(*each, None) for each in zip(points, states, sums, strict=True)]
         times, count = factored.shift.times, len(points)
         rows = {self._row_of(axes): axes for axes in points}
 
@@ -269,10 +120,10 @@ class ReductionLoops:
 
         zeros: list[State] = [[float_literal(0.0)] for _ in rows]
         parts = self._nest_loops(names, [*points, *rows.values()], starts + zeros, both)
-        sums = dict(zip(rows, parts[count:], strict=True))
+        shifted = dict(zip(rows, parts[count:], strict=True))
         return [
-            reducer.add(axes, *each, sums[self._row_of(axes)][0])
-            for axes, each in zip(points, _pairs(states, parts[:count]), strict=True)
+            reducer.add(axes, state, reducer.sum_of_group(part), shifted[self._row_of(axes)][0])
+            for axes, state, part in zip(points, states, parts[:count], strict=True)
         ]
 
     def _row_of(self, axes: Axes) -> tuple[str, ...]:
@@ -372,15 +223,6 @@ def _prefetch_axis(plan: Plan) -> str | None:
     along = axes_of(plan.stream.load) if plan.stream.of_each_step else frozenset[str]()
     names = [name for name in plan.reduce if name != plan.vector]
     return next((name for name in reversed(names) if name in along or name not in plan.unrolled_axes), None)
-
-
-def _terms(expr: Expr) -> list[Expr]:
-    """Return the terms of a sum, each of which one instruction multiplies and adds."""
-    return [*_terms(expr.a), *_terms(expr.b)] if isinstance(expr, Binary) and expr.op == "add" else [expr]
-
-
-def _pairs(states: Sequence[State], parts: Sequence[State]) -> list[tuple[State, Value]]:
-    return [(state, part[0]) for state, part in zip(states, parts, strict=True)]
 
 
 def _flatten(states: Sequence[State]) -> list[Value]:

@@ -81,13 +81,15 @@ class DotProduct:
     """Four products of bytes are added at a time, by an instruction (see `Machine.dot_instruction`); the reduced axis
     of the four is not walked. block: what is added for each step of the first reduced axis, where that is not the sum
     of products along the others, but made of it, `sum`. digits: a reduced axis each step of which is worth 256 times
-    the one behind it: the sum so far is multiplied by that before the next step."""
+    the one behind it: the sum so far is multiplied by that before the next step. in_16_bits: these hold the sum of
+    such a step, or of a block without, by `pmaddubsw`."""
 
     of: ByteProduct
     instruction: str
     block: Expr | None = None
     sum: Load | None = None
     digits: str | None = None
+    in_16_bits: bool = False
 
 
 @record

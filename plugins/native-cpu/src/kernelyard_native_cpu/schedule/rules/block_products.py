@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelyard import dims
@@ -30,6 +31,10 @@ _SUM = Load(Buffer("sum of a block", (), "int32"), ())
 # Sums of a tile, each in int32 and in float32; the other registers hold words of weights, scales and what is loaded.
 _MOST_SUMS = {32: 12, 16: 5}
 _WIDEST = 4
+# Those of `pmaddubsw` take a third register, in 16 bits, which hold sums up to this one.
+_MOST_NARROW_SUMS = 4
+_LANES_IN_16_BITS = (4, 8)
+_LARGEST_IN_16_BITS, _LARGEST_SIGNED = (1 << 15) - 1, 1 << 7
 # What a word of weights and a word of a row cost beside their products: the former is taken apart.
 _WORD_OF_WEIGHTS, _WORD_OF_ROW = 0.7, 0.2
 _MOST_UNROLLED = 8
@@ -52,8 +57,7 @@ def block_products(loops: Loops) -> Plan | Declined:
     if found is None:
         return Declined("what is summed has no product of an unsigned and a signed byte, or more than one")
     whole, product, digits = found
-    count = dims.product(loops.extents[name] for name in inner)
-    block = _sum_of_block(first.body, whole, frozenset(inner), size_of(count))
+    block = _sum_of_block(first.body, whole, frozenset(inner), _count(loops, inner))
     vector = _axis_along(loops, product)
     if block is None or vector is None or loops.is_masked(vector) or not is_word_for_all(product, vector):
         return Declined("a block has no scales of its own, or words do not lie along an axis of known size")
@@ -64,9 +68,33 @@ def block_products(loops: Loops) -> Plan | Declined:
         vector=vector,
         lanes=loops.lanes(vector),
         unrolled_axes=tuple(short),
-        dot_product=DotProduct(product, loops.machine.dot_instruction, block, _SUM, digits),
+        dot_product=_dot_product(loops, product, block, vector, digits),
     )
     return _tile_rows(loops, plan, product)
+
+
+def _dot_product(loops: Loops, product: ByteProduct, block: Expr, vector: str, digits: str | None) -> DotProduct:
+    """Return how products of bytes are summed: by an instruction whose sums have 16 bits, where these hold the products
+    of a word, two in each lane; within these bits, where they hold all words of a digit of a block."""
+    machine, walked = loops.machine, [name for name in loops.reduce[1:-1] if name != digits]
+    of_word, words = 2 * _largest_byte(product.unsigned) * _LARGEST_SIGNED, _count(loops, walked)
+    if of_word > _LARGEST_IN_16_BITS or loops.lanes(vector) not in _LANES_IN_16_BITS:
+        return DotProduct(product, machine.dot_instruction, block, _SUM, digits)
+    instruction = machine.half_byte_instruction
+    in_16_bits = instruction == "pmaddubsw" and words * of_word <= _LARGEST_IN_16_BITS
+    return DotProduct(product, instruction, block, _SUM, digits, in_16_bits)
+
+
+def _largest_byte(word: Expr) -> int:
+    """Return the largest that an unsigned byte of a word can be."""
+    match word:
+        case Binary(op="and", b=Const(value=int(mask))):
+            return max((mask & 0xFFFFFFFF).to_bytes(4, "little"))
+    return 255
+
+
+def _count(loops: Loops, axes: Sequence[str]) -> int:
+    return size_of(dims.product(loops.extents[name] for name in axes))
 
 
 def _tile_rows(loops: Loops, plan: Plan, product: ByteProduct) -> Plan:
@@ -74,7 +102,7 @@ def _tile_rows(loops: Loops, plan: Plan, product: ByteProduct) -> Plan:
     rows = [name for name in loops.others(str(plan.vector)) if name not in axes_of(product.unsigned)]
     if not rows:
         return _of_height(loops, plan, None, 1, product)
-    axis, most = rows[-1], _MOST_SUMS[loops.machine.vector_registers]
+    axis, most = rows[-1], _most_sums(loops, plan)
     if plan.dot_product is not None and plan.dot_product.digits is not None:
         most = min(most, _MOST_ROWS_OF_DIGITS)
     extent = loops.extents[axis]
@@ -93,11 +121,17 @@ def _height(rows: int, most: int) -> int:
 
 
 def _of_height(loops: Loops, plan: Plan, axis: str | None, height: int, product: ByteProduct) -> Plan:
-    widest = max(1, min(_WIDEST, _MOST_SUMS[loops.machine.vector_registers] // height))
+    widest = max(1, min(_WIDEST, _most_sums(loops, plan) // height))
     vectors = loops.vectors(str(plan.vector))
     width = even_parts(vectors, widest)
     stream = _stream(plan, product, width, vectors)
     return replace(plan, tiles=((axis, height),) if axis else (), unroll=width, stream=stream)
+
+
+def _most_sums(loops: Loops, plan: Plan) -> int:
+    most = _MOST_SUMS[loops.machine.vector_registers]
+    is_narrow = plan.dot_product is not None and plan.dot_product.in_16_bits
+    return min(most, _MOST_NARROW_SUMS) if is_narrow else most
 
 
 def _product_of_bytes(body: Expr, axis: str) -> tuple[Cast, ByteProduct, str | None] | None:
