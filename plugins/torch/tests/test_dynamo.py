@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from torch_agreement import TOLERANCE, leaves  # noqa: E402
 from torch_cases import CASES  # noqa: E402
 from torch_control_flow import Branches, Loop  # noqa: E402
 
+from kernelyard_torch.compile_options import CompileOptions  # noqa: E402
 from kernelyard_torch.compiled_graph import CompiledGraph  # noqa: E402
 
 
@@ -333,11 +336,13 @@ def test_a_call_that_does_not_work_is_left_to_pytorch(graphs: list[CompiledGraph
     def fail(*_: Any) -> Any:
         raise ExecutionError("a step failed")
 
-    works, graphs[0].executable = graphs[0].executable, fail  # pyright: ignore[reportAttributeAccessIssue]
+    works = graphs[0].program
+    assert works is not None
+    graphs[0].program = works._replace(executable=fail)  # pyright: ignore[reportArgumentType]
     with pytest.warns(PerformanceWarning, match="calls fall back to eager PyTorch"):
         same(compiled(x), x + 1)
     same(compiled(x), x + 1)  # it warns once
-    graphs[0].executable = works
+    graphs[0].program = works
     same(compiled(x), x + 1)
 
 
@@ -587,3 +592,29 @@ def test_long_fourier_transforms_are_left_to_pytorch(graphs: list[CompiledGraph]
         names = [str(node.target) for graph in compiled for node in graph._graph.graph.nodes]
         assert "aten.tanh.default" in names
         assert ("aten._fft_c2r.default" not in names) == is_left
+
+
+def test_threads_that_find_a_weight_written_to_compile_it_once(
+    graphs: list[CompiledGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()).eval()
+    compiled = torch.compile(model, backend="kernelyard")
+    calls, compile_module, x = [], CompileOptions.compile, torch.randn(3, 8)
+
+    def compile_slowly(options: CompileOptions, module: Any) -> Any:
+        calls.append(module)
+        time.sleep(0.5)  # the other thread comes to the graph meanwhile
+        return compile_module(options, module)
+
+    def call(_: int) -> Any:
+        with torch.no_grad():
+            return compiled(x)
+
+    call(0)
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+    monkeypatch.setattr(CompileOptions, "compile", compile_slowly)
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(call, range(2)):
+            torch.testing.assert_close(found, model(x), rtol=1e-5, atol=1e-5)
+    assert len(graphs) == len(calls) == 1

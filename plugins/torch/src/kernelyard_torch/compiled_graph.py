@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import sympy
@@ -31,6 +32,22 @@ from kernelyard_torch.tensors import to_array
 Feed: TypeAlias = "Callable[[Any], list[np.ndarray]]"
 
 
+class Program(NamedTuple):
+    """What a graph was compiled to: replaced as a whole, for other threads may be running it.
+
+    fed: the positions of the arguments that it takes. states: of the parameters and buffers that are constants.
+    """
+
+    executable: Executable | None
+    fed: dict[int, Feed]
+    outputs: list[GraphOutput | None]
+    states: dict[int, tuple[int, int]]
+
+    def is_current(self, arguments: Sequence[Any]) -> bool:
+        """Return True if no constant was written to or replaced since."""
+        return all(_state(arguments[position]) == state for position, state in self.states.items())
+
+
 class CompiledGraph:
     """A graph, compiled when it is first called: call it with what the graph takes, it gives what the graph gives.
 
@@ -47,45 +64,56 @@ class CompiledGraph:
         self._frozen = tuple(find_frozen_positions(inputs) if frozen is None else frozen) if options.freeze else ()
         self._random = EagerValues(graph, random_tensors(graph))
         self._sizes = EagerValues(graph, find_returned_sizes(graph))
-        self._states: list[tuple[int, int]] | None = None
+        self.program: Program | None = None
+        self._lock = threading.Lock()  # of compiling
         self._has_warned = False
-        self.executable: Executable | None = None
         self._read(inputs, frozenset())  # there are no values yet; whether all is supported is known without
 
-    def _compile(self, inputs: Sequence[Any]) -> None:
-        states = [_state(inputs[position]) for position in self._frozen]
-        if self._states is None:
-            self._frozen = tuple(
-                p for p in self._frozen if not inputs[p].is_inference()
-            )  # their writes are not counted
-        else:
-            rows = zip(self._frozen, states, self._states, strict=True)
-            self._frozen = tuple(position for position, new, old in rows if new == old)
-        module = self._read(inputs, frozenset(self._frozen))
-        self.executable = None if module is None else self._options.compile(module)
-        self._states = [_state(inputs[position]) for position in self._frozen]
+    @property
+    def executable(self) -> Executable | None:
+        """What the graph was last compiled to; None before the first call, and where it computes nothing."""
+        return None if self.program is None else self.program.executable
 
-    def _read(self, inputs: Sequence[Any], frozen: frozenset[int]) -> IRModule | None:
-        """Return the graph as a module; None when it computes nothing."""
+    def _compile(self, inputs: Sequence[Any]) -> Program:
+        """Return a program of the parameters and buffers as they are, which another thread may have compiled."""
+        with self._lock:
+            last = self.program
+            if last is not None and last.is_current(inputs):
+                return last
+            if last is None:  # writes to tensors of inference mode are not counted
+                frozen = tuple(position for position in self._frozen if not inputs[position].is_inference())
+            else:
+                frozen = tuple(p for p, old in last.states.items() if old == _state(inputs[p]))
+            states = {position: _state(inputs[position]) for position in frozen}
+            module, fed, outputs = self._read(inputs, frozenset(frozen))
+            executable = None if module is None else self._options.compile(module)
+            self.program = Program(executable, fed, outputs, states)
+            return self.program
+
+    def _read(
+        self, inputs: Sequence[Any], frozen: frozenset[int]
+    ) -> tuple[IRModule | None, dict[int, Feed], list[GraphOutput | None]]:
+        """Return the graph as a module, None when it computes nothing; its feeds and what its results are."""
         shared = Shared(Sizes(symbol_names(self._graph.graph)))
         importer = GraphImporter(self._graph, shared)
-        self._fed = _feed(importer, inputs, frozen) | dict.fromkeys(self._feed_random(importer), _as_feeds)
+        fed = _feed(importer, inputs, frozen) | dict.fromkeys(self._feed_random(importer), _as_feeds)
         importer.run()
-        self._outputs: list[GraphOutput | None] = []
+        outputs: list[GraphOutput | None] = []
         results: list[Expr] = []
         for given in importer.outputs():
             if given in self._sizes.nodes:
-                self._outputs.append(graph_output(given, self._sizes.nodes.index(given)))
+                outputs.append(graph_output(given, self._sizes.nodes.index(given)))
                 continue
             result = importer.result(given)
             if result is None:
-                self._outputs.append(None)
+                outputs.append(None)
                 continue
             output = graph_output(given, len(self._sizes.nodes) + len(results))
-            self._outputs.append(output)
+            outputs.append(output)
             results.append(output.permute_to_memory_order(importer.builder, result))
         shared.check()
-        return IRModule({MAIN: _main(importer, results), **shared.private}) if results else None
+        module = IRModule({MAIN: _main(importer, results), **shared.private}) if results else None
+        return module, fed, outputs
 
     def _feed_random(self, importer: GraphImporter) -> list[int]:
         """Random numbers are parameters after all arguments; their positions."""
@@ -109,13 +137,14 @@ class CompiledGraph:
         return self._graph.forward(*arguments)
 
     def _run(self, arguments: Sequence[Any]) -> list[Any]:
-        if self._states is None or [_state(arguments[position]) for position in self._frozen] != self._states:
-            self._compile(arguments)
+        program = self.program
+        if program is None or not program.is_current(arguments):
+            program = self._compile(arguments)
         given = (*arguments, *self._random(arguments))
-        feeds = [feed for position, convert in self._fed.items() for feed in convert(given[position])]
-        found = () if self.executable is None else self.executable(*feeds)
+        feeds = [feed for position, convert in program.fed.items() for feed in convert(given[position])]
+        found = () if program.executable is None else program.executable(*feeds)
         results = (*self._sizes(arguments), *(found if isinstance(found, tuple) else (found,)))
-        return [None if output is None else output.to_torch(results) for output in self._outputs]
+        return [None if output is None else output.to_torch(results) for output in program.outputs]
 
 
 def _main(importer: GraphImporter, results: Sequence[Expr]) -> Function:
