@@ -80,18 +80,23 @@ class Tape:
         if isinstance(value, MemoryDescriptor):
             return self._write_descriptor(value)
         if isinstance(value, tuple):
-            parts = [self._write_traced(part) for part in value]
-            if not any(parts):
-                return None
-            texts = [text or self.constant(part) for text, part in zip(parts, value, strict=True)]
-            fields = "".join(f"{text}, " for text in texts)
-            return f"({fields})" if type(value) is tuple else f"{self.constant(type(value))}({fields})"
-        if isinstance(value, Mapping):
-            items = [(self.write(key), self._write_traced(item), item) for key, item in value.items()]
-            if not any(text for _, text, _ in items):
-                return None
-            return f"{{{', '.join(f'{key}: {text or self.constant(item)}' for key, text, item in items)}}}"
-        return None
+            return self._write_tuple(value)
+        return self._write_mapping(value) if isinstance(value, Mapping) else None
+
+    def _write_tuple(self, value: tuple[Any, ...]) -> str | None:
+        parts = [self._write_traced(part) for part in value]
+        if not any(parts):
+            return None
+        texts = [text or self.constant(part) for text, part in zip(parts, value, strict=True)]
+        fields = "".join(f"{text}, " for text in texts)
+        return f"({fields})" if type(value) is tuple else f"{self.constant(type(value))}({fields})"
+
+    def _write_mapping(self, value: Mapping[Any, Any]) -> str | None:
+        texts = {key: self._write_traced(item) for key, item in value.items()}
+        if not any(texts.values()):
+            return None
+        items = (f"{self.write(key)}: {text or self.constant(value[key])}" for key, text in texts.items())
+        return f"{{{', '.join(items)}}}"
 
     def _write_descriptor(self, descriptor: MemoryDescriptor) -> str | None:
         known = self._descriptors.get(id(descriptor))
