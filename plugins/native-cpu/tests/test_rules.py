@@ -227,6 +227,16 @@ def test_tiles_of_one_row_or_two_are_wide(rows, width):
     assert (plan.tiles[-1:], plan.unroll) == (() if rows == 1 else ((plan.tiles[0][0], rows),), width)
 
 
+@pytest.mark.parametrize("machine", [WIDE, NARROW])
+def test_registers_hold_the_tiles_of_a_few_rows(machine):
+    """Of a number of rows that is known only at run time."""
+    plan = plan_of(module_of("matmul", (N, 100), (100, 1024)), machine)
+    assert plan.for_fewer_rows
+    for each in (plan, *plan.for_fewer_rows):
+        ((_, height),) = each.tiles
+        assert height * each.unroll < machine.vector_registers
+
+
 @pytest.mark.parametrize("mcpu", [None, "x86-64-v3"])
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize(("depth", "columns"), [(70, 64), (33, 200), (100, 1000)])

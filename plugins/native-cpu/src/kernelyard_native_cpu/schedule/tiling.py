@@ -35,6 +35,11 @@ def tile_cost(rows: int, vectors: int, height: int, width: int) -> float:
     return steps * (height * width + _LOAD * (height + width))
 
 
+def widest_tile(height: int, registers: int) -> int:
+    """Return the vectors of the widest tile that is so high."""
+    return max(width for width, most in MOST_HEIGHT[registers].items() if most >= height)
+
+
 def best_tile(rows: int, vectors: int, registers: int) -> tuple[int, int]:
     """Height and width of the tiles that take the least time; a few rows are all in one tile, so that what they are
     multiplied by is read once."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from kernelyard_native_cpu.schedule.loops import Loops, even_parts
 from kernelyard_native_cpu.schedule.plan import Plan
 from kernelyard_native_cpu.schedule.rules.gemv import matrix_stream
-from kernelyard_native_cpu.schedule.tiling import MOST_HEIGHT, Tiles, tile_cost, transpose_tile
+from kernelyard_native_cpu.schedule.tiling import Tiles, tile_cost, transpose_tile, widest_tile
 
 # Two rows and three take this tile, too: their matrix is then read once.
 _LOW = 4
@@ -31,7 +31,8 @@ def with_few_rows(loops: Loops, plan: Plan) -> Plan:
         found = replace(plan, tiles=tiles, panel=None, least_rows=least)
         if plan.vector_is_reduced:
             return found
-        width = even_parts(loops.vectors(str(plan.vector)), max(MOST_HEIGHT[loops.machine.vector_registers]))
+        most = widest_tile(height, loops.machine.vector_registers)
+        width = even_parts(loops.vectors(str(plan.vector)), most)
         return replace(found, unroll=width, stream=matrix_stream(loops, str(plan.vector)))
 
     low, single = lower(_LOW, _LEAST_OF_LOW), lower(1, 0)
