@@ -204,3 +204,16 @@ def test_other_right_sides_stay() -> None:
     products = [b.op("matmul", x, w) for w in (given_per_call, irregular, batch, scales(8, 4))]
     module = IRModule({"main": b.function(*products, b.op("matmul", wide, float64))})
     assert FuseDequantizeMatmul()(module) is module
+
+
+def test_entry_functions_share_what_they_multiply_by() -> None:
+    """Weights that several functions read are recovered and packed once, and multiplied by one kernel."""
+    b = FunctionBuilder()
+    weight = groups_of_four_bits(b, 96, 40)
+    function = b.function(b.op("matmul", b.input("x", (3, 96)), weight))
+    module = FuseDequantizeMatmul()(IRModule({"main": function, "again": function}))
+    assert [type(each) for each in module.functions.values()].count(PrimFunc) == 1
+    calls = [module[name].bindings[-1].value for name in ("main", "again")]
+    (first, second) = ([arg for arg in call.args if isinstance(arg, Constant)] for call in calls)
+    assert len(first) == 2
+    assert all(one is other for one, other in zip(first, second, strict=True))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
 from kernelyard.transform.quantization.stored_weights import (
     StoredWeights,
     WeightConstants,
+    identify_weights,
     narrow_floats,
     read_stored_weights,
 )
@@ -41,7 +43,8 @@ class FuseDequantizeMatmul(Pass):
     name = "fuse_dequantize_matmul"
 
     def run(self, module: IRModule, context: PassContext) -> IRModule:
-        return mutate_with_prim_funcs(module, _Fuser)
+        packed: dict[Hashable, ColumnWeights | None] = {}
+        return mutate_with_prim_funcs(module, lambda table: _Fuser(table, packed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,12 @@ class ColumnWeights(WeightConstants):
     bits: int
     depth: int  # K, padded
     group: int
+
+    @property
+    def form(self) -> Hashable:
+        """Return what a function that multiplies by the weights depends on: all but their numbers."""
+        types = tuple((name, constant.tensor_type) for name, constant in self.inputs.items())
+        return (types, self.bits, self.depth, self.group)
 
     @property
     def lowest(self) -> int:
@@ -77,10 +86,11 @@ class ColumnWeights(WeightConstants):
 
 
 class _Fuser(FunctionMutator):
-    def __init__(self, functions: PrimFuncTable) -> None:
+    """packed: the weights of all entry functions, by `identify_weights`; they share most of them."""
+
+    def __init__(self, functions: PrimFuncTable, packed: dict[Hashable, ColumnWeights | None]) -> None:
         super().__init__()
-        self.functions = functions
-        self.operands: dict[Expr, ColumnWeights | None] = {}
+        self.functions, self.packed = functions, packed
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call) or value.op_name != "matmul" or value.tensor_type.dtype != "float32":
@@ -88,14 +98,16 @@ class _Fuser(FunctionMutator):
         left, right = value.args
         if right.tensor_type.rank != 2 or not is_dequantized(right, self.value_of):
             return value
-        if right not in self.operands:
+        key = identify_weights(right, self.value_of)
+        if key not in self.packed:
             stored = read_stored_weights(right, self.value_of)
-            self.operands[right] = None if stored is None else pack_columns_in_words(stored)
-        operands = self.operands[right]
+            self.packed[key] = None if stored is None else pack_columns_in_words(stored)
+        operands = self.packed[key]
         if operands is None:
             return value
-        function = _function(left.tensor_type, value.tensor_type, operands)
-        name = self.functions.name_of(function, "dequantize_matmul")
+        types = (left.tensor_type, value.tensor_type)
+        make = partial(_function, *types, operands)
+        name = self.functions.name_once(("dequantize_matmul", *types, operands.form), "dequantize_matmul", make)
         return call_tir(name, [left, *operands.inputs.values()], value.type)
 
 
