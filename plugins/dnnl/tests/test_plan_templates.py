@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -87,6 +87,14 @@ def compiled(module: IRModule, threads: int = 1) -> ky.Executable:
     return exe
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _traced_at_once() -> Iterator[None]:
+    """The second set of sizes is traced, so that tests need no more of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph_templates, "FIRST_TRACED_SET", 2)
+        yield
+
+
 @pytest.fixture
 def lowered(monkeypatch) -> list[object]:
     """The sizes that graphs are lowered for, without a template."""
@@ -121,6 +129,15 @@ def test_new_sizes_are_not_lowered(build, threads, lowered, traced):
     assert traced
     assert all(traced)
     assert all(sizes == lowered[0] for sizes in lowered), lowered  # the first ones, of each graph
+
+
+def test_few_sizes_are_not_traced(monkeypatch, lowered, traced):
+    monkeypatch.setattr(graph_templates, "FIRST_TRACED_SET", 4)
+    exe = compiled(module_of(squeezed))
+    for count, height in enumerate(range(8, 18, 2), start=1):
+        exe(image(height, 9))
+        assert len(traced) == (count >= 4)
+    assert len(lowered) == 3
 
 
 @settings(max_examples=6)

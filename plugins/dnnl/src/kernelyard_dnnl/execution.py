@@ -148,7 +148,7 @@ class GraphPlans:
         self, graph: JSONGraph, values: Mapping[str, int], threads: int, is_one_of_many: bool
     ) -> Plan | None:
         """Return the plan that a template makes, which may be traced for it; None where there is none."""
-        from kernelyard_dnnl.graph_templates import GraphTemplates  # inside: of use from the second sizes on
+        from kernelyard_dnnl.graph_templates import GraphTemplates  # inside: of use where sizes change
         from kernelyard_dnnl.speculation import Speculation
 
         key = graph.symbol, threads, is_one_of_many
@@ -158,7 +158,7 @@ class GraphPlans:
         planner = self._planners[graph.symbol]
         try:
             plan = templates.plan(values, self.packed, planner)
-            if plan is None and templates.may_grow:
+            if plan is None and templates.may_grow(self._sets[graph.symbol]):
                 answers = Speculation(self._speculations[key])
                 make = partial(self._lowering, graph, threads, is_one_of_many)
                 if templates.trace(make, values, threads, answers):

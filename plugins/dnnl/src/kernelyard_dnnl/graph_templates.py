@@ -16,7 +16,9 @@ from kernelyard_dnnl.trace import TracedSizes, TracedSpeculation
 from kernelyard_dnnl.traced import NotTraceableError, Tape
 
 # Conditions divide the sizes into regions, each with a template of its own. Tracing takes about as long as lowering
-# twice, so that it has to be of use: after so many regions in a row that were met once nothing more is traced.
+# twice, so that it has to be of use: nothing is traced before so many sets of sizes, which three more are to pay for,
+# nor after so many regions in a row that were met once.
+FIRST_TRACED_SET = 4
 MOST_TEMPLATES = 8
 MOST_MISSES = 4
 
@@ -44,10 +46,9 @@ class GraphTemplates:
         """Return the counts: plans that were made, lowerings that were to be traced, and templates."""
         return CacheInfo(self._made, self._traced, len(self._templates), MOST_TEMPLATES)
 
-    @property
-    def may_grow(self) -> bool:
-        """True if another template may be of use."""
-        return len(self._templates) < MOST_TEMPLATES and self._misses < MOST_MISSES
+    def may_grow(self, sets: int) -> bool:
+        """Return whether another template may be of use, after so many sets of sizes."""
+        return sets >= FIRST_TRACED_SET and len(self._templates) < MOST_TEMPLATES and self._misses < MOST_MISSES
 
     def trace(
         self,
