@@ -94,3 +94,12 @@ def test_where_the_usual_size_of_a_symbol_does_not_fit_the_library_is_asked_at_o
     declined = [each.message for each in report.declined if each.code == "reference-implementation"]
     assert bool(declined) == is_declined
     assert all("unimplemented" in message for message in declined)
+
+
+def test_sizes_that_are_negative_at_the_usual_size_of_a_symbol_are_asked_for_at_others():
+    n = dims.symbol("n")
+    b = FunctionBuilder()
+    x = b.op("nn.avg_pool2d", b.input("x", (1, n, 3, 7 - n)), pool_size=(1, 1))
+    y = b.op("reshape", x, shape=(1, 3 * n * (7 - n)))
+    report = ky.explain(IRModule({"main": b.function(b.op("nn.relu", y))}), backends=["dnnl"])
+    assert not report.violations

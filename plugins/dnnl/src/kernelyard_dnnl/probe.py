@@ -140,10 +140,21 @@ def _objection(question: _Question, symbols: tuple[str, ...]) -> str | None:
     return _answer(question.graph(), symbols, question.constants())
 
 
+def _implementations(
+    graph: JSONGraph, values: Mapping[str, int], constants: Mapping[str, np.ndarray]
+) -> list[tuple[str, str]]:
+    """Return the names of implementations at some sizes. Raises: ShapeError where one of them is below 0, as 7 - n may
+    be; StatusError."""
+    for spec in (spec for node in graph.nodes for spec in node.outputs):
+        if min(spec.evaluate(values), default=0) < 0:
+            raise ShapeError("a size is below 0", found=spec.evaluate(values))
+    return probe_implementation(graph, values, constants)
+
+
 def _answer(graph: JSONGraph, symbols: tuple[str, ...], constants: Mapping[str, np.ndarray]) -> str | None:
     """Return why oneDNN's implementation of a graph is not to be used; None where there is a quick one."""
     try:
-        implementations = probe_implementation(graph, dict.fromkeys(symbols, SYMBOL_SIZE), constants)
+        implementations = _implementations(graph, dict.fromkeys(symbols, SYMBOL_SIZE), constants)
     except ShapeError:
         return _lack_at_other_sizes(graph, symbols, constants)
     except StatusError as error:
@@ -162,7 +173,7 @@ def _lack_at_other_sizes(graph: JSONGraph, symbols: tuple[str, ...], constants: 
     """
     for size in range(1, SYMBOL_SIZE):
         try:
-            probe_implementation(graph, dict.fromkeys(symbols, size), constants)
+            _implementations(graph, dict.fromkeys(symbols, size), constants)
         except ShapeError:
             continue
         except StatusError as error:
@@ -184,7 +195,7 @@ def _is_taken(graph: JSONGraph, values: Mapping[str, int], constants: Mapping[st
     """Return False where oneDNN refuses a group at these sizes; sizes that do not fit together are no refusal."""
     with suppress(ShapeError):
         try:
-            probe_implementation(graph, values, constants)
+            _implementations(graph, values, constants)
         except StatusError:
             return False
     return True
