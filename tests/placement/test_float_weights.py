@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from interpreted_backend import InterpretedBackend
 
-from kernelyard.ir import Call, Constant, FunctionBuilder, IRModule, TensorType
+from kernelyard.ir import Call, Constant, FunctionBuilder, IRModule, TensorType, verify
+from kernelyard.ir.parser import parse_module
 from kernelyard.patterns import FusionPattern, is_op, wildcard
 from kernelyard.patterns.registry import Accept, Decline
+from kernelyard.placement.float_weights import FloatWeights
 from kernelyard.placement.partition import partition
 from kernelyard.placement.settings import PlacementSettings
 from kernelyard.testing.reference import assert_same_meaning
@@ -97,3 +99,38 @@ def test_one_backend_does_both():
 def test_what_one_leaves_is_quantized_for_the_next(first):
     module = placed(first, Library("next", True, False))
     assert set(composites(module)) == {"next.of_integers"}
+
+
+LOOP = """module
+
+def @main(%n: Tensor[(), int64], %x: Tensor[(3, 2), float32]) -> Tuple[Tensor[(3, 2), float32], Tensor[(2, 2), float32]] {
+  %w: Tensor[(2, 2), float32] = dequantize(int8[2, 2](1, 2, 3, 4), float32(0.5), int8(0))
+  %y: Tensor[(3, 2), float32] = matmul(%x, %w)
+  %z: Tuple[Tensor[(), int64], Tensor[(2, 2), float32]] = while(@more, @halve, %n, %w)
+  %w1: Tensor[(2, 2), float32] = %z[1]
+  return (%y, %w1)
+}
+
+def @more(%n: Tensor[(), int64], %w: Tensor[(2, 2), float32]) -> Tensor[(), bool] {private: true} {
+  %c: Tensor[(), bool] = less(%n, int64(3))
+  return %c
+}
+
+def @halve(%n: Tensor[(), int64], %w: Tensor[(2, 2), float32]) -> Tuple[Tensor[(), int64], Tensor[(2, 2), float32]] {private: true} {
+  %h: Tensor[(2, 2), float32] = multiply(%w, float32(0.5))
+  %m: Tensor[(), int64] = add(%n, int64(1))
+  return (%m, %h)
+}
+"""
+
+
+def test_the_functions_of_a_loop_stay_its_operands():
+    """A loop that carries a stored weight reads it again as it was stored, beside its condition and its body."""
+    module = parse_module(LOOP)
+    weights = FloatWeights()
+    folded = weights.fold(module)
+    assert not any(isinstance(b.value, Call) and b.value.op_name == "dequantize" for b in folded["main"].bindings)
+    restored = weights.restore(folded)
+    verify(restored)
+    assert any(isinstance(b.value, Call) and b.value.op_name == "dequantize" for b in restored["main"].bindings)
+    assert_same_meaning(module, restored, [np.int64(0), np.ones((3, 2), np.float32)])

@@ -46,7 +46,9 @@ class _Restorer(FunctionMutator):
             return value
         if not any(isinstance(arg, Constant) and arg in self._calls for arg in value.args):
             return value
-        return with_operands(value, [self.emit(self._calls.get(arg, arg), "weight") for arg in value.args])
+        # Others stay as they are: a loop's are functions, which no variable is bound to.
+        args = [self.emit(self._calls[arg], "weight") if arg in self._calls else arg for arg in value.args]
+        return with_operands(value, args)
 
 
 def reads_dequantized(pattern: FusionPattern) -> bool:
