@@ -1,4 +1,4 @@
-"""What compiled programs depend on beside their models."""
+"""Facts that compiled programs depend on beside their models."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_every_cpu_has_its_instruction(module: IRModule, instruction: str) -> No
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_words_that_lanes_share_are_taken_apart_in_vectors(level: str) -> None:
-    """What is taken apart in scalar registers is moved to vectors half by half, which takes longer than the products."""
+    """Moving halves from scalar registers to vectors takes longer than the products."""
     _, text = write_module(kernels(layer((7,), 100, 96)), Machine("x86_64", features_of_level(level)))
     assert "lshr <" in text
     assert "lshr i32" not in text

@@ -573,7 +573,7 @@ def test_callbacks_of_freed_results_are_not_traced(graphs: list[CompiledGraph], 
 
 
 def test_long_fourier_transforms_are_left_to_pytorch(graphs: list[CompiledGraph]) -> None:
-    """Those of short axes are compiled with what is around them."""
+    """Transforms of short axes are compiled with what is around them."""
 
     def convolve(x: Any, kernel: Any) -> Any:
         size = 2 * x.shape[-1]

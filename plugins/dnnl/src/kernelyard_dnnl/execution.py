@@ -164,7 +164,7 @@ class GraphPlans:
                 if templates.trace(make, values, threads, answers):
                     self._speculations[key] = answers.keep()
                     plan = templates.plan(values, self.packed, planner)
-        except Exception:
+        except Exception:  # whatever ended it may have left constants half packed
             self._forget_constants()
             raise
         return plan
@@ -198,7 +198,7 @@ class GraphPlans:
         lowering = self._lowering(graph, threads, is_one_of_many, values, speculation, begin)
         try:
             return _prepare_plan(lowering, self._planners[graph.symbol])
-        except Exception:
+        except Exception:  # whatever ended it may have left constants half packed
             self._forget_constants()
             raise
 

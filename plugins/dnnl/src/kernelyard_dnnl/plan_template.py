@@ -24,7 +24,7 @@ from kernelyard_dnnl.work import fitting_threads, layouts_of
 
 
 class _Step(NamedTuple):
-    """What is the same of an operation at all sizes; chosen: see `TracedPrimitive`."""
+    """Hold what is the same of an operation at all sizes; chosen: see `TracedPrimitive`."""
 
     label: str
     group: int | None

@@ -118,14 +118,19 @@ def _literal(value: Number) -> str:
     return repr(value)
 
 
+def _operand(other: Any) -> tuple[str, Number] | None:
+    """Return the text and the value of a number, traced or not; None for what is none."""
+    if isinstance(other, TracedNumber):
+        return other.name, other.value
+    return (_literal(other), other) if isinstance(other, (int, float)) else None
+
+
 def _operation(symbol: str, function: Callable[[Any, Any], Any], is_reversed: bool = False) -> Any:
     def method(self: TracedNumber, other: Any) -> Any:
-        if isinstance(other, TracedNumber):
-            text, value = other.name, other.value
-        elif isinstance(other, (int, float)):
-            text, value = _literal(other), other
-        else:
+        operand = _operand(other)
+        if operand is None:
             return NotImplemented
+        text, value = operand
         left, right = (
             ((text, value), (self.name, self.value)) if is_reversed else ((self.name, self.value), (text, value))
         )
@@ -136,12 +141,10 @@ def _operation(symbol: str, function: Callable[[Any, Any], Any], is_reversed: bo
 
 def _comparison(symbol: str, function: Callable[[Any, Any], bool]) -> Any:
     def method(self: TracedNumber, other: Any) -> Any:
-        if isinstance(other, TracedNumber):
-            text, value = other.name, other.value
-        elif isinstance(other, (int, float)):
-            text, value = _literal(other), other
-        else:
+        operand = _operand(other)
+        if operand is None:
             return NotImplemented
+        text, value = operand
         found = function(self.value, value)
         if self.name != text:
             self.tape.require(f"{self.name} {symbol} {text}" if found else f"not {self.name} {symbol} {text}")

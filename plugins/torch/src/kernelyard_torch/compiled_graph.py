@@ -33,7 +33,7 @@ Feed: TypeAlias = "Callable[[Any], list[np.ndarray]]"
 
 
 class Program(NamedTuple):
-    """What a graph was compiled to: replaced as a whole, for other threads may be running it.
+    """Hold what a graph was compiled to: replaced as a whole, for other threads may be running it.
 
     fed: the positions of the arguments that it takes. states: of the parameters and buffers that are constants.
     """
@@ -71,7 +71,7 @@ class CompiledGraph:
 
     @property
     def executable(self) -> Executable | None:
-        """What the graph was last compiled to; None before the first call, and where it computes nothing."""
+        """Return what the graph was last compiled to; None before the first call, and where it computes nothing."""
         return None if self.program is None else self.program.executable
 
     def _compile(self, inputs: Sequence[Any]) -> Program:

@@ -1,4 +1,4 @@
-"""What a compiled program depends on beside its model: packages, their sources, the processor, the environment."""
+"""List what a compiled program depends on beside its model: packages, their sources, the processor, the environment."""
 
 from __future__ import annotations
 
