@@ -11,6 +11,8 @@ import kernelyard as ky
 from kernelyard import dims
 from kernelyard.errors import ArtifactCorruptedError, ShapeError
 from kernelyard.ir import FunctionBuilder, IRModule, TensorType, Tuple
+from kernelyard.ops.interpreter import run
+from kernelyard.ops.samples import floats
 from kernelyard.ops.size_checks import size_checks
 from kernelyard.runtime.program.program import Program, SizeCheck
 
@@ -64,6 +66,37 @@ def test_a_compiled_program_refuses_sizes_that_do_not_fit() -> None:
     with pytest.raises(ShapeError, match=r"sizes \d and \d do not broadcast") as caught:
         exe(three, np.ones(2, np.float32))
     assert caught.value.where == "node 'Add_1'"
+
+
+def one_open(op: str, *shapes: tuple[Any, ...], **attrs: Any) -> IRModule:
+    b = FunctionBuilder()
+    return IRModule(
+        {"main": b.function(b.op(op, *(b.input(f"x{at}", each) for at, each in enumerate(shapes)), **attrs))}
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "divisor"),
+    [
+        (one_open("nn.attention", (1, 4, n, 8), (1, 5, 2, 8), (1, 5, 2, 8)), 2),
+        (one_open("nn.group_norm", (2, n, 5), (n,), (n,), num_groups=3), 3),
+        (one_open("nn.conv2d", (1, 4, 6, 6), (n, 2, 3, 3), groups=2), 2),
+        (one_open("nn.conv1d_transpose", (1, n, 6), (n, 2, 3), groups=2), 2),
+    ],
+    ids=("heads of attention", "groups of a norm", "groups of filters", "groups of channels"),
+)
+def test_an_open_size_is_a_multiple_of_what_divides_it(module: IRModule, divisor: int) -> None:
+    """Else heads or groups would be cut off, or read what lies behind."""
+    exe = ky.compile(module, backends=[])
+
+    def feeds(size: int) -> list[np.ndarray]:
+        shapes = [[dims.evaluate(dim, {"n": size}) for dim in each.shape] for each in exe.entries["main"].inputs]
+        return [floats(*shape, seed=at) for at, shape in enumerate(shapes)]
+
+    given = feeds(2 * divisor)
+    np.testing.assert_allclose(np.asarray(exe(*given)), run(module, given)[0], 1e-5, 1e-6)
+    with pytest.raises(ShapeError, match="sizes of the inputs are inconsistent"):
+        exe(*feeds(divisor + 1))
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 5), (3, 4), (4, n)])

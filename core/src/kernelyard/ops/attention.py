@@ -27,6 +27,7 @@ from kernelyard.ops.type_rules import (
     require,
     require_broadcastable,
     require_dtype,
+    require_multiple,
     require_rank,
     require_same_dtype,
     unify,
@@ -48,12 +49,7 @@ def _attention_type(types: Sequence[TensorType], attrs: Attributes) -> TensorTyp
     unify(keys.shape[1], values.shape[1], "the sequences of keys and values")
     unify(queries.shape[3], keys.shape[3], "queries and keys")
     heads, shared = queries.shape[2], unify(keys.shape[2], values.shape[2], "the heads of keys and values")
-    if isinstance(heads, int) and isinstance(shared, int):
-        require(
-            shared > 0 and heads % shared == 0,
-            "heads of queries must be a multiple of those of keys",
-            found=f"{heads} and {shared}",
-        )
+    require_multiple(heads, shared, "heads of queries must be a multiple of those of keys")
     return TensorType((batch, queries.shape[1], heads, values.shape[3]), dtype)
 
 

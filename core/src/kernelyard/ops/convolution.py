@@ -16,7 +16,15 @@ from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, Type, tensors_of
 from kernelyard.ops.declaration import declare
 from kernelyard.ops.samples import floats
-from kernelyard.ops.type_rules import require, require_dtype, require_length, require_rank, require_same_dtype, unify
+from kernelyard.ops.type_rules import (
+    require,
+    require_dtype,
+    require_length,
+    require_multiple,
+    require_rank,
+    require_same_dtype,
+    unify,
+)
 from kernelyard.ops.windows import Ints, check_window, pad_spatial, taps, window_attributes, window_sizes
 
 
@@ -29,17 +37,12 @@ def _check_operands(types: Sequence[TensorType], attrs: Attributes, rank: int) -
     require(attrs["groups"] >= 1, "groups must be positive", found=attrs["groups"])
 
 
-def _require_divisible(channels: Dim, groups: int, what: str) -> None:
-    divisible = not isinstance(channels, int) or channels % groups == 0
-    require(divisible, f"{what} must be divisible by groups", found=f"{channels} and {groups} groups")
-
-
 # --- convolution ------------------------------------------------------------------------------------------------------
 def _conv_type(rank: int, types: Sequence[TensorType], attrs: Attributes) -> Type:
     _check_operands(types, attrs, rank)
     (batch, channels, *spatial), (filters, per_group, *kernel) = types[0].shape, types[1].shape
     unify(channels, per_group * attrs["groups"], "the data's channels and the weight's (times groups)")
-    _require_divisible(filters, attrs["groups"], "the weight's output channels")
+    require_multiple(filters, attrs["groups"], "the weight's output channels must be divisible by groups")
     return TensorType((batch, filters, *window_sizes(spatial, kernel, attrs)), types[0].dtype)
 
 
@@ -91,7 +94,7 @@ def _transpose_type(rank: int, types: Sequence[TensorType], attrs: Attributes) -
     require_length(attrs["output_padding"], rank, "output_padding")
     (batch, channels, *spatial), (weight_channels, per_group, *kernel) = types[0].shape, types[1].shape
     unify(channels, weight_channels, "the data's channels and the weight's first axis")
-    _require_divisible(channels, attrs["groups"], "the data's channels")
+    require_multiple(channels, attrs["groups"], "the data's channels must be divisible by groups")
     sizes = _transpose_sizes(spatial, kernel, attrs)
     for i, size in enumerate(sizes):
         require(not isinstance(size, int) or size >= 1, f"nothing is left of spatial axis {i}", found=size)

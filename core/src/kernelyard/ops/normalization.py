@@ -18,6 +18,7 @@ from kernelyard.ops.type_rules import (
     require_axes,
     require_axis,
     require_dtype,
+    require_multiple,
     require_same_dtype,
     same_as_first,
     unify_shapes,
@@ -181,8 +182,7 @@ def _check_group_norm(types: Sequence[TensorType], attrs: Attributes) -> None:
     require(types[0].rank >= 2, "the data needs channels (N, C, ...)", found=repr(types[0]))
     channels, groups = types[0].shape[1], attrs["num_groups"]
     require(groups >= 1, "num_groups must be positive", found=groups)
-    divisible = not isinstance(channels, int) or channels % groups == 0
-    require(divisible, "the channels must be divisible by num_groups", found=f"{channels} and {groups} groups")
+    require_multiple(channels, groups, "the channels must be divisible by num_groups")
     _check_vectors(types[1:], channels, ("gamma", "beta"))
 
 

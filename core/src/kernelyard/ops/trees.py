@@ -22,7 +22,7 @@ from kernelyard.ir.op import Attribute, Attributes, Sample
 from kernelyard.ir.types import TensorType, Type
 from kernelyard.ops.declaration import declare
 from kernelyard.ops.samples import floats
-from kernelyard.ops.type_rules import require, require_dtype, require_rank, require_same_dtype, unify
+from kernelyard.ops.type_rules import require, require_dtype, require_multiple, require_rank, require_same_dtype, unify
 
 AGGREGATES = {"sum": np.sum, "mean": np.mean, "min": np.min, "max": np.max}
 
@@ -40,8 +40,8 @@ def _ensemble_type(types: Sequence[TensorType], attrs: Attributes) -> Type:
     for type_, what in ((roots, "the roots"), (features, "the features"), (children, "the children")):
         require_dtype(type_, ("int32",), what)
     trees, groups, aggregate = roots.shape[0], attrs["groups"], attrs["aggregate"]
-    is_whole = groups >= 1 and (not isinstance(trees, int) or (trees >= groups and trees % groups == 0))
-    require(is_whole, "the trees do not come in groups of equal number", found=trees, expected=f"{groups} groups")
+    require(groups >= 1 and (not isinstance(trees, int) or trees >= groups), "a group has no tree", found=trees)
+    require_multiple(trees, groups, "the trees do not come in groups of equal number")
     require(aggregate in AGGREGATES, "unknown aggregate", found=aggregate, expected=", ".join(AGGREGATES))
     require(attrs["depth"] >= 0, "there is no such depth", found=attrs["depth"], expected="0 or more")
     return TensorType((x.shape[0], groups * values.shape[1]), values.dtype)

@@ -119,6 +119,13 @@ def require_within(bound: Dim, first: Dim, last: Dim, what: str) -> None:
         pairs.append((bound, dims.minimum(dims.maximum(bound, first), last)))
 
 
+def require_multiple(size: Dim, of: Dim, message: str) -> None:
+    """Require that a size is a multiple of another; what cannot be proved is noted as an assumption."""
+    multiple = size + 1 if of == 0 else dims.floordiv(size, of) * of
+    require(not are_different(size, multiple), message, found=f"{size} and {of}")
+    unify(size, multiple, message)
+
+
 def assume_nonnegative(dim: Dim) -> None:
     """Note as an assumption that a dim is not negative, where that cannot be proved."""
     pairs = _assumed.get()
