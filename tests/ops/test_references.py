@@ -338,3 +338,11 @@ def test_a_shape_of_data_takes_no_memory(sizes: tuple[int, ...]) -> None:
 def test_no_size_is_negative() -> None:
     with pytest.raises(ExecutionError, match="negative"):
         reference("tensor_to_shape", np.array([3, -1]))
+
+
+# --- boxes --------------------------------------------------------------------------------------------------------------
+def test_the_boxes_of_a_group_come_one_after_another() -> None:
+    boxes, most, overlap = np.ones((3, 4), np.float32), np.int64(2), np.float32(0.5)
+    assert reference("image.suppress_boxes", boxes, np.array([4, 1, 1]), most, overlap).shape == (3,)
+    with pytest.raises(ShapeError, match="one after another"):
+        reference("image.suppress_boxes", boxes, np.array([1, 4, 1]), most, overlap)

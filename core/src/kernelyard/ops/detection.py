@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from kernelyard.errors import ShapeError
 from kernelyard.ir.op import Attribute, Attributes, Op, Sample, register_op
 from kernelyard.ir.types import TensorType, Type
 from kernelyard.ops.core_calls import require_stated_type
@@ -58,6 +59,8 @@ def _suppress_boxes_type(types: Sequence[TensorType], attrs: Attributes) -> Type
 def _suppress_boxes(
     boxes: np.ndarray, groups: np.ndarray, max_boxes_per_group: np.ndarray, iou_threshold: np.ndarray
 ) -> np.ndarray:
+    if np.count_nonzero(np.diff(groups)) >= max(len(np.unique(groups)), 1):
+        raise ShapeError("the boxes of a group do not come one after another", found=groups.tolist())
     kept = np.zeros(len(boxes), bool)
     for at, group in enumerate(groups):
         better = np.flatnonzero(kept[:at] & (groups[:at] == group))
