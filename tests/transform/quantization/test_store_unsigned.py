@@ -84,12 +84,24 @@ def joined_with_a_parameter(b: FunctionBuilder, x: Expr) -> Expr:
     return read(b, b.op("concat", store(b, x), b.input("stored", SHAPE, "int8"), axis=1))
 
 
+def around_a_wide_zero(b: FunctionBuilder, x: Expr) -> Expr:
+    """A zero point that int8 does not hold, of its own dtype."""
+    wide = np.array(-200, np.int32)
+    return b.op("dequantize", b.op("quantize", x, SCALE, wide, dtype="int8"), SCALE, wide)
+
+
+def read_around_another_dtype(b: FunctionBuilder, x: Expr) -> Expr:
+    return b.op("dequantize", store(b, x), SCALE, np.array(ZERO, np.int32))
+
+
 STAYS = {
     "around 0": lambda b, x: read(b, store(b, x, 0), 0),
     "returned": returned,
     "computed with": computed_with,
     "moved and returned": moved_and_returned,
     "joined with a parameter": joined_with_a_parameter,
+    "around a wide zero point": around_a_wide_zero,
+    "read around a zero point of another dtype": read_around_another_dtype,
 }
 
 
@@ -110,5 +122,15 @@ def test_all_data_of_a_function_is_stored_alike(check: Checker) -> None:
 
     def build(b: FunctionBuilder, x: Var) -> Expr:
         return b.op("add", read(b, store(b, x, 0), 0), read(b, store(b, x)))
+
+    assert dtypes(check(StoreUnsigned(), check.of(build, SHAPE))).count("uint8") == 2
+
+
+def test_data_of_uint8_keeps_a_zero_point_of_int8(check: Checker) -> None:
+    """It is none of those that are stored otherwise."""
+
+    def build(b: FunctionBuilder, x: Var) -> Expr:
+        other = b.op("dequantize", b.op("quantize", x, SCALE, np.uint8(0), dtype="uint8"), SCALE, np.int8(3))
+        return b.op("add", read(b, store(b, x)), other)
 
     assert dtypes(check(StoreUnsigned(), check.of(build, SHAPE))).count("uint8") == 2

@@ -29,7 +29,7 @@ class StoreUnsigned(FunctionPass):
 
     def transform(self, function: Function, module: IRModule, context: PassContext) -> Function:
         stored = _find_stored(function)
-        return _Shifter(stored).mutate(function) if stored else function
+        return _Shifter(stored, _find_dequantizes(function, stored)).mutate(function) if stored else function
 
 
 def _find_stored(function: Function) -> set[Var]:
@@ -50,6 +50,12 @@ def _find_stored(function: Function) -> set[Var]:
         found = left
 
 
+def _find_dequantizes(function: Function, stored: set[Var]) -> set[Var]:
+    """Return the variables of the dequantizes that read these: others may have a zero point of int8 for uint8."""
+    calls = ((each.var, each.value) for each in function.bindings if isinstance(each.value, Call))
+    return {var for var, call in calls if call.op_name == "dequantize" and call.args[0] in stored}
+
+
 def _is_int8(value: Expr) -> bool:
     return isinstance(value, Call) and isinstance(value.type, TensorType) and value.type.dtype == "int8"
 
@@ -57,8 +63,13 @@ def _is_int8(value: Expr) -> bool:
 def _can_shift(value: Expr) -> bool:
     assert isinstance(value, Call)
     if value.op_name == "quantize":
-        return isinstance(value.args[2], Constant)
+        return _is_known_zero_point(value.args[2])
     return value.op_name in MOVEMENTS
+
+
+def _is_known_zero_point(zero: Expr) -> bool:
+    """Return True for constants of int8: others may lie where no uint8 does once they are shifted."""
+    return isinstance(zero, Constant) and zero.tensor_type.dtype == "int8"
 
 
 def _has_zero_point(value: Expr) -> bool:
@@ -82,19 +93,19 @@ def _reads_data(binding: Binding, var: Var, found: set[Var]) -> bool:
     if not isinstance(call, Call):
         return False
     if call.op_name == "dequantize":
-        return isinstance(call.args[2], Constant)
+        return _is_known_zero_point(call.args[2])
     return binding.var in found and var not in call.args[len(MOVEMENTS[call.op_name].data(call)) :]
 
 
 class _Shifter(FunctionMutator):
-    def __init__(self, stored: set[Var]) -> None:
+    def __init__(self, stored: set[Var], dequantizes: set[Var]) -> None:
         super().__init__()
-        self._stored = stored
+        self._stored, self._dequantizes = stored, dequantizes
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call):
             return value
-        if value.op_name == "dequantize" and _is_shifted(value):
+        if var in self._dequantizes:
             return Call(value.op, [*value.args[:2], _shift_zero_point(value.args[2])], value.attrs)
         if var not in self._stored:
             return value
@@ -102,12 +113,6 @@ class _Shifter(FunctionMutator):
             attrs = {**value.attrs, "dtype": "uint8"}
             return Call(value.op, [*value.args[:2], _shift_zero_point(value.args[2])], attrs)
         return Call(value.op, value.args, _shift_padding(value)) if value.op_name == "pad" else value
-
-
-def _is_shifted(dequantize: Call) -> bool:
-    """Return True where the stored operand has become uint8, and the zero point has yet to."""
-    stored, _, zero = dequantize.args
-    return stored.tensor_type.dtype == "uint8" and zero.tensor_type.dtype == "int8"
 
 
 def _shift_zero_point(zero: Expr) -> Constant:
