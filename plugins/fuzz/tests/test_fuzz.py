@@ -23,6 +23,7 @@ from kernelyard.ir import Call, FunctionBuilder, IRModule, get_op, verify
 from kernelyard.ops.interpreter import run
 from kernelyard.patterns import FusionPattern, Matcher, is_op, wildcard
 from kernelyard.patterns.templates import swaps_last_two
+from kernelyard.transform import MergeCompositeFunctions
 from kernelyard_fuzz import campaign as campaigns
 from kernelyard_fuzz import oracles, untaken
 from kernelyard_fuzz.bound import compute_expected
@@ -389,6 +390,16 @@ def test_a_pattern_that_is_not_matched_is_found(monkeypatch):
     monkeypatch.setattr(Matcher, "matches", lambda self, pattern, expr: iter(()))
     with pytest.raises(FoundError, match="0 matches, none as it was built"):
         check_spliced(sketch.module(), sketch.spliced)
+
+
+def test_what_is_wrong_while_a_backend_is_asked_is_told(monkeypatch):
+    """The guard around the backend takes it for the plugin's own failure, with and without code generated."""
+    graph, other = (one_op(name, np.ones((4, 4), np.float32)) for name in ("exp", "negative"))
+    monkeypatch.setattr(MergeCompositeFunctions, "run", lambda self, module, context: other.module)
+    for compiled in (False, True):
+        with pytest.raises(FoundError, match="times the bound") as found:
+            check(graph, Configuration(("dnnl",), compiled=compiled), SeededChooser(0), Taken())
+        assert (found.value.oracle, found.value.place) == ("pass", "MergeCompositeFunctions")
 
 
 def test_what_rounding_decides_is_left_out():

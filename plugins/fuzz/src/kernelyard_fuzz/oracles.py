@@ -73,12 +73,13 @@ class _Watching(Instrument):
     """Verify the module after each pass that changed it, and interpret it after each stage, or after each pass.
 
     Loop-level functions, whose evaluation takes longest, and what libraries compiled are interpreted after each pass
-    alone: programs that are run say whether these are right.
+    alone: programs that are run say whether these are right. found: what is wrong, whatever the compiler makes of it.
     """
 
     def __init__(self, wanted: _Wanted, taken: Taken, each_pass: bool) -> None:
         self._wanted, self._taken, self._each_pass = wanted, taken, each_pass
         self._known = wanted.graph.module
+        self.found: FoundError | None = None
 
     def after_pass(self, pass_: Pass, before: IRModule, after: IRModule, depth: int) -> None:
         if isinstance(pass_, Sequential):
@@ -94,7 +95,7 @@ class _Watching(Instrument):
         try:
             verify(after)
         except KernelyardError as error:
-            raise _Wrong(FoundError("pass", "malformed", str(error), pass_.name)) from error
+            raise self._end(FoundError("pass", "malformed", str(error), pass_.name)) from error
         if self._each_pass:
             self._interpret(after, pass_.name)
 
@@ -103,22 +104,24 @@ class _Watching(Instrument):
             with np.errstate(all="ignore"):
                 outputs = run(module, list(self._wanted.graph.feeds))
         except (KernelyardError, ArithmeticError, IndexError, TypeError, ValueError) as error:
-            raise _Wrong(FoundError("pass", "error", f"{type(error).__name__}: {error}", name)) from error
+            raise self._end(FoundError("pass", "error", f"{type(error).__name__}: {error}", name)) from error
         try:
             self._wanted.check("pass", outputs)
         except FoundError as found:
             found.place = name
-            raise _Wrong(found) from found
+            raise self._end(found) from found
+
+    def _end(self, found: FoundError) -> _Wrong:
+        self.found = self.found or found
+        return _Wrong(str(found))
 
 
 def _is_lowered(module: IRModule) -> bool:
     return EXTERNAL_MODULES in module.attrs or any(isinstance(f, PrimFunc) for f in module.functions.values())
 
 
-class _Wrong(BaseException):  # passes by what the compiler makes of errors in passes
-    def __init__(self, found: FoundError) -> None:
-        super().__init__()
-        self.found = found
+class _Wrong(BaseException):
+    """End a compile: it passes by what the compiler makes of errors in passes, though not by guards of plugins."""
 
 
 class _Wanted:
@@ -291,13 +294,19 @@ def _build_watched(
     """Compile or explain a module under watch. What is wrong after a stage is looked for after each pass of it."""
     if how.each_pass:
         taken.note("oracle", "pass")
+    watching = _Watching(wanted, taken, how.each_pass)
+    built: Built | None = None
+    failed: BaseException | None = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PerformanceWarning)
-            return build(module, **how.arguments(), instruments=[_Watching(wanted, taken, how.each_pass)])
-    except _Wrong as wrong:
+            built = build(module, **how.arguments(), instruments=[watching])
+    except (_Wrong, Exception) as error:  # whatever it is, the compiler raised it on a valid module
+        failed = error
+    if watching.found is not None:
         if not how.each_pass:
             _build_watched(build, module, replace(how, each_pass=True), wanted, taken)
-        raise wrong.found from None
-    except Exception as error:  # whatever it is, the compiler raised it on a valid module
-        raise FoundError("compile", "error", f"{type(error).__name__}: {error}") from error
+        raise watching.found
+    if built is None:
+        raise FoundError("compile", "error", f"{type(failed).__name__}: {failed}") from failed
+    return built
