@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kernelyard.cli.feeds import read_dims
+from kernelyard.cli.feeds import feeds_options, read_dims
 from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option
 from kernelyard.cli.output import print_json, say
 from kernelyard.transform.pass_infra.bisect import BISECT_LIMIT
-from kernelyard_debug.options import check_one_oracle, check_option, compare_options, feeds_option
+from kernelyard_debug.options import check_one_oracle, check_option, compare_options
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @click.command("bisect")
 @click.argument("model", type=click.Path(path_type=Path))
 @compare_options
 @check_option
-@feeds_option
+@feeds_options
 @dim_option
 @compile_options
 @json_option
@@ -28,7 +32,7 @@ def command(
     tolerance: float | None,
     timeout: float,
     check: str | None,
-    feeds: Path | None,
+    feeds: dict[str, np.ndarray],
     dim_values: tuple[str, ...],
     how: CompileOptions,
     as_json: bool,

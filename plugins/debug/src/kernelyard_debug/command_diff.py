@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kernelyard.cli.feeds import read_dims
+from kernelyard.cli.feeds import feeds_options, read_dims
 from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option
 from kernelyard.cli.output import print_json, say
-from kernelyard_debug.options import compare_options, feeds_option
+from kernelyard_debug.options import compare_options
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @click.command("diff")
 @click.argument("model", type=click.Path(path_type=Path))
 @compare_options
-@feeds_option
+@feeds_options
 @click.option("--every-layer", is_flag=True, help="Measure all layers, where the outputs agree as well.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File for a plot of the errors (SVG).")
 @dim_option
@@ -26,7 +30,7 @@ def command(
     against: str | None,
     tolerance: float | None,
     timeout: float,
-    feeds: Path | None,
+    feeds: dict[str, np.ndarray],
     every_layer: bool,
     output: Path | None,
     dim_values: tuple[str, ...],

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kernelyard.cli.feeds import read_dims
+from kernelyard.cli.feeds import feeds_options, read_dims
 from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option
 from kernelyard.cli.output import print_json, say
-from kernelyard_debug.options import check_one_oracle, check_option, compare_options, feeds_option
+from kernelyard_debug.options import check_one_oracle, check_option, compare_options
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @click.command("reduce")
 @click.argument("model", type=click.Path(path_type=Path))
 @compare_options
 @check_option
-@feeds_option
+@feeds_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the result.")
 @dim_option
 @compile_options
@@ -27,7 +31,7 @@ def command(
     tolerance: float | None,
     timeout: float,
     check: str | None,
-    feeds: Path | None,
+    feeds: dict[str, np.ndarray],
     output: Path | None,
     dim_values: tuple[str, ...],
     how: CompileOptions,

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 import kernelyard.ops  # noqa: F401  declares the operators
-from kernelyard import dims, dtypes
+from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.driver.session.import_model import import_model
 from kernelyard.driver.session.options import check_options
 from kernelyard.errors import InputNameError
 from kernelyard.plugins.discovery.manager import get_manager
 from kernelyard.runtime.array_files import read_array_file
+from kernelyard.runtime.random_arrays import random_array
 from kernelyard.transform.pass_infra.pass_base import PassContext
 from kernelyard.transform.pipelines import get_pipeline
 from kernelyard_debug.case import Case
@@ -76,15 +77,12 @@ def random_feeds(
         expected = ", ".join(name for name, _, _ in inputs) or "this model has no input"
         raise InputNameError(f"no input is called {unknown[0]!r}", expected=expected)
     random = np.random.default_rng(0)
-    return {n: np.asarray(given[n]) if n in given else _random(random, s, d, sizes) for n, s, d in inputs}
+    return {
+        n: np.asarray(given[n]) if n in given else random_array(random, _evaluate(s, sizes), d) for n, s, d in inputs
+    }
 
 
-def _random(
-    random: np.random.Generator, shape: Sequence[Dim | str], dtype: str, sizes: Mapping[str, int]
-) -> np.ndarray:
+def _evaluate(shape: Sequence[Dim | str], sizes: Mapping[str, int]) -> list[int]:
     parsed = [dims.parse(dim) if isinstance(dim, str) else dim for dim in shape]
     values = {**{symbol: 1 for dim in parsed for symbol in dims.symbols_of(dim)}, **sizes}
-    numbers = [dims.evaluate(dim, values) for dim in parsed]
-    if dtypes.is_float(dtype):
-        return random.standard_normal(numbers).astype(dtypes.to_numpy(dtype))
-    return random.integers(0, 2, numbers).astype(dtypes.to_numpy(dtype))
+    return [dims.evaluate(dim, values) for dim in parsed]

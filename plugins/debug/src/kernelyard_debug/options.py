@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -37,8 +36,3 @@ def check_one_oracle(check: str | None, against: str | None) -> None:
     """Check that not both a command and a runner are given. Raises: UsageError."""
     if check is not None and against is not None:
         raise click.UsageError("--check and --against exclude each other: one oracle at a time")
-
-
-feeds_option = click.option(
-    "--feeds", type=click.Path(path_type=Path), metavar="FILE.npz", help="Arrays by input (default: random numbers)."
-)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import kernelyard as ky
-from kernelyard import dims, dtypes
+from kernelyard import dims
 from kernelyard.errors import KernelyardError
-from kernelyard.runtime.api import TensorInfo
+from kernelyard.runtime.random_arrays import random_array
 
 TOLERANCE = 1e-2  # of the largest element: other kernels, and sums in another order, may run for other sizes
 _ROWS = 3
@@ -62,7 +62,7 @@ def why_not_batched(exe: ky.Executable, sizes: Sequence[Mapping[str, int]]) -> s
         return f"it cannot be tried out: sizes of {', '.join(sorted(symbols(exe) - {symbol}))} are not known (--warm)"
     random = np.random.default_rng(0)
     together = {
-        info.name: _random(random, info, shape)
+        info.name: random_array(random, shape, info.dtype)
         for info, shape in zip(exe.inputs, shapes(exe, {**sizes[0], symbol: _ROWS}).values(), strict=True)
     }
     try:
@@ -83,12 +83,6 @@ def _agree(one: np.ndarray, other: np.ndarray) -> bool:
     a, b = one.astype(np.float64), other.astype(np.float64)
     largest = float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
     return bool(np.allclose(a, b, rtol=0.0, atol=TOLERANCE * largest, equal_nan=True))
-
-
-def _random(random: np.random.Generator, info: TensorInfo, shape: tuple[int, ...]) -> np.ndarray:
-    if dtypes.is_float(info.dtype):
-        return random.standard_normal(shape).astype(dtypes.to_numpy(info.dtype))
-    return random.integers(0, 2, shape).astype(dtypes.to_numpy(info.dtype))
 
 
 def _symbols(dim: int | str) -> frozenset[str]:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelyard.cli.feeds import read_array, read_dims
+from kernelyard.cli.feeds import feeds_options, read_dims
 from kernelyard.cli.model_files import ARTIFACT_SUFFIX
 from kernelyard.cli.options import CompileOptions, compile_options, json_option, remote_cache_option, threads_option
 from kernelyard.cli.output import print_json, say, terminal_width
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from kernelyard.driver.measured_placement import Tuning
     from kernelyard_tune.spread import Tuned
     from kernelyard_tune.work import Limits
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--effort", default="quick", metavar="EFFORT", help="Time to measure: quick (10 s), full (60 s), or seconds."
 )
-@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input to measure with.")
+@feeds_options
 @click.option("--again", is_flag=True, help="Measure again what this machine has in its cache.")
 @click.option("--on", metavar="POOL", help="Workers that measure: local://4, dask://host:8786, ray://host:10001.")
 @click.option(
@@ -55,7 +57,7 @@ def command(
     output: Path | None,
     placement: Path | None,
     effort: str,
-    inputs: tuple[str, ...],
+    feeds: dict[str, np.ndarray],
     again: bool,
     on: str | None,
     limit_seconds: float,
@@ -73,7 +75,6 @@ def command(
 
     if output is not None and len(models) > 1:
         raise click.UsageError("-o saves one model, and several are given")
-    feeds = dict(map(read_array, inputs))
     tuning = Tuning(_effort(effort), threads, feeds, _sets_of_sizes(dim_values), not again, remote_cache)
     if on is None:
         tuned = _here(models, tuning, how, output)

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from kernelyard import dims, dtypes
+from kernelyard import dims
 from kernelyard.dims import Dim
 from kernelyard.driver.measured_placement import Tuning
 from kernelyard.ir import IRModule
 from kernelyard.ir.types import tensors_of
 from kernelyard.runtime.execute.executable import Executable, TensorInfo
 from kernelyard.runtime.placement_decision import sizes_text
+from kernelyard.runtime.random_arrays import random_array
 from kernelyard_tune.errors import TuneError
 
 BATCH, OTHER = 1, 64  # sizes of symbols that nobody names: of a first dimension, and of others
@@ -21,8 +22,7 @@ BATCH, OTHER = 1, 64  # sizes of symbols that nobody names: of a first dimension
 def make_feeds(
     executable: Executable, given: Mapping[str, np.ndarray], sizes: Mapping[str, int]
 ) -> dict[str, np.ndarray]:
-    """Return the feeds that are given, and random ones for the rest, the same in every process: standard normal floats,
-    and integers 0 and 1.
+    """Return the feeds that are given, and random ones for the rest, the same in every process.
 
     sizes: of symbols, as `sizes_of` takes them.
     Raises: TuneError for a name that is none of the model's, or sizes that make a negative one.
@@ -36,7 +36,7 @@ def make_feeds(
     return {
         info.name: np.asarray(given[info.name])
         if info.name in given
-        else _random(random, _shape(info, values), info.dtype)
+        else random_array(random, _shape(info, values), info.dtype)
         for info in executable.inputs
     }
 
@@ -86,9 +86,3 @@ def _shape(info: TensorInfo, values: Mapping[str, int]) -> tuple[int, ...]:
     if any(size < 0 for size in shape):
         raise TuneError("the sizes make a negative one", where=f"input {info.name!r}", found=str(shape))
     return shape
-
-
-def _random(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    if dtypes.is_float(dtype):
-        return random.standard_normal(shape).astype(dtypes.to_numpy(dtype))
-    return random.integers(0, 2, shape).astype(dtypes.to_numpy(dtype))

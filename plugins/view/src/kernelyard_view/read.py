@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kernelyard.cli.feeds import make_feeds
 from kernelyard.cli.model_files import is_artifact, open_executable
@@ -25,7 +27,7 @@ class Wanted:
     """Choose what to measure of models and artifacts. calls: that are timed, 0 for none."""
 
     how: CompileOptions
-    inputs: tuple[str, ...] = ()
+    feeds: Mapping[str, np.ndarray] = field(default_factory=dict)
     dim_values: tuple[str, ...] = ()
     threads: int | None = None
     calls: int = 10
@@ -70,7 +72,7 @@ def _compile(path: Path, wanted: Wanted) -> Build:
     executable, passes = open_model(path, wanted)
     if not wanted.calls:
         return build_of(executable, path.name, passes=passes)
-    feeds = make_feeds(executable, wanted.inputs, wanted.dim_values)
+    feeds = make_feeds(executable, wanted.feeds, wanted.dim_values)
     return build_of(executable, path.name, feeds, wanted.calls, passes, measure_roof(executable.threads))
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kernelyard.cli.feeds import make_feeds
+from kernelyard.cli.feeds import feeds_options, make_feeds
 from kernelyard.cli.model_files import open_executable
 from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option, threads_option
 from kernelyard.cli.output import print_json, terminal_width
 from kernelyard.cli.progress import Progress
 from kernelyard_view.output_file import check_output, write_output
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @click.command("trace")
@@ -20,7 +24,7 @@ from kernelyard_view.output_file import check_output, write_output
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The trace (default: none).")
 @click.option("--calls", default=10, show_default=True, type=click.IntRange(1), help="Calls to time.")
 @click.option("--callers", default=1, show_default=True, type=click.IntRange(1, 256), help="Threads that call at once.")
-@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input (default: random numbers).")
+@feeds_options
 @dim_option
 @threads_option
 @compile_options
@@ -30,7 +34,7 @@ def command(
     output: Path | None,
     calls: int,
     callers: int,
-    inputs: tuple[str, ...],
+    feeds: dict[str, np.ndarray],
     dim_values: tuple[str, ...],
     threads: int | None,
     how: CompileOptions,
@@ -48,7 +52,7 @@ def command(
         check_output(output)
     with Progress(f"preparing {model}"):
         executable = open_executable(model, how, threads)
-        feeds = make_feeds(executable, inputs, dim_values)
+        feeds = make_feeds(executable, feeds, dim_values)
         roof = measure_roof(executable.threads)
     with live_table(calls, roof) as watch:
         trace = take_trace(executable, model.name, feeds, calls, callers, roof, watch)

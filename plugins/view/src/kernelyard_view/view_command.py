@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from kernelyard.cli.feeds import feeds_options
 from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option, threads_option
 from kernelyard.cli.output import print_json
 from kernelyard.cli.progress import Progress
 from kernelyard_view.output_file import check_output, write_output
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @click.command("view")
@@ -17,7 +22,7 @@ from kernelyard_view.output_file import check_output, write_output
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The page (default: FILE.html).")
 @click.option("--calls", default=10, show_default=True, type=click.IntRange(0), help="Calls to time; 0: none.")
 @click.option("--ir/--no-ir", "with_passes", default=True, show_default=True, help="Show what each pass changed.")
-@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input (default: random numbers).")
+@feeds_options
 @dim_option
 @threads_option
 @compile_options
@@ -27,7 +32,7 @@ def command(
     output: Path | None,
     calls: int,
     with_passes: bool,
-    inputs: tuple[str, ...],
+    feeds: dict[str, np.ndarray],
     dim_values: tuple[str, ...],
     threads: int | None,
     how: CompileOptions,
@@ -41,7 +46,7 @@ def command(
     output = output or Path(files[0].name).with_suffix(".html")
     check_output(output)
     with Progress(f"looking at {', '.join(file.name for file in files)}"):
-        builds = read_builds(files, Wanted(how, inputs, dim_values, threads, calls, with_passes))
+        builds = read_builds(files, Wanted(how, feeds, dim_values, threads, calls, with_passes))
         if len(builds) > 2:
             raise click.UsageError(f"{len(builds)} builds are given; a page shows one, or two side by side")
         page = view_page(builds)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kernelyard.cli.feeds import make_feeds
+from kernelyard.cli.feeds import feeds_options, make_feeds
 from kernelyard.cli.model_files import open_executable
 from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option, threads_option
 from kernelyard.cli.output import print_json
@@ -16,6 +16,8 @@ from kernelyard.cli.progress import Progress
 from kernelyard.runtime.text_table import duration
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from kernelyard.runtime.profiling.profile import Profile
 
 PERCENTILES = (10, 50, 90, 99)
@@ -27,6 +29,7 @@ PERCENTILES = (10, 50, 90, 99)
 @click.option("--warm-up", default=10, show_default=True, type=click.IntRange(0), help="Runs before that.")
 @click.option("--profile", "with_profile", is_flag=True, help="Also print a profile of the steps.")
 @click.option("--trace", type=click.Path(path_type=Path, dir_okay=False), help="Write a trace for Perfetto or Chrome.")
+@feeds_options
 @dim_option
 @threads_option
 @compile_options
@@ -37,19 +40,20 @@ def command(
     warm_up: int,
     with_profile: bool,
     trace: Path | None,
+    feeds: dict[str, np.ndarray],
     dim_values: tuple[str, ...],
     threads: int | None,
     how: CompileOptions,
     as_json: bool,
 ) -> None:
-    """Time MODEL, an artifact or a model to be compiled, on random numbers."""
+    """Time MODEL, an artifact or a model to be compiled, on files or on random numbers."""
     import numpy as np
 
     with Progress(f"preparing {model}"):  # but nothing moves on the screen while runs are timed
         start = time.perf_counter()
         exe = open_executable(model, how, threads)
         ready = time.perf_counter() - start
-        feeds = make_feeds(exe, (), dim_values)
+        feeds = make_feeds(exe, feeds, dim_values)
     times = np.empty(1 + warm_up + repeat)
     for i in range(len(times)):
         start = time.perf_counter()

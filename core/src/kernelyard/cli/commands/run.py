@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kernelyard.cli.feeds import make_feeds
+from kernelyard.cli.feeds import feeds_options, make_feeds
 from kernelyard.cli.model_files import open_executable
 from kernelyard.cli.options import CompileOptions, compile_options, dim_option, json_option, threads_option
 from kernelyard.cli.output import print_json
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 @click.command("run")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "-i", "--input", "files", multiple=True, metavar="NAME=FILE.npy", help="Data of an input (default: random numbers)."
-)
+@feeds_options
 @click.option(
     "-o", "--output", "folder", type=click.Path(path_type=Path), help="Folder for the results: 0.npy, 1.npy, ..."
 )
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 @json_option
 def command(
     model: Path,
-    files: tuple[str, ...],
+    feeds: dict[str, np.ndarray],
     folder: Path | None,
     dim_values: tuple[str, ...],
     threads: int | None,
@@ -42,7 +40,7 @@ def command(
     """Run MODEL, an artifact or a model to be compiled, once, on files or on random numbers."""
     with Progress(f"running {model}"):
         exe = open_executable(model, how, threads)
-        results = {name: tensor.numpy() for name, tensor in exe.run(make_feeds(exe, files, dim_values)).items()}
+        results = {name: tensor.numpy() for name, tensor in exe.run(make_feeds(exe, feeds, dim_values)).items()}
     facts = {name: _describe_tensor(array) for name, array in results.items()}
     if folder is not None:
         for name, path in _save(results, folder).items():
