@@ -17,7 +17,7 @@ from kernelyard_torch import order_statistics as order
 from kernelyard_torch.fractional_pooling import fractional_max_pool_2d, fractional_max_pool_3d
 from kernelyard_torch.graph_outputs import memory_order
 from kernelyard_torch.grid_sampling import grid_sampler, grid_sampler_2d
-from kernelyard_torch.special_functions import log_gamma
+from kernelyard_torch.special import bessel, error, gamma, modified_bessel
 
 converters.load()  # which says what has a converter
 Table = dict[Any, Callable[..., Any]]
@@ -33,6 +33,30 @@ FURTHER = (
     torch.ops.aten.tril_indices.default,
     torch.ops.aten.triu_indices.default,
 )
+
+_SPECIAL = {
+    "digamma": gamma.digamma,
+    "erfc": error.erfc,
+    "erfinv": error.erfinv,
+    "i0": modified_bessel.i0,
+    "special_bessel_j0": bessel.j0,
+    "special_bessel_j1": bessel.j1,
+    "special_bessel_y0": bessel.y0,
+    "special_bessel_y1": bessel.y1,
+    "special_erfcx": error.erfcx,
+    "special_i0e": modified_bessel.i0e,
+    "special_i1": modified_bessel.i1,
+    "special_i1e": modified_bessel.i1e,
+    "special_log_ndtr": error.log_ndtr,
+    "special_modified_bessel_i0": modified_bessel.i0,
+    "special_modified_bessel_i1": modified_bessel.i1,
+    "special_modified_bessel_k0": modified_bessel.k0,
+    "special_modified_bessel_k1": modified_bessel.k1,
+    "special_ndtri": error.ndtri,
+    "special_scaled_modified_bessel_k0": modified_bessel.scaled_k0,
+    "special_scaled_modified_bessel_k1": modified_bessel.scaled_k1,
+    "special_spherical_bessel_j0": bessel.spherical_j0,
+}
 
 # Converted where they are plain.
 RECURRENT = (
@@ -63,7 +87,9 @@ def _own() -> Table:
         torch.ops.aten.histc.default: order.histogram,
         torch.ops.aten.index_reduce.default: _index_reduce,
         torch.ops.aten.kthvalue.default: order.kth_value,
-        torch.ops.aten.lgamma.default: log_gamma,
+        torch.ops.aten.lcm.default: _least_multiple,
+        torch.ops.aten.lgamma.default: gamma.log_gamma,
+        torch.ops.aten.polygamma.default: gamma.polygamma,
         torch.ops.aten.cholesky.default: _or_nan(lambda x, upper=False: torch.linalg.cholesky_ex(x, upper=upper)),
         torch.ops.aten.linalg_cholesky.default: _or_nan(torch.linalg.cholesky_ex),
         torch.ops.aten.linalg_inv.default: _or_nan(torch.linalg.inv_ex),
@@ -82,6 +108,7 @@ def _own() -> Table:
         torch.ops.aten.randn_like.default: _randn_like,
         torch.ops.aten.rrelu_with_noise_functional.default: _leaky_relu_of_mean,
     }
+    own |= {getattr(torch.ops.aten, name).default: function for name, function in _SPECIAL.items()}
     own |= {op: _unlike_converted(decomposition_table[op]) for op in RECURRENT}
     core = [op for op in decomposition_table if isinstance(op, torch._ops.OpOverload) and torch.Tag.core in op.tags]
     rest = {op: decomposition_table[op] for op in core if registry.find(op) is None}
@@ -148,6 +175,12 @@ def _index_reduce(
     shape[dim] = index.numel()
     places = index.to(torch.int64).reshape(shape).expand(source.shape)
     return torch.scatter_reduce(x, dim, places, source, reduce, include_self=include_self)
+
+
+def _least_multiple(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the least common multiple, 0 of two zeros."""
+    divisor = torch.gcd(a, b)
+    return (torch.div(a, torch.where(divisor == 0, 1, divisor), rounding_mode="trunc") * b).abs()
 
 
 def _put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:

@@ -11,6 +11,7 @@ FAMILIES = (
     "control_flow",
     "convolution",
     "creation",
+    "divisors",
     "elementwise",
     "experts",
     "fourier",
