@@ -284,7 +284,12 @@ CASES = [
         )
     ),
     case("Resize", image, fixed={"n": i64(2, 3, 5, 20)}, order=("x0", "", "", "n"), mode="linear", symbolic=False),
-    case("Resize", image, fixed={"s": np.array([1, 1, 2, 2], np.float32)}, opset=10),
+    # Up to opset 10, the nearest of an axis that shrinks is the one above: ONNX's own test has 1 and 3 of 1 to 4.
+    *(
+        case("Resize", image, fixed={"s": np.array([1, 1, *scales], np.float32)}, opset=10, mode=mode)
+        for scales in ((2, 2), (0.6, 0.75), (0.6, 2.5))
+        for mode in ("nearest", "linear")
+    ),
     *(
         case(
             "Resize",

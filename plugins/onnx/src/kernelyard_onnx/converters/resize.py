@@ -28,9 +28,17 @@ def upsample_by_two_scales(node: Node) -> Expr:
 @converter("Upsample", since=7)
 @converter("Resize", since=10)
 def resize_by_scales(node: Node) -> Expr:
+    """Resize or Upsample of opset 7 to 10: nearest numbers lie below where an axis grows, above where it shrinks."""
     scales = node.attr("scales") or _read_numbers(node, node.input(1), "scales")
-    sizes, factors = _sizes_and_scales(node, node.shape(node.input(0)), scales)
-    return _resize(node, sizes, factors, "asymmetric", "floor")
+    x = node.input(0)
+    shape = node.shape(x)
+    sizes, factors = _sizes_and_scales(node, shape, scales)
+    if factors is not None and node.attr("mode", "nearest") == "nearest":
+        shrinks = [factor < 1 for factor in factors]
+        smaller = [new if less else size for size, new, less in zip(shape, sizes, shrinks, strict=True)]
+        x = _resize(node, x, smaller, [min(factor, 1.0) for factor in factors], "asymmetric", "ceil")
+        factors = [max(factor, 1.0) for factor in factors]
+    return _resize(node, x, sizes, factors, "asymmetric", "floor")
 
 
 @converter("Resize", since=11)
@@ -64,7 +72,7 @@ def _resize_node(node: Node, x: Expr) -> Expr:
         return _crop_and_resize(node, shape, axes)
     if _needs_matrices(node, shape):
         return _resize_by_matrices(node, shape, full_factors, mode)
-    return _resize(node, shape, full_factors, mode, node.attr("nearest_mode", "round_prefer_floor"))
+    return _resize(node, x, shape, full_factors, mode, node.attr("nearest_mode", "round_prefer_floor"))
 
 
 def _crop_and_resize(node: Node, sizes: Sequence[Dim], axes: Sequence[int]) -> Expr:
@@ -172,8 +180,9 @@ def _fit_sizes(node: Node, shape: Sequence[Dim], sizes: Sequence[Dim]) -> tuple[
     return [int(np.floor(scale * old + 0.5)) for _, old in numbers], [scale] * len(shape)
 
 
-def _resize(node: Node, sizes: Sequence[Dim], scales: Sequence[float] | None, coordinates: str, rounding: str) -> Expr:
-    x = node.input(0)
+def _resize(
+    node: Node, x: Expr, sizes: Sequence[Dim], scales: Sequence[float] | None, coordinates: str, rounding: str
+) -> Expr:
     mode = node.attr("mode", "nearest")
     method = METHODS.get(mode) or node.reject(f"its mode {mode!r} is unknown")
     shape = node.shape(x)
