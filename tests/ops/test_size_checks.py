@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,21 @@ def one_open(op: str, *shapes: tuple[Any, ...], **attrs: Any) -> IRModule:
     )
 
 
+def check_sizes(module: IRModule, good: Sequence[int], bad: Sequence[int]) -> None:
+    """Compare a program with the reference for sizes of `n`, and have it refuse others."""
+    exe = ky.compile(module, backends=[])
+
+    def feeds(size: int) -> list[np.ndarray]:
+        shapes = [[dims.evaluate(dim, {"n": size}) for dim in each.shape] for each in exe.entries["main"].inputs]
+        return [floats(*shape, seed=at) for at, shape in enumerate(shapes)]
+
+    for size in good:
+        np.testing.assert_allclose(np.asarray(exe(*feeds(size))), run(module, feeds(size))[0], 1e-5, 1e-6)
+    for size in bad:
+        with pytest.raises(ShapeError, match="sizes of the inputs are inconsistent"):
+            exe(*feeds(size))
+
+
 @pytest.mark.parametrize(
     ("module", "divisor"),
     [
@@ -87,16 +103,21 @@ def one_open(op: str, *shapes: tuple[Any, ...], **attrs: Any) -> IRModule:
 )
 def test_an_open_size_is_a_multiple_of_what_divides_it(module: IRModule, divisor: int) -> None:
     """Else heads or groups would be cut off, or read what lies behind."""
-    exe = ky.compile(module, backends=[])
+    check_sizes(module, (2 * divisor,), (divisor + 1,))
 
-    def feeds(size: int) -> list[np.ndarray]:
-        shapes = [[dims.evaluate(dim, {"n": size}) for dim in each.shape] for each in exe.entries["main"].inputs]
-        return [floats(*shape, seed=at) for at, shape in enumerate(shapes)]
 
-    given = feeds(2 * divisor)
-    np.testing.assert_allclose(np.asarray(exe(*given)), run(module, given)[0], 1e-5, 1e-6)
-    with pytest.raises(ShapeError, match="sizes of the inputs are inconsistent"):
-        exe(*feeds(divisor + 1))
+@pytest.mark.parametrize(
+    ("module", "good", "bad"),
+    [
+        (one_open("nn.prelu", (n, 4), (2, 4)), (2,), (1, 3)),
+        (one_open("broadcast_to", (n, 4), shape=(3, 4)), (1, 3), (2, 4)),
+        (one_open("nn.attention_bias", (n, 4, 2, 8), (n, 5, 2, 8), (n, 5, 2, 8), (3, 1, 1, 5)), (3,), (1, 4)),
+    ],
+    ids=("the slope", "what is spread", "the bias"),
+)
+def test_what_is_spread_fits(module: IRModule, good: tuple[int, ...], bad: tuple[int, ...]) -> None:
+    """Else what lies behind the slope would be read, or rows of a result would be left out."""
+    check_sizes(module, good, bad)
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 5), (3, 4), (4, n)])

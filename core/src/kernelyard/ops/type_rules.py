@@ -222,14 +222,17 @@ def _broadcast(left: Dim, right: Dim, shapes: Sequence[Shape]) -> Dim:
 
 
 def require_broadcastable(shape: Shape, target: Shape, what: str) -> None:
-    """Require that `shape` broadcasts to exactly `target`."""
+    """Require that `shape` broadcasts to exactly `target`; what cannot be proved is noted as an assumption."""
+    sizes = tuple(zip(reversed(shape), reversed(target), strict=False))
     require(
-        len(shape) <= len(target)
-        and not any(_overflows(a, b) for a, b in zip(reversed(shape), reversed(target), strict=False)),
+        len(shape) <= len(target) and not any(_overflows(a, b) for a, b in sizes),
         f"{what} does not broadcast to the target shape",
         found=str(shape),
         expected=str(target),
     )
+    pairs = _assumed.get()
+    if pairs is not None:
+        pairs += [(dims.broadcast(a, b), b) for a, b in sizes if a not in (1, b)]
 
 
 def _overflows(size: Dim, target: Dim) -> bool:
