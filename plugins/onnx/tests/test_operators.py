@@ -112,8 +112,8 @@ CASES = [
     case("LogSoftmax", f(2, 3, 4), opset=11, axis=2),
     case("Softmax", f(2, 3, 4), axis=1),
     case("LogSoftmax", f(2, 3, 4)),
-    case("Hardmax", f(2, 3, 4), opset=13, axis=-1, symbolic=False),
-    case("Hardmax", f(2, 3, 4), opset=11, symbolic=False),
+    case("Hardmax", f(2, 3, 4), opset=13, axis=-1),
+    case("Hardmax", f(2, 3, 4), opset=11),
     # --- quantized: scales of one number, and one per column ---
     *(
         case(

@@ -29,6 +29,11 @@ CASES = {
     "greatest": [node("ReduceMax", "x", axes=[1])],
     "concat": [node("Concat", "x", "table", axis=1)],
     "pad": [node("Pad", "x", "pads")],
+    "resize": [
+        helper.make_node("Resize", ["x", "", "scales"], ["resized"], mode="linear"),
+        node("Concat", "resized", "table", axis=1),
+    ],
+    "hardmax": [helper.make_node("Hardmax", ["x"], ["hard"], axis=1), node("Concat", "hard", "table", axis=1)],
     "size": [node("Shape", "x")],
     "whether there is any": [
         helper.make_node("Shape", ["x"], ["sizes"]),
@@ -39,6 +44,7 @@ CASES = {
 WEIGHTS = {
     "axis": AXIS,
     "table": np.ones((2, 1, 3), np.float32),
+    "scales": np.array([1, 1.5, 1], np.float32),
     "pads": np.array([0, 1, 0, 0, 0, 0], np.int64),
     "none": np.array([0], np.int64),
 }

@@ -203,7 +203,9 @@ def hardmax_of_matrix(node: Node) -> Expr:
 
 def _hardmax(node: Node, x: Expr, axis: int) -> Expr:
     depth = node.shape(x)[axis]
-    if not isinstance(depth, int):
-        node.reject("the size of its axis is not fixed")
-    winners = node.op("argmax", x, axis=axis, keepdims=False, select_last_index=False)
-    return node.op("one_hot", winners, depth=depth, axis=axis, on_value=1.0, off_value=0.0, dtype=node.dtype(x))
+    if depth == 0:  # nothing is largest of nothing
+        return x
+    winners = node.op("argmax", x, axis=axis, keepdims=True, select_last_index=False)
+    places = node.op("arange", count=depth, dtype="int64")
+    along = node.reshape(places, [depth if at == axis else 1 for at in range(node.rank(x))])
+    return node.cast(node.op("equal", along, winners), node.dtype(x))

@@ -188,6 +188,8 @@ def _resize(
     shape = node.shape(x)
     if tuple(sizes) == shape and (scales is None or all(scale == 1 for scale in scales)):
         return x
+    if 0 in shape:  # nothing to interpolate, and its sizes hold nothing, too
+        return node.reshape(x, tuple(sizes))
     # Batch and channels are rarely resized; where they are, every axis is treated as a spatial one.
     plain = len(shape) > 2 and tuple(sizes[:2]) == shape[:2] and (scales is None or list(scales[:2]) == [1, 1])
     first = 2 if plain else 0
