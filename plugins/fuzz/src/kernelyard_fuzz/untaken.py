@@ -6,6 +6,8 @@ small graphs of its own: what is built from it, its operators between quantized 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kernelyard_fuzz.chooser import SeededChooser
 from kernelyard_fuzz.configuration import Configuration
 from kernelyard_fuzz.focused import write_small
@@ -16,9 +18,12 @@ from kernelyard_fuzz.sketch import Sketch
 TRIES = 40  # graphs of one pattern
 
 
-def find_untaken_patterns(backend: str, recipe: Recipe, seed: int = 0) -> tuple[str, ...]:
-    """Return the names of a backend's patterns that it takes in none of their graphs."""
-    mine = [pattern for pattern in recipe.patterns if pattern.name.startswith(f"{backend}.")]
+def find_untaken_patterns(backend: str, recipe: Recipe, seed: int = 0, known: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the names of a backend's patterns that it takes in none of their graphs.
+
+    known: those that nobody need ask about again: what this processor has no instructions for, say.
+    """
+    mine = [each for each in recipe.patterns if each.name.startswith(f"{backend}.") and each.name not in known]
     arguments = Configuration(backends=(backend,)).arguments()
     taken: set[str] = set()
     for pattern in mine:
