@@ -36,6 +36,18 @@ def test_a_rewrite_that_is_lost_costs_an_operator(monkeypatch: pytest.MonkeyPatc
     assert worse(after.costs, before.costs) == ""
 
 
+def test_a_reason_that_is_another_is_found() -> None:
+    """A check that is lost lets a group pass to the next, which refuses it: nothing else shows that."""
+    b = FunctionBuilder()
+    module = IRModule({"main": b.function(b.op("matmul", b.input("x", (3,)), b.input("y", (3,))))})
+    check(Graph(module, (np.ones(3, np.float32),) * 2), Configuration(("dnnl",)), SeededChooser(0), taken := Taken())
+    (stage,) = (stage for stage in taken.costs if stage.startswith("declined by dnnl"))
+    assert taken.costs[stage] == Cost(1)
+    other = {("declined by dnnl: other" if name == stage else name): cost for name, cost in taken.costs.items()}
+    assert worse(taken.costs, other).startswith("declined by dnnl: other: Cost(left=1")
+    assert worse(taken.costs, {name: cost for name, cost in taken.costs.items() if name != stage}) == ""
+
+
 def test_what_costs_more_than_before_is_a_find() -> None:
     tally = try_seeds([3, 4], RECIPE)
     assert set(tally.costs) == {3, 4}

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from kernelyard.ir import Call, Function, IRModule, Op
 from kernelyard.patterns.composite import CODEGEN, COMPOSITE
 
+DECLINED = "declined by "  # begins the stages that count a backend's answers
+
 
 class Cost(NamedTuple):
     """Count what a module consists of; what comes first weighs most.
@@ -41,8 +43,12 @@ def cost_of(module: IRModule) -> Cost:
 
 
 def worse(before: Mapping[str, Cost], after: Mapping[str, Cost]) -> str:
-    """Return the first stage whose result costs more than before, and by what; empty where none does."""
-    for stage, cost in before.items():
-        if stage in after and after[stage] > cost:
-            return f"{stage}: {after[stage]} in place of {cost}"
+    """Return the first stage whose result costs more than before, and by what; empty where none does.
+
+    Of reasons to decline, one that is new counts, too: a check that lets pass what another then refuses.
+    """
+    for stage, cost in after.items() if before else ():
+        known = before.get(stage, Cost(0) if stage.startswith(DECLINED) else cost)
+        if cost > known:
+            return f"{stage}: {cost} in place of {known}"
     return ""

@@ -27,7 +27,7 @@ from kernelyard.transform.pass_infra.pass_base import Instrument, Pass, Sequenti
 from kernelyard_fuzz.bound import Expected, compute_expected
 from kernelyard_fuzz.chooser import Chooser
 from kernelyard_fuzz.configuration import Configuration
-from kernelyard_fuzz.costs import Cost, cost_of
+from kernelyard_fuzz.costs import DECLINED, Cost, cost_of
 from kernelyard_fuzz.drawn_patterns import check_drawn
 from kernelyard_fuzz.drawn_plans import check_plans
 from kernelyard_fuzz.drawn_regions import check_regions
@@ -62,8 +62,10 @@ class Taken:
         """Count what a report says."""
         for region in report.regions:
             self.note("pattern", region.pattern)
-        for declined in report.declined:
-            self.note("decline", f"{declined.backend}: {declined.code}")
+        declines = Counter(f"{declined.backend}: {declined.code}" for declined in report.declined)
+        for name, count in declines.items():
+            self.counts["decline", name] += count
+            self.costs[f"{DECLINED}{name}"] = Cost(count)
         for kernel in report.kernels:
             for op in kernel.ops:
                 self.note("kernel", op)
