@@ -34,7 +34,7 @@ from kernelyard_fuzz.coverage import choose_favoured, find_never_taken
 from kernelyard_fuzz.drawn_patterns import check_drawn
 from kernelyard_fuzz.errors import FoundError
 from kernelyard_fuzz.graphs import Graph, Recipe, graph_of_seed, graphs
-from kernelyard_fuzz.idioms import IDIOMS
+from kernelyard_fuzz.idioms import IDIOMS, idiom
 from kernelyard_fuzz.operators import grow
 from kernelyard_fuzz.oracles import Taken, check
 from kernelyard_fuzz.programs import check_called
@@ -129,6 +129,35 @@ def test_quantized_layers_are_integers_on_both_sides():
             weighted |= {layer.op_name} if sum(decoded) > 1 else set()
     assert len(between) >= 12, between
     assert weighted & {"matmul", "nn.conv1d", "nn.conv2d", "nn.conv3d", "add"}
+
+
+def test_idioms_read_floats(monkeypatch):
+    """Most of what was drawn came to nothing: a recent value is as often integers, or one number."""
+    written = Counter[bool]()
+
+    def write(*given):
+        name = idiom(*given)
+        written[bool(name)] += 1
+        return name
+
+    monkeypatch.setattr(sys.modules[Graph.__module__], "idiom", write)
+    for seed in range(100):
+        graph_of_seed(seed, RECIPE)
+    assert written[True] > 4 * written[False] > 0
+
+
+def test_stored_tensors_meet_with_zero_points_of_their_own():
+    """A product of two that are both shifted is none of a library's; few samples would have it."""
+    shifted = Counter[str]()
+    for seed, name in itertools.product(range(20), ("add", "multiply")):
+        sketch = Sketch()
+        add_quantized_layers(SeededChooser(seed), sketch, [get_op(name)], [get_op(name)], None)
+        values = {b.var: b.value for b in sketch.builder.bindings if isinstance(b.value, Call)}
+        for call in values.values():
+            read = [values.get(arg) for arg in call.args] if call.op_name == name else []
+            zeros = [each.args[2] for each in read if each is not None and each.op_name == "dequantize"]
+            shifted[name] += len(zeros) == 2 and all(sketch.value(zero).any() for zero in zeros)
+    assert min(shifted["add"], shifted["multiply"]) >= 4, shifted
 
 
 def test_sizes_become_symbols():

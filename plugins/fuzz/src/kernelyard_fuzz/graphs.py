@@ -14,6 +14,8 @@ from kernelyard.ir import Constant, Function, FunctionBuilder, IRModule, Op, Var
 from kernelyard.ir.module import PRIVATE
 from kernelyard.ir.types import TensorType
 from kernelyard.patterns import FusionPattern
+from kernelyard_fuzz import bins
+from kernelyard_fuzz.bins import Interval
 from kernelyard_fuzz.chooser import Chooser, DrawingChooser, SeededChooser
 from kernelyard_fuzz.focused import write_small
 from kernelyard_fuzz.idioms import idiom
@@ -26,6 +28,7 @@ from kernelyard_fuzz.written import grow_or_write
 CHEAP = ("add", "multiply", "nn.relu", "permute_dims", "reshape", "sum", "concat", "matmul", "nn.softmax", "subtract")
 Drawn = TypeVar("Drawn", Op, FusionPattern)
 SMALL = 40  # of 100 graphs
+SHAPES = ((1, 4, 6, 6), (2, 3, 5, 7), (3, 8), (2, 5, 16), (1, 2, 9), (17,))  # of what idioms begin with
 RECENT = 5  # values that the next operator reads most often
 
 
@@ -119,8 +122,8 @@ def _step(chooser: Chooser, sketch: Sketch, recipe: Recipe) -> None:
         splice(chooser, sketch, _draw(chooser, recipe.patterns, recipe.favoured_patterns))
     elif kind == 14 and sketch.values:
         chooser.pick((_branch, _loop))(chooser, sketch, _recent(chooser, sketch))
-    elif kind >= 20 and sketch.values:
-        idiom(chooser, sketch, _recent(chooser, sketch))
+    elif kind >= 20:
+        idiom(chooser, sketch, _draw_floats(chooser, sketch))
     elif kind == 13:
         read = _recent(chooser, sketch) if sketch.values else None
         add_quantized_layers(chooser, sketch, recipe.layers, recipe.ops, read)
@@ -138,6 +141,14 @@ def _draw(chooser: Chooser, items: Sequence[Drawn], favoured: Sequence[Drawn]) -
 def _recent(chooser: Chooser, sketch: Sketch) -> Var:
     values = sketch.values
     return chooser.pick(values if chooser.chance(25) else values[-RECENT:])
+
+
+def _draw_floats(chooser: Chooser, sketch: Sketch) -> Var:
+    """Return a recent tensor of floats, which idioms read; a parameter of its own where there is none."""
+    values = [var for var in sketch.values if var.tensor_type.dtype == "float32" and var.tensor_type.rank]
+    if values and chooser.chance(85):
+        return chooser.pick(values if chooser.chance(25) else values[-RECENT:])
+    return sketch.input(bins.array_in(chooser, chooser.pick(SHAPES), "float32", Interval(-2.0, 2.0)))
 
 
 def _disturb(chooser: Chooser, sketch: Sketch) -> None:

@@ -15,7 +15,7 @@ from kernelyard_fuzz.linear_idioms import LINEAR_IDIOMS
 from kernelyard_fuzz.matrix_idioms import MATRIX_IDIOMS
 from kernelyard_fuzz.movement_idioms import MOVEMENT_IDIOMS
 from kernelyard_fuzz.order_idioms import ORDER_IDIOMS
-from kernelyard_fuzz.sketch import Sketch
+from kernelyard_fuzz.sketch import Sketch, is_tame
 from kernelyard_fuzz.transformer_idioms import TRANSFORMER_IDIOMS
 from kernelyard_fuzz.window_idioms import WINDOW_IDIOMS
 from kernelyard_fuzz.writer import RefusedError, Writer
@@ -143,8 +143,13 @@ def idiom(chooser: Chooser, sketch: Sketch, x: Var) -> str:
     name = chooser.pick(tuple(IDIOMS))
     if x.tensor_type.dtype != "float32" or not x.tensor_type.rank:
         return ""
+    before = len(sketch.arrays)
     try:
         IDIOMS[name](Writer(chooser, sketch), x)
     except RefusedError:
         return ""
+    finally:
+        for var in list(sketch.arrays)[before:]:  # what an idiom only passes by may be any number
+            if not is_tame(sketch.arrays[var]):
+                del sketch.arrays[var]
     return name

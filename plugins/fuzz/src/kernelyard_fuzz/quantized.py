@@ -40,6 +40,7 @@ LAYERS = (
     *("multiply", "strided_slice", "tile", "nn.conv1d_transpose", "nn.conv3d_transpose", "argmax"),
 )
 SHAPES = ((1, 4, 6, 6), (2, 3, 5, 7), (3, 8), (2, 5, 16), (1, 2, 9), (1, 2, 3, 4, 5))
+MEETING = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 MOST_LAYERS = 3
 MOVED = ("reshape", "permute_dims", "pad", "strided_slice", "concat", "flip", "tile", "broadcast_to", "nn.max_pool2d")
 
@@ -76,7 +77,8 @@ def add_quantized_layers(
         real = _dequantize(sketch, stored, how)
         if real is None:
             return
-        made = grow_or_write(chooser, sketch, op, real, make=partial(_weights, chooser, sketch, habits))
+        made = _meet(chooser, sketch, op, real, habits) if op.name in MEETING and chooser.chance(60) else []
+        made = made or grow_or_write(chooser, sketch, op, real, make=partial(_weights, chooser, sketch, habits))
         if made and chooser.chance(30):
             made = grow(chooser, sketch, chooser.pick(layers or others), made[0]) or made
         if not made or made[0].tensor_type.dtype != "float32":
@@ -88,6 +90,22 @@ def add_quantized_layers(
             return
         stored = following
         op = _draw_layer(chooser, layers, others)
+
+
+def _meet(chooser: Chooser, sketch: Sketch, op: Op, real: Var, habits: Habits) -> Sequence[Var]:
+    """Return what two stored tensors make, as branches of a network that meet: each has a zero point of its own."""
+    shape, before = sketch.arrays[real].shape, sketch.mark()
+    if len(shape) > 1 and chooser.chance(25):  # one number for each channel
+        shape = tuple(size if axis == 1 else 1 for axis, size in enumerate(shape))
+    dtype, low = chooser.pick(STORED), chooser.pick((-2.0, -0.5, 0.0))
+    limits = np.iinfo(dtype)
+    codes = sketch.input(bins.array_in(chooser, shape, dtype, Interval(limits.min, limits.max)))
+    other = _dequantize(sketch, codes, _parameters(chooser, sketch, Interval(low, 1.5), dtype, shape, habits))
+    pair = [real, real] if other is None else [other, real] if chooser.chance(30) else [real, other]
+    made = sketch.op(op.name, *pair)
+    if made is None:
+        sketch.undo(before)
+    return [] if made is None else [made]
 
 
 def _first(chooser: Chooser, sketch: Sketch, read: Var | None, op: Op, habits: Habits) -> tuple[Var, Parameters]:
