@@ -573,6 +573,24 @@ def test_operators_that_no_kernel_can_have_are_not_asked_for():
     assert not {"det", "round_to_format"} & {*missing, *choose_favoured(none, RECIPE)}
 
 
+def test_what_cannot_take_part_leaves_places_to_others():
+    """Where a processor lacks instructions, patterns are never taken, however often they are tried."""
+    missing = find_never_taken(Counter(), RECIPE)
+    every = [(kind, name) for kind in ("pattern", "kernel") for name in missing[kind]]
+    taken = Counter({name: 2 + at for at, name in enumerate(every)})
+    impossible = {name for _, name in every[:20]}
+    for name in every[:20]:
+        del taken[name]
+    turns = []
+    for tried in range(0, 20, 5):
+        taken["oracle", "reference"] = tried
+        turns.append(choose_favoured(taken, RECIPE))
+    places = len(turns[0])
+    assert all(len(each & impossible) == places // 3 for each in turns)
+    assert impossible == set().union(*turns) & impossible
+    assert {name for _, name in every[20:25]} <= set.intersection(*map(set, turns))
+
+
 # --- backends ---------------------------------------------------------------------------------------------------------
 def test_patterns_that_nothing_brings_about_are_named(monkeypatch):
     """Each has graphs of its own; a check that refuses all of them makes no result wrong."""
