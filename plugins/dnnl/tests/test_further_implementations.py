@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from ctypes import byref, c_char_p
 
+import numpy as np
 import pytest
 
+import kernelyard as ky
+from kernelyard.testing import assert_allclose, evaluate
 from kernelyard_dnnl import _enums as enums
 from kernelyard_dnnl._native import StatusError, load_library
 from kernelyard_dnnl.layout import any_layout, channels_last
@@ -61,3 +67,63 @@ def test_after_the_last_there_is_none():
         with pytest.raises(StatusError):
             primitive_of(recipe(16, count), 1).describe()
     assert primitive_of(recipe(16, count - 1), 1).implementation == implementations(16)[-1]
+
+
+WITH_VECTORS_OF_8 = """
+import sys
+import numpy as np
+import kernelyard as ky
+
+exe = ky.load(sys.argv[1])
+np.save(sys.argv[3], exe(np.load(sys.argv[2])).numpy())
+(runtime,) = [module for module in exe.modules if module.kind == "dnnl"]
+print(*[name for label, name in runtime.plan(runtime.symbols()[0], {}, 1).implementations if label.startswith("conv")])
+"""
+CASES = {
+    "relu": lambda b, x, y: b.op("nn.relu", y),
+    "residual": lambda b, x, y: b.op("nn.relu", b.op("add", y, x)),
+    "swish": lambda b, x, y: b.op("nn.silu", y),
+}
+
+
+def depthwise(channels: int, window: int, follows: str, strides: tuple[int, int] = (1, 1)):
+    """Return what builds a depthwise convolution, and what follows it."""
+    weight = np.random.default_rng(0).standard_normal((channels, 1, window, window), dtype=np.float32)
+
+    def build(b, x):
+        padding = (window // 2,) * 4
+        y = b.op("nn.conv2d", x, weight, strides=strides, padding=padding, groups=channels)
+        return CASES[follows](b, x, y)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("channels", "window", "follows", "strides"),
+    [
+        *((40, 3, "relu", (1, 1)), (24, 5, "swish", (2, 2)), (16, 7, "residual", (1, 1))),
+        *((12, 3, "residual", (1, 1)), (100, 5, "relu", (2, 1))),
+    ],
+)
+def test_depthwise_convolutions_take_the_faster_code_with_vectors_of_8(
+    channels, window, follows, strides, offloading, tmp_path
+):
+    module = offloading.module(depthwise(channels, window, follows, strides), (2, channels, 14, 15))
+    ky.compile(module, backends=["dnnl"]).save(tmp_path / "m.kyar")
+    (x,) = offloading.feeds(module)
+    np.save(tmp_path / "x.npy", x)
+    command = [sys.executable, "-c", WITH_VECTORS_OF_8, *(tmp_path / name for name in ("m.kyar", "x.npy", "y.npy"))]
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["jit_dw:avx2"]
+    (expected,) = evaluate(module, [x])
+    assert_allclose(np.load(tmp_path / "y.npy"), expected)
+
+
+@pytest.mark.parametrize("follows", CASES)
+def test_depthwise_convolutions_in_c(follows, offloading):
+    module = offloading.module(depthwise(24, 3, follows), (1, 24, 9, 10))
+    exe = ky.compile(module, backends=["dnnl"], options={"dnnl": {"codegen": "c"}}, strict=True)
+    assert {each.kind for each in exe.modules} == {"c_source"}
+    offloading.right(module, exe)

@@ -219,7 +219,7 @@ def lower_in_window(
     weights = any_layout(weight.shape, weight.descriptor.dtype)
     convolution = Convolution(graph, geometry, weights, None if bias is None else bias.descriptor)
     fused = activations_of(node)
-    chosen = convolution.lasting(convolution.narrow(_choose_primitive(convolution, data.descriptor, node, fused)))
+    chosen = convolution.quickest(_choose_primitive(convolution, data.descriptor, node, fused))
     source, destination = chosen.source, chosen.destination
     arguments = {
         SOURCE: graph.reorder(data, source),
@@ -232,7 +232,7 @@ def lower_in_window(
     def create(post_ops: PostOps) -> Primitive:
         if post_ops == chosen.recipe.post_ops:
             return chosen
-        return same_weights.lasting(same_weights.primitive(source, destination, post_ops))
+        return same_weights.lasting(same_weights.depthwise(same_weights.primitive(source, destination, post_ops)))
 
     return execute(graph, node, destination, arguments, create, width=node.shape[1], is_convolution=True)
 
