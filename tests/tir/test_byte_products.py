@@ -9,7 +9,7 @@ from kernelyard.ir import TensorType
 from kernelyard.tir.analysis import offset_of
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
-from kernelyard.tir.byte_products import PER_WORD, byte_of, byte_product, to_unsigned_byte
+from kernelyard.tir.byte_products import PER_WORD, byte_of, byte_product, to_unsigned_byte, with_sign_of
 from kernelyard.tir.expr import Axis, Expr, Load, cast, index
 from kernelyard.tir.interpreter import evaluate
 
@@ -62,6 +62,37 @@ def test_words_that_are_made_of_others_times_neighbours_in_memory() -> None:
     assert isinstance(product.signed, Load)
     assert product.of_memory == (product.signed,)
     assert offset_of(x, product.signed.indices) == offset_of(x, [Q * PER_WORD])
+
+
+def narrow(x: Expr, number: Expr | None = None) -> Expr:
+    """Return a product in 16 bits."""
+    return cast(x * (byte_of(WORDS[Q], R, "int8", "int16") if number is None else number), "int32")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_a_product_in_16_bits_says_that_neighbours_add_up_to_them(dtype: str) -> None:
+    product = byte_product(narrow(to_unsigned_byte(data(dtype)[Q * PER_WORD + R], "int16")), "r")
+    assert product is not None
+    assert (product.fits_16_bits, product.both_signed, product.signs) == (True, False, None)
+    assert product.has_sign == (dtype == "int8")
+
+
+def test_both_factors_may_be_signed_in_16_bits() -> None:
+    other = Buffer("x", (8,), "int32")
+    product = byte_product(narrow(byte_of(other[Q], R, "int8", "int16")), "r")
+    assert product is not None
+    assert (product.unsigned, product.signed, product.both_signed) == (other[Q], WORDS[Q], True)
+
+
+def test_a_factor_takes_the_sign_of_what_the_other_is_the_magnitude_of() -> None:
+    x, magnitudes = data("int8"), Buffer("a", (32,), "uint8")
+    place = Q * PER_WORD + R
+    signed = with_sign_of(x[place], byte_of(WORDS[Q], R, "int8", "int16"))
+    product = byte_product(narrow(cast(magnitudes[place], "int16"), signed), "r")
+    assert product is not None
+    assert (product.signed, product.both_signed, product.has_sign) == (WORDS[Q], False, False)
+    assert [word.buffer for word in product.of_memory] == [magnitudes, x]
+    assert byte_product(cast(magnitudes[place], "int32") * cast(signed, "int32"), "r") is None, "they may be too large"
 
 
 @pytest.mark.parametrize(

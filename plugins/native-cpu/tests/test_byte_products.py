@@ -16,9 +16,10 @@ from kernelyard.target import Target
 from kernelyard.testing import evaluate
 from kernelyard.tir import PrimFunc
 from kernelyard.tir.builder import PrimFuncBuilder
-from kernelyard.tir.byte_products import PER_WORD, byte_of
-from kernelyard.tir.expr import Axis, Expr
+from kernelyard.tir.byte_products import PER_WORD, byte_of, with_sign_of
+from kernelyard.tir.expr import Axis, Expr, cast
 from kernelyard.tir.interpreter import evaluate as evaluate_loops
+from kernelyard.transform.pipelines import get_pipeline, integer_products
 from kernelyard_native_cpu import _native
 from kernelyard_native_cpu.generator import NativeCpuGenerator, write_module
 from kernelyard_native_cpu.machine import LEVELS, Machine, features_of_level, resolve_machine
@@ -205,6 +206,58 @@ def test_words_are_multiplied_exactly(mcpu: str | None, shape: tuple[int, int, i
     np.testing.assert_array_equal(evaluate_loops(function, arrays)[0], right)
 
 
+def narrow_layer(kind: str, dtype: str, largest: int) -> tuple[IRModule, tuple[int, ...]]:
+    """A product or a convolution whose results are sums of integers, and the shape of its data."""
+    b = FunctionBuilder()
+    shape = (13, 70) if kind == "matmul" else (1, 18, 9, 21)
+    x = b.op("dequantize", b.input("x", shape, dtype), np.float32(1), np.array(ZERO[dtype], dtype))
+    codes = RNG.choice(np.array([-largest, largest], np.int8), (70, 43) if kind == "matmul" else (21, 18, 3, 3))
+    scale, zero = np.float32(1), np.int8(0)
+    weight = b.op("dequantize", codes, scale, zero, axis=None)
+    return IRModule({"main": b.function(b.op(kind, x, weight))}), shape
+
+
+@pytest.mark.parametrize("dtype", sorted(ZERO))
+@pytest.mark.parametrize(("largest", "instructions"), [(64, ["pmadd.ub.sw"]), (127, ["pmadd.ub.sw", "psign.b"])])
+@pytest.mark.parametrize("kind", ["matmul", "nn.conv2d"])
+def test_sums_in_16_bits_are_exact(kind: str, largest: int, instructions: list[str], dtype: str) -> None:
+    module, shape = narrow_layer(kind, dtype, largest)
+    machine = MACHINES["avx2.pmadd.wd"]
+    legal = get_pipeline("legalize")(integer_products(sums_in_16_bits=True)(get_pipeline("simplify")(module)))
+    functions = {name: f for name, f in legal.functions.items() if isinstance(f, PrimFunc)}
+    _, text = write_module(functions, machine)
+    assert [each for each in ("pmadd.ub.sw", "psign.b") if each in text] == instructions
+    skip_beyond_host("x86-64-v3")
+    exe = ky.compile(module, Target("cpu", mcpu="x86-64-v3"), backends=[], strict=True)
+    limits = np.iinfo(dtype)
+    for _ in range(5):
+        x = RNG.choice(np.array([limits.min, limits.max], dtype), shape)
+        np.testing.assert_array_equal(exe(x).numpy(), evaluate(module, [x])[0])
+
+
+@pytest.mark.parametrize("mcpu", [None, *LEVELS])
+def test_signs_are_taken_on_every_cpu(mcpu: str | None) -> None:
+    """-128 of the data, too: its magnitude is one more than an int8 holds."""
+    b = PrimFuncBuilder()
+    x = b.input("x", TensorType((3, 5 * PER_WORD), "int8"))
+    magnitudes, w = b.input("a", TensorType(x.shape, "uint8")), b.input("w", TensorType((5, 11), "int32"))
+
+    def body(at: Sequence[Axis], p: Sequence[Axis]) -> Expr:
+        place = (at[0], p[0] * PER_WORD + p[1])
+        weight = with_sign_of(x[place], byte_of(w[p[0], at[1]], p[1], "int8", "int16"))
+        return cast(cast(magnitudes[place], "int16") * weight, "int32")
+
+    function = b.finish((b.reduce("sum", (3, 11), (5, PER_WORD), body),))
+    data = RNG.choice(np.array([-128, -127, -1, 0, 1, 127], np.int8), x.shape)
+    weights = RNG.choice(np.array([-127, -1, 0, 1, 127], np.int8), (5, 11, PER_WORD))
+    arrays = [data, np.abs(data.astype(np.int16)).astype(np.uint8), weights.view(np.int32)[..., 0]]
+    right = np.einsum("rkb,kcb->rc", data.reshape(3, 5, PER_WORD).astype(np.int64), weights.astype(np.int64))
+    skip_beyond_host(mcpu)
+    (found,) = run_module(compile_one(function, mcpu), "kernel", arrays)
+    np.testing.assert_array_equal(found, right)
+    np.testing.assert_array_equal(evaluate_loops(function, arrays)[0], right)
+
+
 def test_memory_beyond_the_operands_is_not_read(run) -> None:
     module = layer((5,), 35, 19, "int8")
     (function,) = kernels(module).values()
@@ -233,3 +286,4 @@ def test_digits_are_multiplied_where_registers_hold_them(level: str, bits: list[
     target, generator = Target("cpu", arch="x86_64", mcpu=level), NativeCpuGenerator()
     assert generator.multiplies_integers(target)
     assert [each for each in (4, 8) if generator.multiplies_digits(target, each)] == bits
+    assert generator.sums_in_16_bits(target) == (level == "x86-64-v3")

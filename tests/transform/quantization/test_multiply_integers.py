@@ -12,7 +12,7 @@ from kernelyard import dims
 from kernelyard.ir import Call, Expr, FunctionBuilder, IRModule, verify
 from kernelyard.testing import evaluate
 from kernelyard.tir import PrimFunc
-from kernelyard.transform.pipelines import get_pipeline
+from kernelyard.transform.pipelines import get_pipeline, integer_products
 from kernelyard.transform.quantization.multiply_integers import LEAST_COLUMNS, LEAST_DEPTH, MOST_DEPTH
 
 RNG = np.random.default_rng(5)
@@ -115,6 +115,76 @@ def test_equal_layers_share_a_function() -> None:
     parts = [b.op("matmul", x, matrix(b, 32, 8, has_zeros=False)) for _ in range(2)]
     after = get_pipeline("integer_products")(module_of(b, b.op("add", *parts)))
     assert len([f for f in after.functions.values() if isinstance(f, PrimFunc)]) == 1
+
+
+def zero_of(dtype: str) -> np.ndarray:
+    return np.array(ZERO[dtype], dtype)
+
+
+def extremes(*shape: int, largest: int) -> np.ndarray:
+    return RNG.choice(np.array([-abs(largest), -1, 0, 1, min(abs(largest), 127)], np.int8), shape)
+
+
+@given(
+    largest=strategies.sampled_from([1, 64, 65, 127, -128]),
+    k=strategies.integers(LEAST_DEPTH, 70),
+    dtype=strategies.sampled_from(sorted(ZERO)),
+    has_zeros=strategies.booleans(),
+)
+@settings(max_examples=50, deadline=None)
+def test_sums_in_16_bits_are_exact(largest: int, k: int, dtype: str, has_zeros: bool) -> None:
+    """The interpreter wraps what 16 bits do not hold: a product in them would differ."""
+    b, n = FunctionBuilder(), 6
+    zeros = np.arange(-1, n - 1, dtype=np.int8) if has_zeros else np.zeros(n, np.int8)
+    weight = b.op("dequantize", extremes(k, n, largest=largest), np.ones(n, np.float32), zeros, axis=1)
+    x = b.op("dequantize", b.input("x", (3, k), dtype), np.float32(1), zero_of(dtype))
+    product = b.op("matmul", x, weight)
+    module = module_of(b, product)
+    after = verify(integer_products(sums_in_16_bits=True)(module))
+    assert set(ops(after)) == {"call_tir"}
+    limits = np.iinfo(dtype)
+    feeds = [RNG.choice(np.array([limits.min, limits.max], dtype), (3, k))]
+    np.testing.assert_array_equal(evaluate(after, feeds)[0], evaluate(module, feeds)[0])
+
+
+@pytest.mark.parametrize("dtype", sorted(ZERO))
+@pytest.mark.parametrize("largest", [64, 127, -128])
+def test_filters_in_16_bits_are_exact(largest: int, dtype: str) -> None:
+    b = FunctionBuilder()
+    stored = extremes(5, 6, 3, 3, largest=largest)
+    weight = b.op("dequantize", stored, np.ones(5, np.float32), np.zeros(5, np.int8), axis=0)
+    x = b.op("dequantize", b.input("x", (1, 6, 5, 7), dtype), np.float32(1), zero_of(dtype))
+    module = module_of(b, b.op("nn.conv2d", x, weight, padding=(1, 0, 1, 2)))
+    after = verify(integer_products(sums_in_16_bits=True)(module))
+    assert set(ops(after)) == {"call_tir"}
+    limits = np.iinfo(dtype)
+    feeds = [RNG.choice(np.array([limits.min, limits.max], dtype), (1, 6, 5, 7))]
+    np.testing.assert_array_equal(evaluate(after, feeds)[0], evaluate(module, feeds)[0])
+
+
+@pytest.mark.parametrize(
+    ("pair", "narrow", "takes_signs"),
+    [
+        ((64, 64), True, False),
+        ((127, 1), True, False),
+        ((127, 2), True, True),
+        ((127, -127), True, False),
+        ((-128, 0), True, False),
+        ((-128, -1), False, False),
+    ],
+    ids=str,
+)
+def test_what_pairs_of_weights_allow(pair: tuple[int, int], narrow: bool, takes_signs: bool) -> None:
+    """255 times their sum has 16 bits; else weights take the signs of the data, which -128 cannot."""
+    b = FunctionBuilder()
+    codes = np.zeros((32, 8), np.int8)
+    codes[14:16, 5] = pair
+    weight = b.op("dequantize", codes, scales(8), np.int8(0), axis=1)
+    parts = [b.op("matmul", data(b, (3, 32), "uint8"), weight) for _ in range(2)]
+    after = integer_products(sums_in_16_bits=True)(module_of(b, b.op("add", *parts)))
+    found = {name: f for name, f in after.functions.items() if isinstance(f, PrimFunc)}
+    assert any("int16" in str(f) for f in found.values()) == narrow
+    assert sum("take_signs" in name for name in found) == takes_signs
 
 
 def of_row_scales(b: FunctionBuilder) -> Expr:

@@ -120,6 +120,7 @@ def default_pipeline(
     multiplies_integers: bool = False,
     multiplies_digits: Collection[int] = STORED_BITS,
     channels_last: Sequence[str] = (),
+    sums_in_16_bits: bool = False,
 ) -> CompilePipeline:
     """Return the stages of a compile. The parameters are what a `CodeGenerator` answers of these names;
     multiplies_digits: the bits of weights for which it says yes."""
@@ -127,7 +128,7 @@ def default_pipeline(
     widening = [widen_floats(widened)] if widened else []
     first = [get_pipeline("import"), get_pipeline("simplify"), *widening, _DriverStage(PRECISION), *attention]
     fusing = [fuse_attention(fuses_attention)] if fuses_attention and not composes_attention else []
-    products = [integer_products(multiplies_digits)] if multiplies_integers else []
+    products = [integer_products(multiplies_digits, sums_in_16_bits)] if multiplies_integers else []
     converting = [convert_channels_last(channels_last)] if channels_last else []
     last = [get_pipeline("quantized"), _DriverStage(OFFLOAD), *fusing, *products, *converting]
     return CompilePipeline([*first, *last, get_pipeline("legalize")])

@@ -281,15 +281,16 @@ def fuse_attention(accepts: Callable[[Call], bool] | None = None) -> Sequence[Pa
 
 
 @pipeline("integer_products")
-def integer_products(digits: Collection[int] = STORED_BITS) -> Sequence[Pass]:
+def integer_products(digits: Collection[int] = STORED_BITS, sums_in_16_bits: bool = False) -> Sequence[Pass]:
     """Multiply the integers of quantized products, for targets that sum such products by an instruction.
 
-    digits: those of 16 bits, too, as two digits of 8, with weights of so many bits.
+    digits: those of 16 bits, too, as two digits of 8, with weights of so many bits. sums_in_16_bits: see
+    `CodeGenerator`.
     """
     from kernelyard.transform.quantization.multiply_blocks import MultiplyBlocks
     from kernelyard.transform.quantization.multiply_integers import MultiplyIntegers
 
-    return [MultiplyIntegers(), MultiplyBlocks(digits), DeadCodeElimination()]
+    return [MultiplyIntegers(sums_in_16_bits), MultiplyBlocks(digits), DeadCodeElimination()]
 
 
 @pipeline("channels_last")

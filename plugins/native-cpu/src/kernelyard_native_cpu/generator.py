@@ -56,11 +56,15 @@ class NativeCpuGenerator(CodeGenerator):
         """See `CodeGenerator.multiplies_integers`."""
         return resolve_machine(target.mcpu, target.arch).dot_instruction != ""
 
+    def sums_in_16_bits(self, target: Target) -> bool:
+        """See `CodeGenerator.sums_in_16_bits`."""
+        return resolve_machine(target.mcpu, target.arch).narrow_dot_instruction == "pmaddubsw"
+
     def multiplies_digits(self, target: Target, bits: int) -> bool:
         """See `CodeGenerator.multiplies_digits`: `pmaddwd` takes bytes only after they are widened, and AVX2 lacks
         registers for that: a prompt of a language model took 2.5 times as long there. `pmaddubsw` takes 4 bits."""
         machine = resolve_machine(target.mcpu, target.arch)
-        instruction = machine.half_byte_instruction if bits == 4 else machine.dot_instruction
+        instruction = machine.narrow_dot_instruction if bits == 4 else machine.dot_instruction
         return instruction != "" and (instruction != "pmaddwd" or machine.vector_bits == 512)
 
     def packings(self, function: PrimFunc, constants: Collection[int], target: Target) -> Mapping[int, Packing]:

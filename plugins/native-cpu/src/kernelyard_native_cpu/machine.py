@@ -154,8 +154,8 @@ class Machine(NamedTuple):
         return "sve.usdot" if self.sve_bits else "neon.usdot"
 
     @property
-    def half_byte_instruction(self) -> str:
-        """That of unsigned bytes which are small: the sums of `pmaddubsw`, cut off at 16 bits, hold their products."""
+    def narrow_dot_instruction(self) -> str:
+        """That of products whose sums of two have 16 bits: `pmaddubsw` cuts off what is larger."""
         return "pmaddubsw" if self.dot_instruction == "pmaddwd" and self.vector_bits == 256 else self.dot_instruction
 
     @property

@@ -57,6 +57,7 @@ def pipeline_for(generator: CodeGenerator | None, target: Target) -> CompilePipe
         generator.multiplies_integers(target),
         [bits for bits in STORED_BITS if generator.multiplies_digits(target, bits)],
         generator.channels_last,
+        generator.sums_in_16_bits(target),
     )
 
 

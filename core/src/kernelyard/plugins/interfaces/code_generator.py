@@ -59,6 +59,11 @@ class CodeGenerator(ABC):
         """
         return False
 
+    def sums_in_16_bits(self, target: Target) -> bool:
+        """Return True where products of 8-bit integers are faster if two of them add up to a number of 16 bits, or if
+        both factors are signed; by default False."""
+        return False
+
     def multiplies_digits(self, target: Target, bits: int) -> bool:
         """Return True where products of 16-bit integers, each as two digits of 8 bits, with weights of 4 or 8 bits are
         faster than those of floats; by default wherever 8-bit integers are multiplied."""

@@ -9,12 +9,12 @@ import numpy as np
 
 from kernelyard import dims
 from kernelyard.dims import Shape
-from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, TensorType, Var
+from kernelyard.ir import Call, Constant, Expr, Function, FunctionMutator, IRModule, TensorType, TupleGetItem, Var
 from kernelyard.patterns.dequantized import CONVOLUTIONS, is_dequantized
 from kernelyard.tir.buffer import Buffer
 from kernelyard.tir.builder import PrimFuncBuilder
-from kernelyard.tir.byte_products import PER_WORD, SIGN, byte_of, to_unsigned_byte
-from kernelyard.tir.expr import Axis, binary, cast, index, select
+from kernelyard.tir.byte_products import PER_WORD, SIGN, byte_of, to_signed_byte, to_unsigned_byte, with_sign_of
+from kernelyard.tir.expr import Axis, binary, cast, index, select, unary
 from kernelyard.tir.expr import Expr as ScalarExpr
 from kernelyard.tir.primfunc import PrimFunc
 from kernelyard.tir.simplify import simplify
@@ -27,6 +27,9 @@ LEAST_DEPTH = 16  # shorter sums are not worth their corrections
 LEAST_COLUMNS = 4  # fewer leave vectors along them empty
 MOST_DEPTH = (1 << 31) // (255 * 255)  # products of longer sums may be more than an int32 holds
 _BYTES = ("int8", "uint8")
+_SIGNS = -0x7F7F7F80  # 0x80808080: turned over in a word, the signs of its bytes make int8 of uint8
+# Sums in 16 bits: neighbouring weights of one sign are worth no more than this beside uint8.
+_MOST_OF_A_PAIR = ((1 << 15) - 1) // 255
 
 
 class MultiplyIntegers(Pass):
@@ -41,11 +44,14 @@ class MultiplyIntegers(Pass):
 
     name = "multiply_integers"
 
+    def __init__(self, sums_in_16_bits: bool = False) -> None:
+        self.sums_in_16_bits = sums_in_16_bits
+
     def run(self, module: IRModule, context: PassContext) -> IRModule:
         functions = PrimFuncTable(module)
         changed: dict[str, Function] = {}
         for name, function in module.entry_functions().items():
-            new = _Multiplier(functions).mutate(function)
+            new = _Multiplier(functions, self.sums_in_16_bits).mutate(function)
             if new is not function:
                 changed[name] = new
         return module.with_functions({**changed, **functions.added}) if changed else module
@@ -71,11 +77,40 @@ class _Weights(NamedTuple):
     zeros: np.ndarray | None = None
 
 
+class _Form(NamedTuple):
+    """How products are summed. number: the dtype of a product; int16 where two neighbours add up to 16 bits, too.
+    is_signed: the left operand is signed, too; weights take its sign, and are multiplied by its magnitude."""
+
+    number: str = "int32"
+    is_signed: bool = False
+
+    def byte(self, x: ScalarExpr) -> ScalarExpr:
+        """Return a byte of the left operand, or its zero point, as a number."""
+        return to_signed_byte(x) if self.is_signed else to_unsigned_byte(x)
+
+    def product(self, byte: ScalarExpr, magnitude: ScalarExpr, weight: ScalarExpr) -> ScalarExpr:
+        """Return the product of a byte of the left operand and a weight. magnitude: of the former, where it is signed,
+        else itself."""
+        signed = with_sign_of(byte, weight) if self.is_signed else weight
+        return cast(to_unsigned_byte(magnitude, self.number) * signed, "int32")
+
+
+def _narrowest_form(codes: np.ndarray) -> _Form:
+    """Return the form of sums along the first axis, by what pairs of weights allow (a word has two)."""
+    pairs = codes[: len(codes) - len(codes) % PER_WORD].astype(np.int16).reshape(-1, 2, *codes.shape[1:])
+    of_one_sign = (np.maximum(sign * pairs, 0).sum(1).max(initial=0) for sign in (1, -1))
+    if max(of_one_sign) <= _MOST_OF_A_PAIR:
+        return _Form("int16")
+    return _Form("int16", is_signed=True) if codes.min(initial=0) > -SIGN else _Form()
+
+
 class _Multiplier(FunctionMutator):
-    def __init__(self, functions: PrimFuncTable) -> None:
+    def __init__(self, functions: PrimFuncTable, sums_in_16_bits: bool) -> None:
         super().__init__()
         self.functions = functions
+        self.sums_in_16_bits = sums_in_16_bits
         self.matrices: dict[Expr, _Weights | None] = {}
+        self.signed: dict[Expr, tuple[Expr, Expr]] = {}
 
     def rewrite(self, var: Var, value: Expr) -> Expr:
         if not isinstance(value, Call) or value.op_name not in ("matmul", *_FORWARD):
@@ -102,16 +137,29 @@ class _Multiplier(FunctionMutator):
         if weights is None:
             return call
         depth, columns = weights.codes.shape
+        form = _narrowest_form(weights.codes) if self.sums_in_16_bits else _Form()
+        magnitudes: list[Expr] = []
+        if form.is_signed:
+            codes, *magnitudes = self._take_signs(data.codes)
+            data = data._replace(codes=codes)
         whole = depth - depth % PER_WORD
         constants = [_pack_words(weights.codes[:whole].reshape(-1, PER_WORD, columns), 1), *_parameters(weights, 0)]
         constants += [Constant(weights.codes[whole:])] if whole < depth else []
-        args = [*data, *constants]
+        args = [*data, *constants, *magnitudes]
         if weights.zeros is not None:
-            sums = _row_sums(data.type)
+            sums = _row_sums(data.type, form)
             type_ = TensorType(data.type.shape[:-1], "int32")
             args += [self.emit(self._call(sums, "row_sums", [data.codes], type_)), Constant(weights.zeros)]
-        function = _matmul(args, depth, call.tensor_type, weights.zeros is not None)
+        function = _matmul(args, depth, call.tensor_type, weights.zeros is not None, form)
         return self._call(function, "integer_matmul", args, call.tensor_type)
+
+    def _take_signs(self, codes: Expr) -> tuple[Expr, Expr]:
+        """Return the codes of a left operand as int8, `SIGN` less than those of uint8, and their magnitudes."""
+        if codes not in self.signed:
+            function = _take_signs(codes.tensor_type)
+            both = self.emit(call_tir(self.functions.name_of(function, "take_signs"), [codes], function.result_type))
+            self.signed[codes] = self.emit(TupleGetItem(both, 0)), self.emit(TupleGetItem(both, 1))
+        return self.signed[codes]
 
     def _matrix(self, right: Expr) -> _Weights | None:
         shape = right.tensor_type.shape
@@ -137,9 +185,10 @@ class _Multiplier(FunctionMutator):
         codes = np.pad(weights.codes, ((0, 0), (0, missing), *((0, 0) for _ in kernel)))
         words = _pack_words(codes.reshape(filters, -1, PER_WORD, *kernel), 2)
         type_ = _type_of_words(data.type, call.attrs["padding"])
-        packed = self._call(_pack(data, call.attrs["padding"]), "pack_bytes", [data.codes, data.zero], type_)
+        form = _narrowest_form(np.moveaxis(codes, 1, 0)) if self.sums_in_16_bits else _Form()
+        packed = self._call(_pack(data, call.attrs["padding"], form), "pack_bytes", [data.codes, data.zero], type_)
         args = [self.emit(packed), *data[1:], words, *_parameters(weights, tuple(range(1, codes.ndim)))]
-        function = _convolution(args, call)
+        function = _convolution(args, call, form)
         return self._call(function, "integer_conv", args, call.tensor_type)
 
     def _filters(self, operand: Expr) -> _Weights | None:
@@ -183,49 +232,61 @@ def _inputs(b: PrimFuncBuilder, names: str, args: Sequence[Expr]) -> list[Buffer
     return [b.input(name, arg.tensor_type) for name, arg in zip(names.split(), args, strict=True)]
 
 
-def _finish(b: PrimFuncBuilder, result: Buffer, *ops: str) -> PrimFunc:
-    function = simplify(b.finish((result,), {"ops": ops}))
+def _finish(b: PrimFuncBuilder, results: Sequence[Buffer], *ops: str) -> PrimFunc:
+    function = simplify(b.finish(tuple(results), {"ops": ops}))
     verify(function, ops[-1])
     return function
 
 
-def _row_sums(data: TensorType) -> PrimFunc:
+def _take_signs(data: TensorType) -> PrimFunc:
+    """Return the function that makes int8 of bytes, and uint8 of their magnitudes."""
+    b = PrimFuncBuilder()
+    x = b.input("x", data)
+    signed = b.compute(data.shape, lambda *at: cast(to_signed_byte(x[at]), "int8"), name="signed")
+    magnitude = b.compute(data.shape, lambda *at: cast(unary("abs", to_signed_byte(x[at])), "uint8"), name="magnitude")
+    return _finish(b, (signed, magnitude), "dequantize")
+
+
+def _row_sums(data: TensorType, form: _Form) -> PrimFunc:
     """Return the function that sums up the rows of the left operand."""
     b = PrimFuncBuilder()
     x = b.input("x", data)
 
     def body(at: Sequence[Axis], point: Sequence[Axis]) -> ScalarExpr:
-        return to_unsigned_byte(x[(*at, point[0])])
+        return form.byte(x[(*at, point[0])])
 
-    return _finish(b, b.reduce("sum", data.shape[:-1], data.shape[-1:], body, name="row_sums"), "dequantize")
+    return _finish(b, (b.reduce("sum", data.shape[:-1], data.shape[-1:], body, name="row_sums"),), "dequantize")
 
 
-def _matmul(args: Sequence[Expr], depth: int, result: TensorType, has_zeros: bool) -> PrimFunc:
+def _matmul(args: Sequence[Expr], depth: int, result: TensorType, has_zeros: bool, form: _Form) -> PrimFunc:
     """Return the product (..., K) x (K, N): whole words, what is left of K, and the corrections."""
     b = PrimFuncBuilder()
     left = depth % PER_WORD
-    names = f"x sx zx words sums sw{' rest' if left else ''}{' rows zw' if has_zeros else ''}"
+    names = f"x sx zx words sums sw{' rest' if left else ''}{' ax' if form.is_signed else ''}"
+    names = f"{names} rows zw" if has_zeros else names
     x, scale, zero, words, *others = _inputs(b, names, args)
     sums, scales, *others = others
+    magnitudes = others[left > 0] if form.is_signed else x
 
     def body(at: Sequence[Axis], point: Sequence[Axis]) -> ScalarExpr:
-        place = point[0] * PER_WORD + point[1]
-        return to_unsigned_byte(x[(*at[:-1], place)]) * byte_of(words[point[0], at[-1]], point[1], "int8")
+        place = (*at[:-1], point[0] * PER_WORD + point[1])
+        weight = byte_of(words[point[0], at[-1]], point[1], "int8", form.number)
+        return form.product(x[place], magnitudes[place], weight)
 
     total = b.reduce("sum", result.shape, (depth // PER_WORD, PER_WORD), body, name="matmul")
 
     def dequantize(*at: Axis) -> ScalarExpr:
         column = at[-1]
-        whole = total[at] - to_unsigned_byte(zero[()]) * sums[column]
+        whole = total[at] - form.byte(zero[()]) * sums[column]
         for row in range(left):
-            byte = to_unsigned_byte(x[(*at[:-1], index(depth - left + row))])
+            byte = form.byte(x[(*at[:-1], index(depth - left + row))])
             whole = whole + byte * cast(others[0][index(row), column], "int32")
         if has_zeros:
             rows, zeros = others[-2:]
             whole = whole - rows[at[:-1]] * zeros[column]
         return cast(whole, "float32") * (scale[()] * scales[column])
 
-    return _finish(b, b.compute(result.shape, dequantize), "dequantize", "matmul")
+    return _finish(b, (b.compute(result.shape, dequantize),), "dequantize", "matmul")
 
 
 def _type_of_words(data: TensorType, padding: Sequence[int]) -> TensorType:
@@ -234,7 +295,7 @@ def _type_of_words(data: TensorType, padding: Sequence[int]) -> TensorType:
     return TensorType((data.shape[0], dims.ceildiv(data.shape[1], PER_WORD), *whole), "int32")
 
 
-def _pack(data: _Data, padding: Sequence[int]) -> PrimFunc:
+def _pack(data: _Data, padding: Sequence[int], form: _Form) -> PrimFunc:
     """Return the function that puts four channels into an int32, with zero points around the image."""
     b = PrimFuncBuilder()
     x, zero = _inputs(b, "x zx", [data.codes, data.zero])
@@ -254,9 +315,9 @@ def _pack(data: _Data, padding: Sequence[int]) -> PrimFunc:
             shifted = binary("shl", byte, 8 * number) if number else byte
             word = shifted if word is None else word | shifted
         assert word is not None
-        return word
+        return binary("xor", word, _SIGNS) if form.is_signed else word
 
-    return _finish(b, b.compute(shape, body), "dequantize")
+    return _finish(b, (b.compute(shape, body),), "dequantize")
 
 
 def _is_cut(shape: Shape, number: int) -> bool:
@@ -272,7 +333,7 @@ def _all(conditions: Sequence[ScalarExpr]) -> ScalarExpr:
     return whole
 
 
-def _convolution(args: Sequence[Expr], call: Call) -> PrimFunc:
+def _convolution(args: Sequence[Expr], call: Call, form: _Form) -> PrimFunc:
     """Return the convolution of packed channels, with the corrections."""
     b = PrimFuncBuilder()
     x, scale, zero, words, sums, scales = _inputs(b, "x sx zx words sums sw", args)
@@ -282,12 +343,13 @@ def _convolution(args: Sequence[Expr], call: Call) -> PrimFunc:
     def body(at: Sequence[Axis], point: Sequence[Axis]) -> ScalarExpr:
         (n, f, *out), (c, *taps, number) = at, point
         places = [o * s + t * d for o, s, t, d in zip(out, strides, taps, dilation, strict=True)]
-        return byte_of(x[(n, c, *places)], number, "uint8") * byte_of(words[(f, c, *taps)], number, "int8")
+        byte = byte_of(x[(n, c, *places)], number, "int8" if form.is_signed else "uint8", form.number)
+        return cast(byte * byte_of(words[(f, c, *taps)], number, "int8", form.number), "int32")
 
     total = b.reduce("sum", shape, (*reduced, PER_WORD), body, name="conv")
 
     def dequantize(*at: Axis) -> ScalarExpr:
-        whole = total[at] - to_unsigned_byte(zero[()]) * sums[at[1]]
+        whole = total[at] - form.byte(zero[()]) * sums[at[1]]
         return cast(whole, "float32") * (scale[()] * scales[at[1]])
 
-    return _finish(b, b.compute(shape, dequantize), "dequantize", call.op_name)
+    return _finish(b, (b.compute(shape, dequantize),), "dequantize", call.op_name)

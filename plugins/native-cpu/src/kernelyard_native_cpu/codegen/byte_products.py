@@ -9,6 +9,7 @@ from kernelyard_native_cpu.codegen.scalable import from_scalable, to_scalable
 
 SIGNS = 0x80808080  # of four int8: turned over, they are what 128 added to each makes uint8
 DIGIT_BITS = 8  # of numbers that take several bytes
+_SIGNS = {4: "llvm.x86.ssse3.psign.b.128", 8: "llvm.x86.avx2.psign.b"}
 _BYTES = {4: "llvm.x86.ssse3.pmadd.ub.sw.128", 8: "llvm.x86.avx2.pmadd.ub.sw"}
 _PAIRS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
 
@@ -38,6 +39,26 @@ def add_dot_product(e: FunctionEmitter, instruction: str, total: Value, unsigned
         weight = e.binary("ashr", e.binary("shl", signed, 24 - 8 * byte), 24)
         total = e.add(total, e.mul(number, weight))
     return total
+
+
+def take_signs(e: FunctionEmitter, instruction: str, numbers: Value, signs: Value, lanes: int) -> Value:
+    """Return words whose bytes, from -127 on, are multiplied by -1 where those of others are negative; beside 0, they
+    are any."""
+    if instruction == "pmaddubsw" and lanes in _SIGNS:
+        bytes_ = [_parts(e, e.broadcast(word, lanes), "i8") for word in (numbers, signs)]
+        parts = bytes_[0].lanes
+        call = e.call(_SIGNS[lanes], vector_type("i8", parts), *bytes_)
+        return _parts(e, e.pure(call, "i8", parts, bytes_), "i32")
+    numbers, signs = (_parts(e, e.broadcast(word, lanes), "i8") for word in (numbers, signs))
+    negative = e.compare("slt", signs, 0)
+    return _parts(e, e.select(negative, e.sub(0, numbers), numbers), "i32")
+
+
+def magnitude(e: FunctionEmitter, signed: Value, lanes: int) -> Value:
+    """Return words of the absolute values of bytes."""
+    bytes_ = _parts(e, e.broadcast(signed, lanes), "i8")
+    call = e.call(f"llvm.abs.v{bytes_.lanes}i8", vector_type("i8", bytes_.lanes), bytes_, literal(0, "i1"))
+    return _parts(e, e.pure(call, "i8", bytes_.lanes, [bytes_]), "i32")
 
 
 def _add_scalable(e: FunctionEmitter, total: Value, unsigned: Value, signed: Value) -> Value:

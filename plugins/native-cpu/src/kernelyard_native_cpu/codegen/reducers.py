@@ -13,7 +13,9 @@ from kernelyard_native_cpu.codegen.byte_products import (
     SIGNS,
     add_dot_product,
     add_pairs_of_bytes,
+    magnitude,
     sum_pairs,
+    take_signs,
 )
 from kernelyard_native_cpu.codegen.expressions import Expressions, Lanes
 from kernelyard_native_cpu.codegen.memory import Memory
@@ -119,16 +121,24 @@ class DotProducts(Combine):
     def step(self, axes: Axes, state: State, mask: Value | None) -> State:
         dot = self.plan.dot_product
         assert dot is not None, "the plan has bytes"
-        expressions, in_memory = self.expressions(axes), dot.of.of_memory
-        unsigned, signed = (
-            expressions.word(word) if isinstance(word, Load) and word in in_memory else expressions.value(word)
-            for word in (dot.of.unsigned, dot.of.signed)
-        )
+        expressions, lanes = self.expressions(axes), self.plan.lanes
+        unsigned, signed = (self._word(expressions, word) for word in (dot.of.unsigned, dot.of.signed))
         if dot.of.has_sign:
-            unsigned = self.e.binary("xor", self.e.broadcast(unsigned, self.plan.lanes), SIGNS)
+            unsigned = self.e.binary("xor", self.e.broadcast(unsigned, lanes), SIGNS)
+        if dot.of.signs is not None:
+            signed = take_signs(self.e, dot.instruction, signed, self._word(expressions, dot.of.signs), lanes)
+        if dot.of.both_signed:
+            signed = take_signs(self.e, dot.instruction, signed, unsigned, lanes)
+            unsigned = magnitude(self.e, unsigned, lanes)
         if dot.in_16_bits:
             return [state[0], add_pairs_of_bytes(self.e, state[1], unsigned, signed)]
         return [add_dot_product(self.e, dot.instruction, state[0], unsigned, signed)]
+
+    def _word(self, expressions: Expressions, word: Expr) -> Value:
+        dot = self.plan.dot_product
+        if dot is not None and isinstance(word, Load) and word in dot.of.of_memory:
+            return expressions.word(word)
+        return expressions.value(word)
 
     def start_of_group(self, axes: Axes) -> State:
         """Return the state before the first product of a block of integers."""

@@ -80,7 +80,7 @@ def _dot_product(loops: Loops, product: ByteProduct, block: Expr, vector: str, d
     of_word, words = 2 * _largest_byte(product.unsigned) * _LARGEST_SIGNED, _count(loops, walked)
     if of_word > _LARGEST_IN_16_BITS or loops.lanes(vector) not in _LANES_IN_16_BITS:
         return DotProduct(product, machine.dot_instruction, block, _SUM, digits)
-    instruction = machine.half_byte_instruction
+    instruction = machine.narrow_dot_instruction
     in_16_bits = instruction == "pmaddubsw" and words * of_word <= _LARGEST_IN_16_BITS
     return DotProduct(product, instruction, block, _SUM, digits, in_16_bits)
 

@@ -24,7 +24,9 @@ def byte_products(loops: Loops) -> Plan | Declined:
     for rule in (gemv, matmul, conv, _columns):
         plan = rule(words)
         if isinstance(plan, Plan) and not plan.vector_is_reduced and is_word_for_all(product, plan.vector):
-            dot_product = DotProduct(product, loops.machine.dot_instruction)
+            machine = loops.machine
+            is_narrow = product.fits_16_bits
+            dot_product = DotProduct(product, machine.narrow_dot_instruction if is_narrow else machine.dot_instruction)
             others = tuple(replace(each, dot_product=dot_product) for each in plan.for_fewer_rows)
             return replace(plan, dot_product=dot_product, for_fewer_rows=others)
     return Declined("no axis has a word in each lane")
