@@ -235,6 +235,21 @@ def test_sums_in_16_bits_are_exact(kind: str, largest: int, instructions: list[s
         np.testing.assert_array_equal(exe(x).numpy(), evaluate(module, [x])[0])
 
 
+@pytest.mark.parametrize("rows", [1, 9, dims.symbol("m")], ids=str)
+def test_outliers_are_multiplied_by_themselves(rows: Dim) -> None:
+    b = FunctionBuilder()
+    codes = RNG.choice(np.array([-64, 64], np.int8), (36, 520))
+    codes[6:8, 17], codes[6:8, 400], codes[34, ::97] = -128, 127, -128
+    x = b.op("dequantize", b.input("x", (rows, 36), "uint8"), np.float32(1), np.uint8(120))
+    weight = b.op("dequantize", codes, np.float32(1), np.int8(0), axis=None)
+    module = IRModule({"main": b.function(b.op("matmul", x, weight))})
+    skip_beyond_host("x86-64-v3")
+    exe = ky.compile(module, Target("cpu", mcpu="x86-64-v3"), backends=[], strict=True)
+    assert len(exe.report.kernels) == 2
+    data = RNG.choice(np.array([0, 255], np.uint8), (rows if isinstance(rows, int) else 30, 36))
+    np.testing.assert_array_equal(exe(data).numpy(), evaluate(module, [data])[0])
+
+
 @pytest.mark.parametrize("mcpu", [None, *LEVELS])
 def test_signs_are_taken_on_every_cpu(mcpu: str | None) -> None:
     """-128 of the data, too: its magnitude is one more than an int8 holds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from kernelyard.tir.simplify import simplify
 from kernelyard.tir.verify import verify
 from kernelyard.transform.lowering.legalize_ops import PrimFuncTable, call_tir
 from kernelyard.transform.pass_infra.pass_base import Pass, PassContext
+from kernelyard.transform.quantization.outliers import Outliers, outlier_products, split_outliers
 from kernelyard.transform.quantization.stored_weights import read_stored_weights
 
 LEAST_DEPTH = 16  # shorter sums are not worth their corrections
@@ -137,21 +138,33 @@ class _Multiplier(FunctionMutator):
         if weights is None:
             return call
         depth, columns = weights.codes.shape
-        form = _narrowest_form(weights.codes) if self.sums_in_16_bits else _Form()
-        magnitudes: list[Expr] = []
-        if form.is_signed:
-            codes, *magnitudes = self._take_signs(data.codes)
-            data = data._replace(codes=codes)
         whole = depth - depth % PER_WORD
-        constants = [_pack_words(weights.codes[:whole].reshape(-1, PER_WORD, columns), 1), *_parameters(weights, 0)]
-        constants += [Constant(weights.codes[whole:])] if whole < depth else []
-        args = [*data, *constants, *magnitudes]
+        form, codes, outliers = self._find_form(weights.codes[:whole])
+        inputs: dict[str, Expr] = dict(zip(("x", "sx", "zx"), data, strict=True))
+        if form.is_signed:
+            inputs["x"], inputs["ax"] = self._take_signs(data.codes)
+        inputs["words"] = _pack_words(codes.reshape(-1, PER_WORD, columns), 1)
+        inputs["sums"], inputs["sw"] = _parameters(weights, 0)
+        if whole < depth:
+            inputs["rest"] = Constant(weights.codes[whole:])
+        if outliers is not None:
+            function = outlier_products(data.type, outliers, call.tensor_type.shape)
+            type_ = TensorType(call.tensor_type.shape, "int32")
+            inputs["outliers"] = self.emit(self._call(function, "outliers", [data.codes, *outliers], type_))
         if weights.zeros is not None:
-            sums = _row_sums(data.type, form)
+            sums = _row_sums(inputs["x"].tensor_type, form)
             type_ = TensorType(data.type.shape[:-1], "int32")
-            args += [self.emit(self._call(sums, "row_sums", [data.codes], type_)), Constant(weights.zeros)]
-        function = _matmul(args, depth, call.tensor_type, weights.zeros is not None, form)
-        return self._call(function, "integer_matmul", args, call.tensor_type)
+            inputs["rows"] = self.emit(self._call(sums, "row_sums", [inputs["x"]], type_))
+            inputs["zw"] = Constant(weights.zeros)
+        function = _matmul(inputs, depth, call.tensor_type, form)
+        return self._call(function, "integer_matmul", list(inputs.values()), call.tensor_type)
+
+    def _find_form(self, codes: np.ndarray) -> tuple[_Form, np.ndarray, Outliers | None]:
+        """Return how products with weights (K, N) are summed, and the weights, perhaps without outliers."""
+        form = _narrowest_form(codes) if self.sums_in_16_bits else _Form()
+        is_narrowest = not self.sums_in_16_bits or form == _Form("int16")
+        found = None if is_narrowest else split_outliers(codes, _MOST_OF_A_PAIR)
+        return (form, codes, None) if found is None else (_Form("int16"), *found)
 
     def _take_signs(self, codes: Expr) -> tuple[Expr, Expr]:
         """Return the codes of a left operand as int8, `SIGN` less than those of uint8, and their magnitudes."""
@@ -258,15 +271,12 @@ def _row_sums(data: TensorType, form: _Form) -> PrimFunc:
     return _finish(b, (b.reduce("sum", data.shape[:-1], data.shape[-1:], body, name="row_sums"),), "dequantize")
 
 
-def _matmul(args: Sequence[Expr], depth: int, result: TensorType, has_zeros: bool, form: _Form) -> PrimFunc:
+def _matmul(inputs: Mapping[str, Expr], depth: int, result: TensorType, form: _Form) -> PrimFunc:
     """Return the product (..., K) x (K, N): whole words, what is left of K, and the corrections."""
     b = PrimFuncBuilder()
-    left = depth % PER_WORD
-    names = f"x sx zx words sums sw{' rest' if left else ''}{' ax' if form.is_signed else ''}"
-    names = f"{names} rows zw" if has_zeros else names
-    x, scale, zero, words, *others = _inputs(b, names, args)
-    sums, scales, *others = others
-    magnitudes = others[left > 0] if form.is_signed else x
+    of = {name: b.input(name, expr.tensor_type) for name, expr in inputs.items()}
+    x, words, left = of["x"], of["words"], depth % PER_WORD
+    magnitudes = of.get("ax", x)
 
     def body(at: Sequence[Axis], point: Sequence[Axis]) -> ScalarExpr:
         place = (*at[:-1], point[0] * PER_WORD + point[1])
@@ -277,14 +287,15 @@ def _matmul(args: Sequence[Expr], depth: int, result: TensorType, has_zeros: boo
 
     def dequantize(*at: Axis) -> ScalarExpr:
         column = at[-1]
-        whole = total[at] - form.byte(zero[()]) * sums[column]
+        whole = total[at] - form.byte(of["zx"][()]) * of["sums"][column]
         for row in range(left):
             byte = form.byte(x[(*at[:-1], index(depth - left + row))])
-            whole = whole + byte * cast(others[0][index(row), column], "int32")
-        if has_zeros:
-            rows, zeros = others[-2:]
-            whole = whole - rows[at[:-1]] * zeros[column]
-        return cast(whole, "float32") * (scale[()] * scales[column])
+            whole = whole + byte * cast(of["rest"][index(row), column], "int32")
+        if "outliers" in of:
+            whole = whole + of["outliers"][at]
+        if "zw" in of:
+            whole = whole - of["rows"][at[:-1]] * of["zw"][column]
+        return cast(whole, "float32") * (of["sx"][()] * of["sw"][column])
 
     return _finish(b, (b.compute(result.shape, dequantize),), "dequantize", "matmul")
 
