@@ -146,6 +146,23 @@ def test_idioms_read_floats(monkeypatch):
     assert written[True] > 4 * written[False] > 0
 
 
+def test_weights_of_channels_and_padded_maxima_are_as_networks_have_them():
+    """A scale for each channel of the result, and zeros around what is never negative: what rewrites ask for."""
+    kinds = Counter[str]()
+    for seed in range(150):
+        values = {
+            b.var: b.value for b in graph_of_seed(seed, RECIPE).module["main"].bindings if isinstance(b.value, Call)
+        }
+        for call in values.values():
+            read = [values.get(arg) for arg in call.args]
+            names = [None if each is None else each.op_name for each in read]
+            if call.op_name.startswith("nn.conv") and names[1:] == ["dequantize"]:
+                kinds["by channel"] += read[1].args[1].tensor_type.rank == 1
+            if call.op_name == "nn.max_pool2d" and names == ["pad"]:
+                kinds["padded"] += values[call.args[0]].attrs["value"] == 0
+    assert min(kinds["by channel"], kinds["padded"]) >= 1, kinds
+
+
 def test_stored_tensors_meet_with_zero_points_of_their_own():
     """A product of two that are both shifted is none of a library's; few samples would have it."""
     shifted = Counter[str]()

@@ -23,7 +23,7 @@ READINGS = frozenset({"dequantize", "pad", "permute_dims"})  # of operands, whic
 QUANTIZATION = frozenset({"dequantize", "quantize"})
 KINDS = 5  # of small graphs
 MOST_CHAINS = 2  # of quantized layers
-FEW = 12  # operators, behind which another chain is short enough
+FEW = 8  # operators, behind which another chain is short enough
 MOST_ALONE = 5
 IMAGES = ((1, 8, 9, 9), (2, 16, 8, 8), (1, 4, 6, 7))
 

@@ -79,7 +79,8 @@ def _mode(w: Writer, x: Var) -> Var:
     before = w.op("gather_elements", values, Constant(np.maximum(here.data - 1, 0)), axis=axis)
     is_first = w.op("not_equal", values, before)
     start = _running_maximum(w, w.op("where", is_first, here, _whole(0)))
-    last = w.op("argmax", w.op("subtract", here, start), axis=axis, keepdims=True)
+    is_last = w.chooser.chance(30)  # of runs that are equally long
+    last = w.op("argmax", w.op("subtract", here, start), axis=axis, keepdims=True, select_last_index=is_last)
     return w.op("gather_elements", values, last, axis=axis)
 
 

@@ -158,9 +158,18 @@ def _dequantize(sketch: Sketch, stored: Expr, how: Parameters) -> Var | None:
 
 
 def _parameters(
-    chooser: Chooser, sketch: Sketch, interval: Interval, dtype: str, shape: Sequence[int], habits: Habits
+    chooser: Chooser,
+    sketch: Sketch,
+    interval: Interval,
+    dtype: str,
+    shape: Sequence[int],
+    habits: Habits,
+    channels: int | None = None,
 ) -> Parameters:
-    """Return parameters by which a dtype holds an interval; now and then half of it, or one scale for each channel."""
+    """Return parameters by which a dtype holds an interval; now and then half of it, or one scale for each channel.
+
+    channels: the axis that scales mostly belong to; any, if None.
+    """
     limits = np.iinfo(dtype)
     low, high = min(interval.low, 0.0), max(interval.high, 0.0)
     if dtype == "int8" and chooser.chance(50):  # symmetric
@@ -172,6 +181,8 @@ def _parameters(
     if chooser.chance(25):  # so that what is quantized again lies exactly between two integers
         scales = np.exp2(np.ceil(np.log2(scales)))
     axis = chooser.below(len(shape)) if shape and chooser.chance(habits.by_axis) else None
+    if axis is not None and channels is not None and chooser.chance(75):
+        axis = channels
     if axis is not None:
         scales = bins.array_in(chooser, (shape[axis],), "float32", Interval(0.5 * float(scales), float(scales)))
     zeros = np.full(scales.shape, zero, dtype)
@@ -184,7 +195,9 @@ def _weights(chooser: Chooser, sketch: Sketch, habits: Habits, like: np.ndarray,
     if dtypes.from_numpy(like.dtype) != "float32" or not like.ndim or chooser.chance(30):
         return None
     interval, dtype, before = interval_of(like), "int8" if chooser.chance(75) else "uint8", sketch.mark()
-    how = _parameters(chooser, sketch, interval, dtype, shape, habits._replace(fed=0))
+    rare = habits if chooser.chance(50) else BY_AXIS
+    channels = min(len(shape), 2) - 1 if chooser.chance(30) else 0 if len(shape) > 2 else len(shape) - 1
+    how = _parameters(chooser, sketch, interval, dtype, shape, rare._replace(fed=0), channels)
     assert isinstance(how.scale, Constant)
     assert isinstance(how.zero, Constant)
     limits, scale, zero = np.iinfo(dtype), how.scale.data.max(initial=1e-6), how.zero.data.max(initial=0)

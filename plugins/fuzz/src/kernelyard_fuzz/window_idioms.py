@@ -35,6 +35,20 @@ def _write_padded_window(w: Writer, x: Var) -> Var:
     return window(w, padded, int(x.tensor_type.shape[1]))  # pyright: ignore[reportArgumentType]
 
 
+def _write_padded_maximum(w: Writer, x: Var) -> Var:
+    """Write zeros around numbers that are never negative, under a max pool, whose own padding they could be."""
+    x = w.op(w.chooser.pick(("nn.relu", "sigmoid", "abs", "nn.relu")), w.of_rank(x, 4))
+    usual = {"value": 0.0, "border": (1, 1), "window": (3, 3), "dilation": (1, 1), "strides": (2, 2)}
+    unusual: dict[str, Sequence[Any]] = {
+        "value": (0.5, -0.5, 1.0),
+        "border": ((0, 1), (2, 1)),
+        "window": ((2, 2), (2, 3)),
+    }
+    how = w.nearly(usual, unusual | {"dilation": ((2, 1),), "strides": ((1, 1),)})
+    padded = w.op("pad", x, pads=(0, 0, *how["border"]) * 2, value=how["value"])
+    return w.op("nn.max_pool2d", padded, pool_size=how["window"], strides=how["strides"], dilation=how["dilation"])
+
+
 def window(w: Writer, padded: Var, channels: int) -> Var:
     """A convolution or a pool with any padding of its own."""
     own = tuple(w.chooser.below(2) for _ in range(4))
@@ -108,6 +122,7 @@ def _ties(w: Writer, x: Var) -> Var:
 
 WINDOW_IDIOMS: Mapping[str, Callable[[Writer, Var], object]] = {
     "padded": _write_padded_window,
+    "padded_maximum": _write_padded_maximum,
     "pooled": write_pool,
     "resized": write_resize,
     "ties": _ties,
