@@ -14,9 +14,6 @@ from torch.export import Dim  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 from torch_agreement import export_and_check  # noqa: E402
 
-import kernelyard as ky  # noqa: E402
-from kernelyard.errors import PerformanceWarning, UnsupportedOperatorError  # noqa: E402
-
 
 def assigned(x: Any) -> Any:
     y = x.clone()
@@ -91,6 +88,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
     "stable order": (
         lambda x: (*x.sort(stable=True, dim=1), *x.sort(stable=True, dim=0, descending=True), x.msort()),
         lambda: (torch.tensor([[1.0, 0.0, -0.0, 3.0, 1.0], [2.0, 2.0, 7.0, -2.0, 2.0]]),),
+    ),
+    "rounding to digits": (lambda x: (x.round(decimals=2), (x * 99).round(decimals=-1)), lambda: (draw(3, 4),)),
+    "extrema beside NaN": (
+        lambda x, y: (x.fmax(y), y.fmin(x), x[:, 0].fmax(x[:, 0].int()), x[:, 0].int().fmin(y[0].int())),
+        lambda: (torch.tensor([[1.0, math.nan, 3.0], [-2.0, 0.5, math.nan]]), torch.tensor([0.0, 7.0, math.nan])),
     ),
     "k-th values": (lambda x: (*x.kthvalue(3, 1), x.kthvalue(1, 0, keepdim=True).values), lambda: (draw(4, 9),)),
     "medians": (
@@ -349,42 +351,6 @@ def test_functions(name: str) -> None:
     function, inputs = FUNCTIONS[name]
     exe = export_and_check(Function(function), *inputs())
     assert "reference" not in exe.report.coverage
-
-
-def test_determinants_of_large_matrices() -> None:
-    with pytest.warns(PerformanceWarning, match="det"):
-        export_and_check(Function(lambda x: (x.det(), torch.linalg.det(x[0]))), draw(3, 20, 20) / 5)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        torch.linalg.inv,
-        torch.linalg.cholesky,
-        lambda x: torch.linalg.solve(x, x[0, :, :2]),
-        lambda x: torch.linalg.solve(x, x[:, 0]),
-    ],
-)
-def test_matrices_at_which_eager_mode_raises_give_nan(function: Callable[..., Any]) -> None:
-    """The others of a batch are what they are alone."""
-    x = torch.stack([torch.eye(3), torch.ones(3, 3) * -1, 2 * torch.eye(3)])
-    with pytest.raises(RuntimeError):
-        function(x)
-    exe = ky.compile(torch.export.export(Function(function), (torch.eye(3).expand(3, 3, 3),)), backends=[])
-    result = torch.as_tensor(exe(x).numpy())
-    assert result[1].isnan().all()
-    regular = x[[0, 2]]
-    torch.testing.assert_close(result[[0, 2]], function(regular))
-
-
-@pytest.mark.filterwarnings("ignore:torch.cholesky is deprecated")
-def test_cholesky_factors_by_their_old_name() -> None:
-    export_and_check(Function(lambda x: x.cholesky()), definite(2, 3))
-
-
-def test_inverses_of_large_matrices_are_refused() -> None:
-    with pytest.raises(UnsupportedOperatorError, match="20 rows"):
-        export_and_check(Function(torch.linalg.inv), draw(20, 20))
 
 
 @pytest.mark.parametrize("name", SIZES)

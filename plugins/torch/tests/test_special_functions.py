@@ -17,6 +17,8 @@ from kernelyard_torch.special import bessel, error, gamma, modified_bessel  # no
 
 S = torch.special
 WIDE = torch.cat([torch.linspace(-12, 12, 47), torch.tensor([0.0, 1e-9, 60.0, math.inf, -math.inf, math.nan])])
+POLYNOMIALS = ("chebyshev_polynomial_w", "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l")
+POLYNOMIALS += ("legendre_polynomial_p", "shifted_chebyshev_polynomial_t", "shifted_chebyshev_polynomial_v")
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "bessel": lambda x: (S.bessel_j0(x), S.bessel_j1(x), S.bessel_y0(x), S.bessel_y1(x), S.spherical_bessel_j0(x)),
     "modified bessel, first kind": lambda x: (torch.i0(x / 2), S.i1(x / 2), S.modified_bessel_i0(x / 2), S.i0e(x)),
@@ -26,6 +28,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "error": lambda x: (x.erfc(), S.erfcx(x / 2), S.log_ndtr(x), S.ndtr(x)),
     "inverses": lambda x: (torch.erfinv(x / 12), S.ndtri(x / 24 + 0.5)),
     "gamma": lambda x: (torch.digamma(x + 0.3), torch.polygamma(0, x + 0.3), torch.polygamma(1, x + 0.3)),
+    "polynomials": lambda x: tuple(getattr(S, name)(x[:-3], n) for name in POLYNOMIALS for n in (-1, 0, 1, 2, 5)),
     "products with logarithms": lambda x: (S.entr(x), S.xlog1py(x.abs(), x.abs()), torch.mvlgamma(x.abs() + 3, 3)),
 }
 

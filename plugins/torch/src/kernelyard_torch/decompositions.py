@@ -18,6 +18,7 @@ from kernelyard_torch.fractional_pooling import fractional_max_pool_2d, fraction
 from kernelyard_torch.graph_outputs import memory_order
 from kernelyard_torch.grid_sampling import grid_sampler, grid_sampler_2d
 from kernelyard_torch.special import bessel, error, gamma, modified_bessel
+from kernelyard_torch.special.orthogonal import POLYNOMIALS
 
 converters.load()  # which says what has a converter
 Table = dict[Any, Callable[..., Any]]
@@ -80,6 +81,8 @@ def _own() -> Table:
         torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
         torch.ops.aten.fft_fftfreq.default: _frequencies,
         torch.ops.aten.fft_rfftfreq.default: _half_of_frequencies,
+        torch.ops.aten.fmax.default: _unless_nan(torch.maximum),
+        torch.ops.aten.fmin.default: _unless_nan(torch.minimum),
         torch.ops.aten.fractional_max_pool2d.default: fractional_max_pool_2d,
         torch.ops.aten.fractional_max_pool3d.default: fractional_max_pool_3d,
         torch.ops.aten.grid_sampler_2d.default: grid_sampler_2d,
@@ -109,6 +112,7 @@ def _own() -> Table:
         torch.ops.aten.rrelu_with_noise_functional.default: _leaky_relu_of_mean,
     }
     own |= {getattr(torch.ops.aten, name).default: function for name, function in _SPECIAL.items()}
+    own |= {getattr(torch.ops.aten, name).n_scalar: function for name, function in POLYNOMIALS.items()}
     own |= {op: _unlike_converted(decomposition_table[op]) for op in RECURRENT}
     core = [op for op in decomposition_table if isinstance(op, torch._ops.OpOverload) and torch.Tag.core in op.tags]
     rest = {op: decomposition_table[op] for op in core if registry.find(op) is None}
@@ -124,6 +128,15 @@ def _or_nan(run: Callable[..., Any]) -> Callable[..., torch.Tensor]:
         return torch.where(info.reshape(info.shape + (1,) * axes_of_result) == 0, result, math.nan)
 
     return run_all
+
+
+def _unless_nan(extremum: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return the extremum of two numbers, where one is NaN the other."""
+
+    def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.where(a.isnan(), b, torch.where(b.isnan(), a, extremum(a, b)))
+
+    return run
 
 
 def _unlike_converted(decomposed: Callable[..., Any]) -> Callable[..., Any]:

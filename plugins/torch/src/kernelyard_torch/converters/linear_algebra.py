@@ -46,6 +46,44 @@ def solve(node: Node, a: Expr, b: Expr, left: bool, check_errors: bool) -> list[
     return [node.reshape(x, node.result.shape), None, None, info]
 
 
+@converter("aten.linalg_solve_triangular.default")
+def solve_triangular(node: Node, a: Expr, b: Expr, upper: bool, left: bool, unitriangular: bool) -> Expr:
+    """Solve AX = B, or XA = B, of what lies on one side of A's diagonal."""
+    size = node.require_fixed(node.shape(a)[-1], "the size of its matrices")
+    kept = np.triu(np.ones((size, size), bool), unitriangular)
+    a = node.op("where", Constant(kept if upper else kept.T), a, node.full(0, (), node.dtype(a)))
+    if unitriangular:
+        a = node.op("add", a, Constant(np.eye(size, dtype=to_numpy(node.dtype(a)))))
+    a, b = (a, b) if left else (_transpose(node, a), _transpose(node, b))
+    outer = node.result.shape[:-2]
+    a, b = (node.broadcast_to(each, (*outer, *node.shape(each)[-2:])) for each in (a, b))
+    x = Elimination.of(node, a, b).beside
+    return x if left else _transpose(node, x)
+
+
+@converter("aten.cholesky_solve.default", "aten._cholesky_solve_helper.default")
+def solve_by_cholesky(node: Node, b: Expr, factor: Expr, upper: bool) -> Expr:
+    outer = node.result.shape[:-2]
+    factor, b = (node.broadcast_to(each, (*outer, *node.shape(each)[-2:])) for each in (factor, b))
+    return Elimination.of(node, _square(node, factor, upper), b).beside
+
+
+@converter("aten.cholesky_inverse.default")
+def invert_by_cholesky(node: Node, factor: Expr, upper: bool) -> Expr:
+    size = node.require_fixed(node.shape(factor)[-1], "the size of its matrices")
+    unit = Constant(np.eye(size, dtype=to_numpy(node.dtype(factor))))
+    return Elimination.of(node, _square(node, factor, upper), node.broadcast_to(unit, node.shape(factor))).beside
+
+
+def _square(node: Node, factor: Expr, upper: bool) -> Expr:
+    """Return the matrix that a Cholesky factor is of; what lies on the other side of the diagonal is not read."""
+    size = node.require_fixed(node.shape(factor)[-1], "the size of its matrices")
+    kept = np.triu(np.ones((size, size), bool))
+    factor = node.op("where", Constant(kept if upper else kept.T), factor, node.full(0, (), node.dtype(factor)))
+    turned = _transpose(node, factor)
+    return node.op("matmul", *((turned, factor) if upper else (factor, turned)))
+
+
 @converter("aten.linalg_cholesky_ex.default")
 def cholesky(node: Node, x: Expr, upper: bool, check_errors: bool) -> list[Expr]:
     """Factor column by column: divide it by the root of its pivot, and subtract its products from the rest."""

@@ -114,6 +114,16 @@ def copy(node: Node, x: Expr, source: Expr, *_: object) -> Expr:
     return node.broadcast_to(node.cast(source, node.dtype(x)), node.shape(x))
 
 
+@converter("aten.round.decimals")
+def round_decimals(node: Node, x: Expr, decimals: int) -> Expr:
+    """Scale by a power of ten that is a whole number, as PyTorch does, round, and scale back."""
+    if not decimals or not is_float(node.dtype(x)):
+        return _rounding("round")(node, x)  # pyright: ignore[reportReturnType]
+    there, back = ("multiply", "divide") if decimals > 0 else ("divide", "multiply")
+    scale = float(10 ** abs(decimals))
+    return node.op(back, node.op("round", node.op(there, x, scale)), scale)
+
+
 @converter("aten.elu.default")
 def elu(node: Node, x: Expr, alpha: float, scale: float, input_scale: float) -> Expr:
     if scale == 1 and input_scale == 1:
