@@ -25,7 +25,8 @@ from kernelyard.patterns import FusionPattern, Matcher, is_op, wildcard
 from kernelyard.patterns.templates import swaps_last_two
 from kernelyard.transform import MergeCompositeFunctions
 from kernelyard_fuzz import campaign as campaigns
-from kernelyard_fuzz import oracles, untaken
+from kernelyard_fuzz import oracles, quantized, untaken
+from kernelyard_fuzz.bins import Interval
 from kernelyard_fuzz.bound import compute_expected
 from kernelyard_fuzz.campaign import all_patterns, try_seeds
 from kernelyard_fuzz.chooser import SeededChooser
@@ -144,6 +145,17 @@ def test_idioms_read_floats(monkeypatch):
     for seed in range(100):
         graph_of_seed(seed, RECIPE)
     assert written[True] > 4 * written[False] > 0
+
+
+def test_no_scale_makes_denormal_numbers_large():
+    """Libraries take them for zeros, and may: what they would be in steps of such a scale, nothing bounds."""
+    for dtype, seed in itertools.product(("int8", "uint8"), range(5)):
+        tiny, none, habits = Interval(-1e-39, 6e-39), Interval(0.0, 0.0), quantized.Habits(0, 0, 0)
+        found, wanted = (
+            quantized._parameters(SeededChooser(seed), Sketch(), each, dtype, (3,), habits) for each in (tiny, none)
+        )
+        assert Sketch().value(found.scale).min() > 1e-3
+        assert Sketch().value(found.zero).tolist() == Sketch().value(wanted.zero).tolist()
 
 
 def test_weights_of_channels_and_padded_maxima_are_as_networks_have_them():

@@ -42,6 +42,7 @@ LAYERS = (
 SHAPES = ((1, 4, 6, 6), (2, 3, 5, 7), (3, 8), (2, 5, 16), (1, 2, 9), (1, 2, 3, 4, 5))
 MEETING = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 MOST_LAYERS = 3
+LEAST = 1e-30  # of what is stored by a scale of its own: libraries take denormal numbers for zeros
 MOVED = ("reshape", "permute_dims", "pad", "strided_slice", "concat", "flip", "tile", "broadcast_to", "nn.max_pool2d")
 
 
@@ -172,6 +173,8 @@ def _parameters(
     """
     limits = np.iinfo(dtype)
     low, high = min(interval.low, 0.0), max(interval.high, 0.0)
+    if high - low < LEAST:
+        low = high = 0.0
     if dtype == "int8" and chooser.chance(50):  # symmetric
         scale, zero = max(-low, high) / limits.max, 0
     else:
