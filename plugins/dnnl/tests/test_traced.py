@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import IntEnum
 from typing import Any
 
 import pytest
@@ -10,6 +11,10 @@ import pytest
 from kernelyard_dnnl.layout import MemoryDescriptor, any_layout, dense
 from kernelyard_dnnl.primitive import Vector
 from kernelyard_dnnl.traced import NotTraceableError, Tape, decide, defer, tape_of, value_of
+
+
+class Place(IntEnum):
+    SCRATCH = 3
 
 
 @pytest.fixture
@@ -102,6 +107,11 @@ def test_layouts_are_those_of_other_sizes(tape):
     assert evaluate(tape, result, 5) == dense((1, 16, 5, 6), "float32", (0, 2, 3, 1))
     assert value_of(result) == dense((1, 16, 8, 9), "float32", (0, 2, 3, 1))
     assert value_of(result.nbytes) == value_of(result).nbytes
+
+
+def test_members_of_enumerations_are_no_literals(tape):
+    size = tape.leaf("n", 3)
+    assert evaluate(tape, (Place.SCRATCH, size, True, 7), 5) == (Place.SCRATCH, 5, True, 7)
 
 
 def test_what_has_no_traced_number_is_the_same_object(tape):

@@ -61,7 +61,7 @@ class Tape:
 
     def constant(self, value: object) -> str:
         """Return the name of a constant."""
-        if value is None or isinstance(value, (bool, int)):
+        if value is None or type(value) in (bool, int):  # a member of an enumeration is no literal
             return repr(value)
         name = self._constant_names.get(id(value))
         if name is None:
