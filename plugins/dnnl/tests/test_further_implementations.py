@@ -86,14 +86,14 @@ CASES = {
 }
 
 
-def depthwise(channels: int, window: int, follows: str, strides: tuple[int, int] = (1, 1)):
-    """Return what builds a depthwise convolution, and what follows it."""
-    weight = np.random.default_rng(0).standard_normal((channels, 1, window, window), dtype=np.float32)
+def convolution(channels: int, window: int, follows: str, strides: tuple[int, int] = (1, 1), is_depthwise: bool = True):
+    """Return what builds a convolution that keeps the number of channels, and what follows it."""
+    shape = (channels, 1 if is_depthwise else channels, window, window)
+    weight = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
     def build(b, x):
-        padding = (window // 2,) * 4
-        y = b.op("nn.conv2d", x, weight, strides=strides, padding=padding, groups=channels)
-        return CASES[follows](b, x, y)
+        how = {"strides": strides, "padding": (window // 2,) * 4, "groups": channels if is_depthwise else 1}
+        return CASES[follows](b, x, b.op("nn.conv2d", x, weight, **how))
 
     return build
 
@@ -108,22 +108,49 @@ def depthwise(channels: int, window: int, follows: str, strides: tuple[int, int]
 def test_depthwise_convolutions_take_the_faster_code_with_vectors_of_8(
     channels, window, follows, strides, offloading, tmp_path
 ):
-    module = offloading.module(depthwise(channels, window, follows, strides), (2, channels, 14, 15))
-    ky.compile(module, backends=["dnnl"]).save(tmp_path / "m.kyar")
+    module = offloading.module(convolution(channels, window, follows, strides), (2, channels, 14, 15))
+    assert with_vectors_of_8(module, offloading, tmp_path) == ["jit_dw:avx2"]
+
+
+@pytest.mark.parametrize(
+    ("channels", "follows", "strides"),
+    [
+        *((40, "relu", (1, 1)), (24, "swish", (1, 1)), (16, "residual", (1, 1)), (32, "relu", (2, 1))),
+        *((64, "residual", (1, 1)), (152, "swish", (1, 1))),
+    ],
+)
+def test_convolutions_of_one_element_take_the_faster_code_with_vectors_of_8(
+    channels, follows, strides, offloading, tmp_path
+):
+    build = convolution(channels, 1, follows, strides, is_depthwise=False)
+    assert with_vectors_of_8(offloading.module(build, (2, channels, 14, 15)), offloading, tmp_path) == ["jit_1x1:avx2"]
+
+
+def test_one_vector_of_filters_stays(offloading, tmp_path):
+    module = offloading.module(convolution(8, 1, "relu", is_depthwise=False), (2, 8, 14, 15))
+    assert with_vectors_of_8(module, offloading, tmp_path) == ["brgconv_1x1:avx2"]
+
+
+def with_vectors_of_8(module, offloading, folder) -> list[str]:
+    """Return the implementations of convolutions where oneDNN has AVX2; the results are right."""
+    ky.compile(module, backends=["dnnl"]).save(folder / "m.kyar")
     (x,) = offloading.feeds(module)
-    np.save(tmp_path / "x.npy", x)
-    command = [sys.executable, "-c", WITH_VECTORS_OF_8, *(tmp_path / name for name in ("m.kyar", "x.npy", "y.npy"))]
+    np.save(folder / "x.npy", x)
+    command = [sys.executable, "-c", WITH_VECTORS_OF_8, *(folder / name for name in ("m.kyar", "x.npy", "y.npy"))]
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == ["jit_dw:avx2"]
     (expected,) = evaluate(module, [x])
-    assert_allclose(np.load(tmp_path / "y.npy"), expected)
+    assert_allclose(np.load(folder / "y.npy"), expected)
+    return result.stdout.split()
 
 
+@pytest.mark.parametrize("is_depthwise", [True, False])
 @pytest.mark.parametrize("follows", CASES)
-def test_depthwise_convolutions_in_c(follows, offloading):
-    module = offloading.module(depthwise(24, 3, follows), (1, 24, 9, 10))
+def test_they_are_taken_in_c(follows, is_depthwise, offloading):
+    module = offloading.module(
+        convolution(24, 3 if is_depthwise else 1, follows, is_depthwise=is_depthwise), (1, 24, 9, 10)
+    )
     exe = ky.compile(module, backends=["dnnl"], options={"dnnl": {"codegen": "c"}}, strict=True)
     assert {each.kind for each in exe.modules} == {"c_source"}
     offloading.right(module, exe)

@@ -232,7 +232,7 @@ def lower_in_window(
     def create(post_ops: PostOps) -> Primitive:
         if post_ops == chosen.recipe.post_ops:
             return chosen
-        return same_weights.lasting(same_weights.depthwise(same_weights.primitive(source, destination, post_ops)))
+        return same_weights.lasting(same_weights.faster(same_weights.primitive(source, destination, post_ops)))
 
     return execute(graph, node, destination, arguments, create, width=node.shape[1], is_convolution=True)
 
