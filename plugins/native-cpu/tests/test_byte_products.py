@@ -177,6 +177,18 @@ def test_images_of_a_size_that_is_known_only_then() -> None:
         check(module, numbers("uint8", 1, 10, *size), exe)
 
 
+@pytest.mark.parametrize("dtype", sorted(ZERO))
+@pytest.mark.parametrize("channels", [36, 52, 88])
+def test_words_are_summed_along_lanes_that_no_word_fills(channels: int, dtype: str) -> None:
+    """Few images of one place, as the gates of a network have: lanes beyond the last channel count for nothing."""
+    module = convolution((dims.symbol("n"), channels, 1, 1), 22, 1, dtype)
+    plan = plan_of_product(module, resolve_machine("x86-64-v3"))
+    assert any(each.vector_is_reduced and each.dot_product is not None for each in plan.for_fewer_rows)
+    exe = ky.compile(module, backends=[], strict=True)
+    for count in (1, 3, 8, 20):
+        check(module, numbers(dtype, count, channels, 1, 1), exe)
+
+
 def product_of_words(rows: int, depth: int, columns: int) -> PrimFunc:
     b = PrimFuncBuilder()
     shapes = {"x": (rows, depth), "w": (depth, columns)}

@@ -130,6 +130,8 @@ class DotProducts(Combine):
         if dot.of.both_signed:
             signed = take_signs(self.e, dot.instruction, signed, unsigned, lanes)
             unsigned = magnitude(self.e, unsigned, lanes)
+        if mask is not None:
+            signed = self.e.select(mask, self.e.broadcast(signed, lanes), self.e.broadcast(literal(0, "i32"), lanes))
         if dot.in_16_bits:
             return [state[0], add_pairs_of_bytes(self.e, state[1], unsigned, signed)]
         return [add_dot_product(self.e, dot.instruction, state[0], unsigned, signed)]
