@@ -55,6 +55,25 @@ def test_casts_around_a_delicate_operator_go():
     ]
 
 
+@pytest.mark.parametrize("op", ["ceil", "floor", "round", "trunc"])
+def test_what_jumps_reads_rounded_values(op: str):
+    """2048.5 is 2048 in float16, which has no 2049 either: its ceiling is 2048."""
+    b = FunctionBuilder()
+    x = np.array([[2048]], np.float16)
+    y = b.op(op, b.op("add", b.input("x", x.shape, "float16"), np.float16(0.5)))
+    function = b.function(y)
+    rounding = ("astype", "float16")
+    assert widened(function, (x,))[-5:] == [
+        ("add", "float32"),
+        rounding,
+        ("astype", "float32"),
+        (op, "float32"),
+        rounding,
+    ]
+    module = WidenFloats()(IRModule({"main": function}))
+    assert evaluate(module, [x])[0].tolist() == [[2048]]
+
+
 def test_the_models_own_rounding_stays():
     b = FunctionBuilder()
     y = b.op("astype", b.input("x", X.shape), dtype="float16")

@@ -20,12 +20,16 @@ MOVING = frozenset(
     )
 )
 
+# What jumps from one integer to the next: a value that is rounded later may lie on the other side of the jump.
+JUMPING = frozenset(("ceil", "floor", "round", "trunc"))
+
 
 class WidenFloats(FunctionPass):
     """Operators of narrow floats are computed in float32, and rounded where a value leaves the function.
 
-    Parameters, results, operands of other functions, explicit casts, and what integers and booleans are made of keep
-    their dtype: there a value is rounded, once. Constants are stored as they were; what reads them widens them.
+    Parameters, results, operands of other functions, explicit casts, and what integers, booleans and whole numbers are
+    made of keep their dtype: there a value is rounded, once. Constants are stored as they were; what reads them widens
+    them.
     dtypes: which floats are narrow.
 
     The meaning stays up to the roundings in between, of which there are fewer.
@@ -83,7 +87,8 @@ class _Widening(FunctionMutator):
         return bool(moved) and all(arg in self._wide for arg in moved)
 
     def _widen(self, call: Call, var: Var) -> Expr:
-        operands = [self._wide_form(arg) if self._is_narrow(arg) else arg for arg in call.args]
+        widen = self._cast_wide if call.op_name in JUMPING else self._wide_form
+        operands = [widen(arg) if self._is_narrow(arg) else arg for arg in call.args]
         dtype = call.attrs.get("dtype")
         attrs = {**call.attrs, "dtype": WIDE} if dtype in self._narrow else call.attrs
         try:
@@ -100,8 +105,11 @@ class _Widening(FunctionMutator):
 
     def _wide_form(self, operand: Expr) -> Expr:
         if operand not in self._wide:
-            self._wide[operand] = self.emit(Call(get_op("astype"), [operand], {"dtype": WIDE}), "wide")
+            self._wide[operand] = self._cast_wide(operand)
         return self._wide[operand]
+
+    def _cast_wide(self, operand: Expr) -> Expr:
+        return self.emit(Call(get_op("astype"), [operand], {"dtype": WIDE}), "wide")
 
     def _round(self, wide: Expr, call: Call) -> Expr:
         if isinstance(wide.type, TensorType):

@@ -124,8 +124,12 @@ def divide_rounded(node: Node, a: Operand, b: Operand, rounding_mode: str | None
     if rounding_mode is None:
         return divide(node, a, b)
     left, right = promote(node, a, b)
-    if is_float(node.dtype(left)):
-        return node.op("floor" if rounding_mode == "floor" else "trunc", node.op("divide", left, right))
+    if is_float(node.dtype(left)) and rounding_mode == "trunc":
+        return node.op("trunc", node.op("divide", left, right))
+    if is_float(node.dtype(left)):  # PyTorch rounds no quotient to a narrow float before this step
+        dtype = node.dtype(left)
+        wide = [node.cast(each, "float64" if dtype == "float64" else "float32") for each in (left, right)]
+        return node.cast(node.op("floor", node.op("divide", *wide)), dtype)
     if rounding_mode == "trunc":
         return node.op("divide", left, right)
     # What `mod` leaves divides exactly.
