@@ -27,7 +27,7 @@ class CachePages:
         sizes = [(*rows, config.head_size)] * 2 + [rows] * 2
         dtypes = [config.cache_dtype] * 2 + ["float32"] * 2
         parts = zip(sizes, dtypes, config.cache_parts, strict=False)
-        self._parts = [np.zeros(size, to_numpy(dtype)) for size, dtype, _ in parts]
+        self._parts: list[np.ndarray] = [np.zeros(size, to_numpy(dtype)) for size, dtype, _ in parts]
         self.arguments = self._layers()
 
     def reserve(self, count: int) -> None:

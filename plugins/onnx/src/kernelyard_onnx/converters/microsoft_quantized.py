@@ -217,7 +217,8 @@ def matrix_product_of_few_bits(node: Node) -> Expr:
     scale, groups = node.reshape(scales, (n, blocks, 1)), node.optional(4)
     if groups is not None:  # of each row its own, in place of that of its block
         stored = node.reshape(stored, (n, blocks * block))
-        groups = node.concat([groups, np.zeros(blocks * block - node.shape(groups)[0], np.int32)], 0)
+        rest = blocks * block - node.shape(groups)[0]
+        groups = node.concat([groups, node.full(0, (rest,), "int32")], 0)
         zero, scale = (_parameter_of_groups(node, each, groups) for each in (zero, scale))
     real = node.op("multiply", node.op("subtract", node.cast(stored, dtype), zero), scale)
     weight = node.reshape(real, (n, blocks * block))
