@@ -7,6 +7,7 @@ import pytest
 
 import kernelyard as ky
 from kernelyard.ir import FunctionBuilder, IRModule
+from kernelyard.testing import evaluate
 from kernelyard_native_cpu.machine import host_machine
 
 pytestmark = pytest.mark.skipif(host_machine().vector_bits < 256, reason="the host runs no code for AVX2")
@@ -75,3 +76,51 @@ def test_convolutions_of_one_element_go_with_one_in_groups():
     y = b.op("nn.conv2d", y, weight(128, 4, 3, 3), groups=32, padding=(1, 1, 1, 1))
     y = b.op("nn.conv2d", b.op("nn.relu", y), weight(64, 128, 1, 1))
     assert runners(IRModule({"main": b.function(y)})) == ["native-cpu"] * 3
+
+
+def quantized_images(has_integers: bool) -> IRModule:
+    """Two convolutions, which quantizers put conversions around, or not."""
+    b = FunctionBuilder()
+
+    def stored(y):
+        if not has_integers:
+            return y
+        parameters = np.float32(0.05), np.uint8(120)
+        return b.op("dequantize", b.op("quantize", y, *parameters, dtype="uint8"), *parameters)
+
+    def filters(*shape):
+        codes = RANDOM.integers(-127, 128, shape).astype(np.int8)
+        scales, zeros = np.full(shape[0], 0.00137, np.float32), np.zeros(shape[0], np.int8)
+        return b.op("dequantize", codes, scales, zeros, axis=0) if has_integers else weight(*shape)
+
+    y = b.op("nn.relu", b.op("nn.conv2d", stored(b.input("x", (1, 64, 28, 28))), filters(128, 64, 1, 1)))
+    y = b.op("nn.conv2d", stored(y), filters(64, 128, 1, 1))
+    return IRModule({"main": b.function(stored(y))})
+
+
+def test_quantized_images_are_ours_where_oneDNN_has_no_products_of_integers(monkeypatch):
+    from kernelyard_dnnl import costs, integer_checks
+
+    for module, name in ((costs, "has_wide_vectors"), (costs, "can_multiply_integers")):
+        monkeypatch.setattr(module, name, lambda: False)
+    monkeypatch.setattr(integer_checks, "can_multiply_integers", lambda: False)
+    module = quantized_images(has_integers=True)
+    assert runners(module) == ["native-cpu", "native-cpu"]
+    assert runners(quantized_images(has_integers=False)) == ["dnnl", "dnnl"]
+    exe = ky.compile(module, target=AVX2)
+    assert any("conv2d" in str(kernel.ops) and "quantize" in str(kernel.ops) for kernel in exe.report.kernels)
+    x = RANDOM.standard_normal((1, 64, 28, 28), dtype=np.float32)
+    (expected,) = evaluate(module, [x])
+    apart = np.abs(exe(x).numpy() - expected) / 0.05
+    assert apart.max() < 1.01
+    assert (apart > 0.01).mean() < 1e-3
+
+
+@pytest.mark.parametrize("kept", ["has_wide_vectors", "can_multiply_integers"])
+def test_quantized_images_are_shared_as_others_with_other_instructions(kept, monkeypatch):
+    from kernelyard_dnnl import costs, integer_checks
+
+    for name in ("has_wide_vectors", "can_multiply_integers"):
+        monkeypatch.setattr(costs, name, lambda name=name: name == kept)
+    monkeypatch.setattr(integer_checks, "can_multiply_integers", lambda: False)
+    assert runners(quantized_images(has_integers=True)) == ["dnnl", "dnnl"]
