@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from kernelyard.runtime.api import NamedTuple
 from kernelyard_dnnl import _enums as enums
@@ -111,16 +112,8 @@ class Convolution(NamedTuple):
 
         Raises: StatusError.
         """
-        source, destination, post_ops = preferred.source, preferred.destination, preferred.recipe.post_ops
-        wanted = FASTER.get(preferred.implementation) if destination.shape[1] > VECTOR else None
-        other, skipped = preferred, preferred.recipe.skipped
-        while wanted is not None and other.implementation != wanted:
-            skipped += 1
-            try:
-                other = self.primitive(source, destination, post_ops, skipped=skipped)
-            except StatusError:
-                return preferred
-        return other
+        wanted = FASTER.get(preferred.implementation) if preferred.destination.shape[1] > VECTOR else None
+        return preferred if wanted is None else self._first_after(preferred, lambda name: name == wanted) or preferred
 
     def lasting(self, preferred: Primitive) -> Primitive:
         """Return the primitive; for a graph that came with many sizes, that of an implementation whose code is freed.
@@ -131,15 +124,21 @@ class Convolution(NamedTuple):
         """
         if not self.graph.is_one_of_many or self.weights.dtype != "float32":
             return preferred
-        source, destination, post_ops = preferred.source, preferred.destination, preferred.recipe.post_ops
+        other = self._first_after(preferred, lambda name: not LEAKING.match(name))
+        return preferred if other is None or speed(other.implementation) != 2 else other
+
+    def _first_after(self, preferred: Primitive, is_wanted: Callable[[str], bool]) -> Primitive | None:
+        """Return the primitive, or the first one that the library offers after it whose implementation is wanted."""
         other, skipped = preferred, preferred.recipe.skipped
-        while LEAKING.match(other.implementation):
+        while not is_wanted(other.implementation):
             skipped += 1
             try:
-                other = self.primitive(source, destination, post_ops, skipped=skipped)
+                other = self.primitive(
+                    preferred.source, preferred.destination, preferred.recipe.post_ops, skipped=skipped
+                )
             except StatusError:
-                return preferred
-        return other if speed(other.implementation) == 2 else preferred
+                return None
+        return other
 
     def narrow(self, preferred: Primitive) -> Primitive:
         """Return the primitive, or that of the implementation that leaves fewer of its vectors idle.
